@@ -41,7 +41,7 @@ class BucketRule(Rule):
         self._tick_us = units.tick_us
         self._window_us = window_us(limit)
         name = "token_bucket" if self._refunds else "leaky_bucket"
-        self.lua = (name, self._rate, self._tick_us, self.ceiling_parts, self._window_us)
+        self.lua = (name, self.ceiling_parts, self._rate, self._tick_us, self._window_us)
 
     def current(self, state: State, now: int) -> State:
         ahead_us: int = state[1] * self._tick_us - now

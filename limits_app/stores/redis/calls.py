@@ -1,101 +1,44 @@
-"""Calls: the commands for a request, prepared once for each plan. No input or output here.
-
-A script is prelude.lua, the algorithms that it needs, and the file of its verb, concatenated in this order.
-"""
+"""Calls: the commands for a request, prepared once for each plan. No input or output here."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from hashlib import sha1
-from pathlib import Path
+from enum import IntEnum
+from hashlib import blake2b
 from struct import Struct, pack
-from typing import Any, Final
+from typing import Final
 
 from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.algorithms import State
+from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.counting import label_of
+from limits_app.engine.keys import short_key, slices_key
+from limits_app.engine.limits import QuotaLimit
 from limits_app.engine.plan import Amounts, Claim, Plan, PlannedLimit, PlanShape
-from limits_app.engine.record import Schema
-from limits_app.stores.codecs import Codecs
+from limits_app.stores.redis.commands import CARRYING, Command, Prepared, ScriptCall
 from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.opening import Keys
-from limits_app.stores.redis.records import HOLDER_LENGTH, Codec, lease_member, permits_and_debt
+from limits_app.stores.redis.states import (
+    HOLDER_LENGTH,
+    StateReader,
+    boundaries_of,
+    lease_member,
+    numbers_of,
+    permits_and_debt,
+    tag_of_rule,
+    value_format,
+)
 
-_FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket"], "buckets")
-"""The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
+_ALWAYS_KNOWN: Final = -NEVER_US, NEVER_US
+"""The time in which the boundaries of no calendar are needed."""
+_DIGEST_LENGTH: Final = 4
 
 _NUMBER_BYTES: Final = 8
+_TIME: Final = Struct("<d")
 _MOST_CHOICES: Final = 1024
-_TIMES: Final = Struct("<2d")
-"""What the numbers of every call start with; see prelude.lua."""
 _VERSION: Final = Struct("<d")
 """What the numbers of each request start with in acquire.lua: the version of the configuration, -1 for any."""
-
-
-@lru_cache(maxsize=1024)
-def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> tuple[str, str]:
-    """Return the script of a verb for limits of these algorithms, and the digest by which servers know it.
-
-    `usage` is an algorithm of scopes that count.
-    """
-    needed = {_FILES.get(name, name) for name in algorithms - {"blocked"}}
-    folder = Path(__file__).parent
-    text = "\n".join([(folder / f"{name}.lua").read_text() for name in ("prelude", *sorted(needed), verb)])
-    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-class Command:
-    """A command; `key` is one of its keys, by which a cluster finds the server. `text` is that of a script."""
-
-    text = ""
-    is_sent = False
-    """Whether the server may have received it, where connections for tasks need to know."""
-
-    def __init__(self, *words: bytes | str) -> None:
-        self._words: tuple[Any, ...] = words
-        self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
-
-    def keys(self) -> Sequence[bytes]:
-        """Return all keys of it."""
-        return [self.key]
-
-    def words(self) -> tuple[Any, ...]:
-        """Return the command and its arguments."""
-        return self._words
-
-    def words_with_text(self) -> tuple[Any, ...]:
-        """Return the same with the text of the script, for a server that does not know its digest."""
-        return ("EVAL", self.text, *self.words()[2:])
-
-
-class Prepared:
-    """A script with its keys and its plan. On a cluster, all keys have one tag."""
-
-    def __init__(self, script: tuple[str, str], keys: Sequence[bytes], plan: bytes) -> None:
-        self.text, digest = script
-        self.key = keys[0] if keys else b""
-        self.keys = keys
-        self.head = ("EVALSHA", digest, len(keys), *keys, plan)
-        """The words of the command before its numbers."""
-
-
-class ScriptCall(Command):
-    """A call of a prepared script with its times, its numbers, and further arguments.
-
-    The times are when it is executed, below 0 for the time of the server, and when the claim that it settles was
-    charged.
-    """
-
-    def __init__(
-        self, prepared: Prepared, times: tuple[int, int], numbers: bytes = b"", arguments: Sequence[bytes] = ()
-    ) -> None:
-        self.text, self.key = prepared.text, prepared.key
-        self._prepared = prepared
-        self._words = (*prepared.head, _TIMES.pack(*times) + numbers, *arguments)
-
-    def keys(self) -> Sequence[bytes]:
-        return self._prepared.keys
 
 
 class PreparedShape:
@@ -104,13 +47,16 @@ class PreparedShape:
     def __init__(self, shape: PlanShape, calls: Calls) -> None:
         self.calls = calls
         self.schemas = shape.schemas
-        self.codecs = [calls.codecs.of(schema) for schema in shape.schemas]
+        self.limits = [limit for limit in shape.limits if limit.rule.lua[0] != "blocked"]
+        """The limits with a state."""
+        self.limit_count = len(shape.limits)
+        self.has_blocked = len(self.limits) < self.limit_count
         self.has_permits = bool(shape.permits)
         self.counts_usage = shape.counts_usage
         self.is_credit, self.recorded_us = shape.is_credit, shape.recorded_us
-        self.algorithms = frozenset([limit.rule.lua[0] for limit in shape.limits] + ["usage"] * self.counts_usage)
+        self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
         self.calendars = Calendars(shape.limits)
-        self.keyed = [limit for limit in shape.limits if limit.rule.has_log or limit.is_permit]
+        self.keyed = [limit for limit in self.limits if limit.rule.has_log or limit.is_permit]
         """The limits with a key for their log or leases, in the order of these keys."""
         self.counted: dict[int, list[str]] = {
             place: [rule.key for rule in schema.rules]
@@ -119,35 +65,55 @@ class PreparedShape:
         }
         """The scopes whose usage is counted, by place, with the keys of their limits."""
         self.description = self._description(shape)
+        self.reader = StateReader(self.limits)
         holder = "16s" if self.has_permits else ""
-        self.layout = Struct(f"<{len(shape.limits)}d{holder}{self.calendars.size}d")
+        self.layout = Struct(f"<{len(self.limits)}d{holder}{self.calendars.size}d")
         """How the numbers of a request are packed."""
 
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:
         """Return the numbers of a request: its amounts, its holder, and its boundaries."""
+        if self.has_blocked:
+            amounts = [amounts[limit.place] for limit in self.limits]
         holders = (holder,) if self.has_permits else ()
         return self.layout.pack(*amounts, *holders, *boundaries)
 
+    def with_blocked(self, states: Sequence[State]) -> list[State]:
+        """Return the states of all limits, given those of the limits that have one."""
+        by_place = {limit.place: state for limit, state in zip(self.limits, states, strict=True)}
+        return [by_place.get(place, ()) for place in range(self.limit_count)]
+
     def _description(self, shape: PlanShape) -> bytes:
-        """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has."""
-        limits = b"".join([self._limit(limit) for limit in shape.limits])
-        scopes, counted = b"", list(self.counted)
-        for place, (codec, scope) in enumerate(zip(self.codecs, shape.scopes, strict=True)):
-            label = counted.index(place) if place in counted else 0
-            numbers = pack("<4d", codec.size, scope.lasting, len(self.counted.get(place, ())), label)
-            scopes += codec.name + numbers + codec.lua_format.encode() + b"\0"
-        size = 3 * _NUMBER_BYTES + len(scopes) + len(limits)
-        return pack("<3d", len(shape.scopes), len(shape.limits), size) + scopes + limits
+        """Return the description of the request; load_request() in prelude.lua and acquire.lua say what it has."""
+        parts, counted = b"", list(self.counted)
+        for place, scope in enumerate(shape.scopes):
+            limits = [limit for limit in self.limits if limit.scope_index == place]
+            keys = self.counted.get(place, [])
+            label = counted.index(place) if keys else 0
+            digest = blake2b("\0".join(keys).encode(), digest_size=_DIGEST_LENGTH).digest()
+            parts += pack("<4d", len(limits), scope.lasting, len(keys), label) + digest
+            parts += b"".join([self._limit(limit) for limit in limits])
+        size = 3 * _NUMBER_BYTES + len(parts)
+        return pack("<3d", len(shape.scopes), len(self.limits), size) + parts
 
     def _limit(self, limit: PlannedLimit) -> bytes:
-        (algorithm, *parameters), rule, index = limit.rule.lua, limit.rule, limit.scope_index
-        if algorithm == "quota":
+        rule, tag = limit.rule, tag_of_rule(limit.rule)
+        capacity, *parameters = numbers_of(rule)
+        if isinstance(rule.limit, QuotaLimit):
             parameters.append(self.calendars.offset(limit) + HOLDER_LENGTH * self.has_permits)
         key_number = len(self.schemas) + 1 + self.keyed.index(limit) if limit in self.keyed else 0
-        place = 1 + self.codecs[index].places[limit.index]
-        parts = rule.parts_per_unit * (index in self.counted)
-        numbers = [1 + index, place, *(*parameters, 0, 0, 0, 0)[:4], key_number, rule.is_soft, 1 + limit.index, parts]
-        return algorithm.encode() + b"\0" + pack("<10d", *numbers)
+        usage = (1 + limit.index) * (limit.scope_index in self.counted)
+        numbers = [key_number, rule.is_soft, usage, rule.parts_per_unit, capacity, *(*parameters, 0, 0, 0)[:3]]
+        lua_format, size = value_format(rule)
+        head = rule.key.encode() + b"\0" + tag[:1] + bytes([len(tag)]) + tag + lua_format + b"\0"
+        return head + pack("<9d", size, *numbers)
+
+
+class _Others(IntEnum):
+    """What happens to the other requests; see acquire.lua."""
+
+    STAY = 0
+    FOLLOW = 1
+    ARE_NOT_CHARGED_EITHER = 2
 
 
 class PreparedPlan:
@@ -166,8 +132,16 @@ class PreparedPlan:
             self.keys.append(name(shorts[limit.scope_index], limit.rule.key))
         labels = [label_of(plan.scopes[place], keys) + b"\0" for place, keys in shape.counted.items()]
         self.description = b"".join([shape.description, *labels])
-        self.acquire = AcquireCall([self], shape.calls)
+        self.acquire = AcquireCall([self], shape.calls, others=_Others.STAY)
         self._settling: dict[bytes, Prepared] = {}
+
+    def other_logs(self) -> list[bytes]:
+        """Return the keys of the logs that its limits may have had under other rules."""
+        return [self.names.log(self.shorts[limit.scope_index], limit.rule.key) for limit in self.shape.limits]
+
+    def looking(self) -> AcquireCall:
+        """Return what reads the states of the limits and charges nothing."""
+        return AcquireCall([self], self.shape.calls, others=_Others.ARE_NOT_CHARGED_EITHER)
 
     def settling(self, verb: bytes) -> Prepared:
         """Return the script that settles a claim; settle.lua says what the verbs do."""
@@ -177,8 +151,9 @@ class PreparedPlan:
             keys = self.keys + (self.names.finished_usage(self.tag, self.counters) if shape.counts_usage else [])
             channel = pack("<dd", shape.recorded_us, len(self.names.channel)) + self.names.channel
             text = calls.constants + verb + b"\0" + channel + self.description
-            prepared = Prepared(_script("settle", shape.algorithms), keys, text)
-            self._settling[verb] = prepared
+            prepared = self._settling[verb] = Prepared(
+                "settle", shape.algorithms, keys, text, find_logs=self.other_logs
+            )
         return prepared
 
 
@@ -186,33 +161,46 @@ class AcquireCall(Prepared):
     """What acquire.lua needs to know of one plan, or of several of which the first that fits is charged."""
 
     def __init__(
-        self, plans: Sequence[PreparedPlan], calls: Calls, *, emptiest_first: bool = False, failover: bool = False
+        self, plans: Sequence[PreparedPlan], calls: Calls, *, others: _Others, emptiest_first: bool = False
     ) -> None:
         self.plans = plans
-        self.is_defined = False
-        """Whether this process has stored the definitions of the schemas."""
         names, tag = calls.names, plans[0].tag
         keys = [names.version(tag, plans[0].namespace)]
         place = 1 + len(calls.constants) + (3 + 3 * len(plans)) * _NUMBER_BYTES
-        head = calls.constants + pack("<3d", len(plans), emptiest_first, failover)
+        head = calls.constants + pack("<3d", len(plans), emptiest_first, others)
         for plan in plans:
             head += pack("<3d", 1 + len(keys), place, _VERSION.size + plan.shape.layout.size)
             keys += plan.keys
             place += len(plan.description)
         if any(plan.shape.counts_usage for plan in plans):
             keys += names.finished_usage(tag, max([plan.counters for plan in plans]))  # a plan without scopes has none
-        script = _script("acquire", frozenset[str]().union(*[plan.shape.algorithms for plan in plans]))
-        super().__init__(script, keys, b"".join([head, *[plan.description for plan in plans]]))
+        files = frozenset[str]().union(*[plan.shape.algorithms for plan in plans])
+        text = b"".join([head, *[plan.description for plan in plans]])
+        super().__init__("acquire", files, keys, text, find_logs=self._other_logs)
+
+    def _other_logs(self) -> list[bytes]:
+        return [key for plan in self.plans for key in plan.other_logs()]
 
 
-def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:
-    """Return whether no two plans have different limits in one scope."""
-    schemas = dict[bytes, Schema]()
-    return all(
-        schemas.setdefault(short, schema) is schema
-        for plan in plans
-        for short, schema in zip(plan.shorts, plan.shape.schemas, strict=True)
-    )
+class ForeignCalendars:
+    """That a script has met states of other rules, and the calendars of these whose boundaries it has asked for.
+
+    The same call is then sent with a script that reads states of every rule.
+    """
+
+    def __init__(self) -> None:
+        self._boundaries: dict[bytes, bytes] = {}
+
+    def learned(self, reply: bytes) -> ForeignCalendars:
+        """Add what a reply asks for: the time, and a calendar, or none; returns itself."""
+        (now,), calendar = _TIME.unpack_from(reply, 1), reply[1 + _TIME.size :]
+        if calendar:
+            self._boundaries[calendar] = boundaries_of(calendar, int(now))
+        return self
+
+    def arguments(self) -> list[bytes]:
+        """Return them as scripts receive them."""
+        return [word for both in self._boundaries.items() for word in both]
 
 
 class Calls:
@@ -221,9 +209,8 @@ class Calls:
     def __init__(self, names: Keys, clock: ServerClock, *, clustered: bool) -> None:
         self.names = names
         self.clock = clock
-        self.codecs = Codecs(Codec)
         self._clustered = clustered
-        self._choices: dict[tuple[object, ...], AcquireCall | None] = {}
+        self._choices: dict[tuple[object, ...], AcquireCall] = {}
         self.constants = pack("<dd", *clock.idle)
         """What every plan starts with."""
         self.after_fork()
@@ -254,14 +241,21 @@ class Calls:
         if key not in self._choices:
             if len(self._choices) >= _MOST_CHOICES:
                 self._choices.clear()
-            how = {"emptiest_first": emptiest_first, "failover": failover}
-            self._choices[key] = AcquireCall(plans, self, **how) if can_be_one_step(plans) else None
+            others = _Others.FOLLOW if failover else _Others.STAY
+            self._choices[key] = AcquireCall(plans, self, others=others, emptiest_first=emptiest_first)
         return self._choices[key]
 
-    def acquire(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> ScriptCall:
+    def acquire(
+        self,
+        claims: Sequence[Claim],
+        acquire: AcquireCall,
+        foreign: ForeignCalendars | None = None,
+        now: int | None = None,
+    ) -> ScriptCall:
         """Return the call that charges the first of the claims that fits.
 
-        `now` is the time of another server of the cluster, that has decided on a part of the same claim.
+        `foreign` are what an earlier call has asked for. `now` is the time of another server of the cluster, that has
+        decided on a part of the same claim.
         """
         time = self.clock.time if now is None else now
         numbers, known = b"", list[tuple[int, int]]()
@@ -272,11 +266,20 @@ class Calls:
                 known.append(right)
             numbers += _VERSION.pack(-1 if claim.version is None else claim.version)
             numbers += shape.numbers(claim.amounts, self.holder(claim) if shape.has_permits else b"", boundaries)
-        if known:
-            numbers += pack("<dd", max([start for start, _ in known]), min([end for _, end in known]))
-        return ScriptCall(acquire, (time, 0), numbers)
+        if foreign is None:
+            return ScriptCall(acquire, (time, 0), _with_calendars(numbers, known))
+        numbers = _with_calendars(numbers, known or [_ALWAYS_KNOWN])
+        return ScriptCall(acquire.carrying, (time, 0), numbers, foreign.arguments())
 
-    def settle(self, claim: Claim, changes: Amounts, plan: PreparedPlan, *, undo: bool = False) -> ScriptCall:
+    def settle(
+        self,
+        claim: Claim,
+        changes: Amounts,
+        plan: PreparedPlan,
+        foreign: ForeignCalendars | None = None,
+        *,
+        undo: bool = False,
+    ) -> ScriptCall:
         """Return the call that settles a claim, or undoes its charges.
 
         When an earlier one was not answered, this one has only permits and debt, without usage.
@@ -284,9 +287,26 @@ class Calls:
         shape, verb = plan.shape, b"undo" if undo else b"credit" if plan.shape.is_credit else b"settle"
         if claim.unanswered:
             verb, changes = b"again", permits_and_debt(claim, changes)
-        boundaries, right = shape.calendars.around(self.clock.estimate()) if "quota" in shape.algorithms else ((), ())
-        numbers = shape.numbers(changes, self.holder(claim), boundaries) + pack(f"<{len(right)}d", *right)
-        return ScriptCall(plan.settling(verb), (self.clock.time, claim.decided_at), numbers)
+        boundaries, known = tuple[int, ...](), list[tuple[int, int]]()
+        if "quota" in shape.algorithms:
+            boundaries, right = shape.calendars.around(self.clock.estimate())
+            known.append(right)
+        numbers = shape.numbers(changes, self.holder(claim) if shape.has_permits else b"", boundaries)
+        prepared, times = plan.settling(verb), (self.clock.time, claim.decided_at)
+        if foreign is None:
+            return ScriptCall(prepared, times, _with_calendars(numbers, known))
+        numbers = _with_calendars(numbers, known or [_ALWAYS_KNOWN])
+        return ScriptCall(prepared.carrying, times, numbers, foreign.arguments())
+
+    def reset(self, scope: str, fields: Sequence[bytes]) -> ScriptCall:
+        """Return the call that forgets the use of limits of a scope, which are given by their fields."""
+        short, slices = short_key(scope), short_key(slices_key(scope))
+        keys, plan = [self.names.scope(short)], pack("<d", len(fields))
+        for field in fields:
+            keys += [self.names.log(short, field.decode()), self.names.leases(slices, field.decode())]
+            plan += field + b"\0"
+        prepared = Prepared("reset", CARRYING, keys, self.constants + plan)
+        return ScriptCall(prepared, (self.clock.time, 0), pack("<2d", *_ALWAYS_KNOWN))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[tuple[Claim, PlannedLimit]]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and whose lease of what each is."""
@@ -306,16 +326,19 @@ class Calls:
         keys = call.keys()
         return self.script("set_aside", keys, b"", *map(self.names.type_of, keys))
 
-    def definitions(self, name: bytes) -> Command:
-        """Return the call that reads the definitions of a schema."""
-        return Command("GET", self.names.definitions(name))
-
     def script(self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        chosen = _script(verb, frozenset(["usage"] if verb in {"collect", "records"} else []))
-        prepared = Prepared(chosen, keys, self.constants + plan)
+        files = frozenset(["usage"] if verb == "collect" else [])
+        prepared = Prepared(verb, files, keys, self.constants + plan)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 
     def holder(self, claim: Claim) -> bytes:
         """Return the name by which a claim holds permits, of 16 bytes."""
         return self._process + claim.number.to_bytes(8, "little")
+
+
+def _with_calendars(numbers: bytes, known: Sequence[tuple[int, int]]) -> bytes:
+    """Return the numbers of a call, with the time in which the boundaries of each of its calendars are known."""
+    if not known:
+        return numbers
+    return numbers + pack("<dd", max([start for start, _ in known]), min([end for _, end in known]))

@@ -23,7 +23,7 @@ from limits_app.engine.algorithms import State
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL
 from limits_app.engine.plan import Amounts, Claim, Plan
-from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import SLOT_MOVED, Unanswered, error_kind
 from limits_app.stores.redis.opening import open_store, tag_of

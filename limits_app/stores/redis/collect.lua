@@ -28,9 +28,9 @@ for index = 6, #ARGV do
   if found and index - 5 > scopes then
     collected[#collected + 1] = string.sub(field, 2, 9) .. found
   elseif found then
-    local usage = call('HGET', key, 'c')
-    if usage and string.find(usage, '[^%z]', 9) then
-      collected[#collected + 1] = string.sub(usage, 1, 8) .. found .. '\0' .. string.sub(usage, 9)
+    local usage = call('HGET', key, '#')
+    if usage and string.find(usage, '[^%z]', SUMS_AT) then
+      collected[#collected + 1] = string.sub(usage, 1, 8) .. found .. '\0' .. string.sub(usage, SUMS_AT)
     end
     release_scope(key)
   end

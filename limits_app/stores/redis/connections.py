@@ -22,7 +22,7 @@ from redis.retry import Retry
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
-from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.errors import LOST, REFUSED, NotPrimary, Unanswered, refusal
 
 logger = logging.getLogger("limits_app")
@@ -166,7 +166,7 @@ def _execute(connection: Any, call: Command) -> Any:
     The connection is closed after an error: of a primary that became a replica, so that Sentinel finds the new one.
     """
     try:
-        connection.send_command(*call.words(), check_health=False)
+        connection.send_packed_command([call.packed()], check_health=False)
         try:
             return connection.read_response(disable_decoding=True)
         except exceptions.NoScriptError:

@@ -28,7 +28,6 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 """The options of stores."""
 
 _TYPES: Final[Mapping[bytes, bytes]] = {
-    b"": b"string",  # definitions, which have no tag
     b"log": b"string",
     b"held": b"zset",
     b"version": b"string",
@@ -101,10 +100,6 @@ class Keys:
         """Return a key that all scopes of a tag, or those of a namespace among them, share."""
         part = b"%s:" % urlsafe_b64encode(namespace).rstrip(b"=") if namespace else b""
         return b"%s{%s}:%s%s" % (self._prefix, tag, part, name)
-
-    def definitions(self, name: bytes) -> bytes:
-        """Return the key of the definitions of a schema."""
-        return b"%sdefinitions:%s" % (self._prefix, name.hex().encode())
 
 
 class Source:

@@ -2,7 +2,12 @@
 --
 -- ARGV[1] is the plan, the same in every call. ARGV[2] are the numbers of this call. Both are packed,
 -- little-endian; numbers are doubles, which hold every integer below 2^53 exactly. Times are microseconds.
-local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
+--
+-- A scope is a hash. The field of a limit has its key as name, and as value the second until which the hash is kept, the
+-- tag of the rule that wrote it, and the numbers of the state. A tag is the letter of the algorithm and what is needed to
+-- read the state. Other fields: @ the second until which the hash is kept and the time of the last reset, # the usage of
+-- the current hour, ! until when a thread waits for the scope. A field of a limit that was removed stays, with its use.
+local call, pack, unpack_from, sub = redis.call, struct.pack, struct.unpack, string.sub
 local plan, numbers = ARGV[1], ARGV[2]
 local now, charged_at = unpack_from('<dd', numbers)
 local NUMBERS_AT = 17 -- where the numbers of the verb start
@@ -15,7 +20,7 @@ end
 
 local MOST_DEBT = 4503599627370496 -- as DEBT_PARTS in engine/algorithms/rule.py
 local HOUR_US, USAGE_KEPT_US = 3600000000, 694800000000 -- the second: KEPT_HOURS of engine/counting.py, and an hour
-local ALWAYS = 4294967295 -- the second until which records are kept that do not expire
+local ALWAYS = 4294967295 -- the second until which scopes are kept that do not expire
 local RESET_KEPT_US = 86400000000 -- as in engine/engine.py
 local NEVER = 9007199254740992 -- as NEVER_US in engine/algorithms/rule.py
 
@@ -25,20 +30,25 @@ local function whole(value) return string.format('%.0f', value) end
 local function idle_us(us) return math.max(us * idle_factor, least_idle_us) end
 local function milliseconds(us) return math.min(math.floor(us / 1000) + 1, 1000000000000000) end
 
--- Every algorithm adds a function (verb, record, at, amount, key, a, b, c, d) that returns when the state equals an unused
--- one. `record` is the list of the numbers that are stored for a scope, which it changes, and `at` the place of the first
--- one of the limit; a to d are the parameters of `Rule.lua`, and `key` is that of the log or the leases. The verbs:
+-- Every algorithm adds a function by its letter: (verb, state, amount, rule) that returns when the state equals an unused
+-- one. `state` is the list of what the value of a field has, with the numbers from 3 on, which the function changes; `rule`
+-- has the capacity, the parameters A to C of `Rule.lua`, and the key of the log or the leases. The verbs:
 --   take    charge an amount; returns nil when it does not fit now
 --   settle  charge a positive change, refund a negative one where the algorithm can
 --   credit  a negative change that no claim holds
 --   undo    refund the charge of a moment ago
---   share   change nothing, and return the share of the limit that is in use
--- `rejected` has functions without a verb that change the record to what the caller receives; for a log, it also returns
+--   used    change nothing, and return the amount in use
+-- `tags` say how what follows the letter in a tag is packed, and `formats` the numbers of a state.
+-- `rejected` has functions without a verb that change the state to what the caller receives; for a log, it also returns
 -- the time and the total of the entry with which the amount fits again.
--- `current` has functions (record, at, key, a, b, c, d) that return whether the state was written before the clock was set
--- back, and then change it as `Rule.current` does.
-local algorithms, rejected, current = {}, {}, {}
+-- `current` has functions (state, rule) that return whether the state was written before the clock was set back, and then
+-- change it as `Rule.current` does.
+-- A rule is a list, as a limit is in the plan; then follows where the next limit is. KEY becomes the key itself.
+local FIELD, LETTER, TAG, FORMAT, SIZE, KEY, SOFT = 1, 2, 3, 4, 5, 6, 7
+local USAGE, PARTS, CAPACITY, A, B, C, NEXT = 8, 9, 10, 11, 12, 13, 14
+local algorithms, formats, tags, rejected, current = {}, {}, {}, {}, {}
 local after_amounts, lease_was_lost -- where the holder and boundaries are; see quota.lua and permits.lua
+local periods, start_of_period, end_of_period -- see quota.lua
 
 -- Logs and leases are written after everything was decided.
 local writes
@@ -46,57 +56,96 @@ local function write_later(...)
   writes = writes or {}
   writes[#writes + 1] = {...}
 end
+local function write_now()
+  for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
+end
 local count_usage, start_hour, add_finished_usage, drop_oldest_usage -- see usage.lua
+local written_by_others -- see carry.lua
 
 -- A server whose memory is full refuses the first write of a script if the command may need more memory, but none of
 -- the later ones. So scripts that change known scopes begin with a write that has no effect.
-local function write_to_known(scope)
-  if scope then call('HDEL', scope.key, '') end
+local function write_to_known(key) call('HDEL', key, '') end
+
+-- Write fields of a scope, which may be the first write.
+local function set_fields(key, fields)
+  if type(redis.pcall('HSET', key, unpack(fields))) == 'table' then
+    write_to_known(key)
+    call('HSET', key, unpack(fields))
+  end
 end
 
--- Read the next limit of a request from the plan at `at`, with its state as it counts now. Returns the algorithm, the
--- scope, the place in the record, whether it is soft, the number of its usage, the parts of a unit, where the next limit
--- is, and the key and the parameters.
-local function next_limit(at, scopes, first_key)
-  local name, scope, place, a, b, c, d, key, soft, usage, parts
-  name, scope, place, a, b, c, d, key, soft, usage, parts, at = unpack_from('<sdddddddddd', plan, at)
-  scope, key = scopes[scope], KEYS[first_key + key - 1]
-  if current[name] and current[name](scope.record, place, key, a, b, c, d) then scope.is_moved = true end
-  return name, scope, place, soft, usage, parts, at, key, a, b, c, d
-end
-
--- Read the scopes of a request, whose description is in the plan at `at` and whose keys start at KEYS[first_key].
--- Returns them, how many limits follow, and where; or nil where a record was written under another schema.
--- Of each scope the plan has the name of its schema, the size of its record, whether it is kept while idle, how many
--- limits count usage, which of the labels is that of its usage, and how its record is packed: the name of the schema,
--- the second until which it is kept, the time of the last reset, and the numbers of all limits. The labels follow the
--- description. Usage is counted in the hour of `time`.
-local function load_scopes(at, first_key, time)
-  local start, scopes, has_new, count, limits, labels_at = at, {}, false, nil, nil, nil
-  count, limits, labels_at, at = unpack_from('<ddd', plan, at)
-  for index = 1, count do
-    local schema, size, lasting, counted, label, format
-    schema, size, lasting, counted, label, format, at = unpack_from('<c6dddds', plan, at)
-    local key = KEYS[first_key + index - 1]
-    local stored = call('HGET', key, 's')
-    if not stored then
-      stored, has_new = schema .. string.rep('\0', size - 6), true
-    elseif #stored ~= size then
-      return nil
-    end
-    local record = {unpack_from(format, stored)}
-    if record[1] ~= schema then return nil end
-    local full_at = lasting > 0 and math.huge or record[3] > 0 and record[3] + RESET_KEPT_US or 0
-    local scope = {key = key, format = format, record = record, full_at = full_at}
-    scopes[index] = scope
-    if counted > 0 then
-      local hour, sums = math.floor(time / HOUR_US), call('HGET', key, 'c')
-      scope.has_usage, scope.label, scope.labels_at = sums, label, start + labels_at
-      scope.starts_hour = not sums or unpack_from('<d', sums) ~= hour
-      scope.sums = scope.starts_hour and pack('<d', hour) .. string.rep('\0', 8 * counted) or sums
+-- The second until which a scope has to be kept for all its limits but the `own` ones, and for its last reset.
+local function kept_for_others(key, own)
+  local fields, latest = call('HGETALL', key), 0
+  for index = 1, #fields, 2 do
+    local field = fields[index]
+    if string.find(field, '^[%a@]') and not own[field] then
+      latest = math.max(latest, (unpack_from('<I4', fields[index + 1])))
     end
   end
-  return scopes, limits, at, has_new
+  return latest
+end
+
+-- The state of a limit that was never used: it is a list of what the value of its field has.
+local function unused(rule) return {0, rule[TAG], 0, 0, 0, 0, 0, 0, 0, 0} end
+
+-- Read a request, whose description is in the plan at `at` and whose keys start at KEYS[first_key]. Returns its scopes,
+-- with their limits and the states of these as they count now; or nil where another rule has written a state, unless the
+-- script has carry.lua, and with it the calendar that is needed to read this state, or ''.
+-- The amounts are in the numbers at `amounts_at`, and what belongs to them follows.
+-- Of each scope the plan has how many limits follow, whether it is kept while idle, how many sums its usage has, which of
+-- the labels is that of its usage, and the digest of their keys. The labels follow the description. Usage is counted in
+-- the hour of `time`.
+-- `settles` is for claims that were charged before: then a state stays with the rule that wrote it, which is in `others`.
+local function load_request(at, first_key, amounts_at, time, settles)
+  local start, scopes = at, {}
+  local scope_count, total, labels_at
+  scope_count, total, labels_at, at = unpack_from('<ddd', plan, at)
+  after_amounts = amounts_at + 8 * total
+  for index = 1, scope_count do
+    local limit_count, lasting, sum_count, label, digest
+    limit_count, lasting, sum_count, label, digest, at = unpack_from('<ddddc4', plan, at)
+    local key, limits, states, fields = KEYS[first_key + index - 1], {}, {}, {}
+    local scope = {key = key, limits = limits, states = states, full_at = lasting > 0 and math.huge or 0, kept_until = 0}
+    for place = 1, limit_count do
+      local limit = {unpack_from('<sc1Bc0sddddddddd', plan, at)}
+      at, limits[place], fields[place] = limit[NEXT], limit, limit[FIELD]
+      if limit[KEY] > 0 then limit[KEY] = KEYS[first_key + limit[KEY] - 1] end
+    end
+    if sum_count > 0 then fields[#fields + 1] = '#' end
+    if settles then fields[#fields + 1] = '@' end
+    local stored = #fields > 0 and call('HMGET', key, unpack(fields)) or {} -- a blocked scope has no fields
+    for place = 1, limit_count do
+      local limit, value = limits[place], stored[place]
+      if not value then
+        states[place] = unused(limit)
+      else
+        local state = #value == limit[SIZE] and {unpack_from(limit[FORMAT], value)}
+        if state and state[2] == limit[TAG] then
+          states[place] = state
+        elseif not written_by_others then
+          return nil, ''
+        else
+          local calendar = written_by_others(scope, place, value, settles)
+          if calendar then return nil, calendar end
+          state = states[place]
+        end
+        scope.is_known, scope.kept_until = true, math.max(scope.kept_until, state[1])
+        local has_other_rule = scope.others and scope.others[place]
+        if not has_other_rule and current[limit[LETTER]](state, limit) then scope.is_moved = true end
+      end
+    end
+    if sum_count > 0 then
+      local hour, sums = math.floor(time / HOUR_US), stored[limit_count + 1]
+      local head = pack('<dc4', hour, digest)
+      scope.label, scope.labels_at = label, start + labels_at
+      scope.stored_sums, scope.starts_hour = sums, not sums or sub(sums, 1, 12) ~= head
+      scope.sums = scope.starts_hour and head .. string.rep('\0', 8 * sum_count) or sums
+    end
+    if settles then scope.reset_at = stored[#fields] and select(2, unpack_from('<I4d', stored[#fields])) or 0 end
+    scopes[index] = scope
+  end
+  return scopes
 end
 
 -- Return the label of the usage of a scope.
@@ -106,29 +155,47 @@ local function label_of(scope)
   return label
 end
 
--- Save the record of a scope, which equals an unused one at `scope.full_at`, and keep it until then. Returns it as the
--- caller receives it.
-local function save(scope)
-  local key, record, full_in = scope.key, scope.record, scope.full_at - now
-  local lives, expires, kept_until = idle_us(full_in), false, record[2]
-  -- Use of other limits, which is kept with the record, may be there for longer.
-  if kept_until ~= ALWAYS then lives = math.max(lives, kept_until * 1000000 - now) end
-  if scope.full_at == math.huge or kept_until == ALWAYS and call('HEXISTS', key, 'k') == 1 then -- it is kept while idle
-    if kept_until ~= ALWAYS then call('PERSIST', key) end
-    record[2] = ALWAYS
+-- Return the value of the field of a limit, for the rule that wrote it.
+local function value_of(rule, state, kept_until)
+  state[1] = kept_until
+  return pack(rule[FORMAT], unpack(state))
+end
+
+-- Save the states of a scope, or only those that have `changed`, which equal unused ones at `scope.full_at`, and keep the
+-- scope until then. Appends their values, as the caller receives them, to `values`.
+local function save(scope, values)
+  local key, full_in, expires, kept_until = scope.key, scope.full_at - now, false, scope.kept_until
+  local lives, fields = idle_us(full_in), {}
+  if full_in == math.huge then
+    kept_until = ALWAYS
   elseif kept_until == ALWAYS or scope.counts and scope.starts_hour
     or kept_until * 1000000 < now + math.max(full_in, lives / 2) then
-    record[2], expires = math.min(math.floor((now + lives) / 1000000), ALWAYS - 1), true
+    local own = {}
+    for place = 1, #scope.limits do own[scope.limits[place][FIELD]] = true end
+    kept_until = math.max(kept_until < ALWAYS and kept_until or 0, kept_for_others(key, own))
+    if kept_until < ALWAYS then -- else use is kept that may return when the entity has limits of its own again
+      lives = math.max(lives, kept_until * 1000000 - now)
+      kept_until, expires = math.min(math.floor((now + lives) / 1000000), ALWAYS - 1), true
+    end
   end
-  local packed = pack(scope.format, unpack(record))
-  local stored = packed
-  if record.unsaved then
-    for at, value in pairs(record.unsaved) do record[at] = value end
-    stored = pack(scope.format, unpack(record))
+  for place = 1, #scope.limits do
+    if not scope.changed or scope.changed[place] then
+      local limit = scope.limits[place]
+      local rule = scope.others and scope.others[place] or limit
+      local value = value_of(rule, scope.states[place], kept_until)
+      values[#values + 1] = value
+      if limit.unsaved then value = value_of(rule, limit.unsaved, kept_until) end
+      fields[#fields + 1] = limit[FIELD]
+      fields[#fields + 1] = value
+    end
   end
-  if scope.counts then call('HSET', key, 's', stored, 'c', scope.sums) else call('HSET', key, 's', stored) end
+  if scope.counts then
+    fields[#fields + 1] = '#'
+    fields[#fields + 1] = scope.sums
+  end
+  set_fields(key, fields)
+  if full_in == math.huge and scope.kept_until ~= ALWAYS then call('PERSIST', key) end
   -- Usage is kept until it is collected.
-  if (scope.counts or scope.has_usage) and lives < USAGE_KEPT_US then lives = USAGE_KEPT_US end
+  if (scope.counts or scope.stored_sums) and lives < USAGE_KEPT_US then lives = USAGE_KEPT_US end
   if expires then call('PEXPIRE', key, milliseconds(lives)) end
-  return packed
 end

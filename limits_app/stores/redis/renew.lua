@@ -16,8 +16,8 @@ for index = 1, #ARGV - 2 do
   local expires = lease_us > 0 and tonumber(call('ZSCORE', leases, member) or 0)
   if not expires then
     local is_new = call('EXISTS', scope) == 0
-    if not is_new then write_to_known({key = scope}) end
-    call('HSET', scope, 'w', whole(now + 30000000))
+    if not is_new then write_to_known(scope) end
+    call('HSET', scope, '!', whole(now + 30000000))
     if is_new then call('PEXPIRE', scope, 60000) else keep_for(scope, 30000000) end
   elseif expires > now then
     if since - now > hold_us then since = now end

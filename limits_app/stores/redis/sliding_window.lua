@@ -1,6 +1,7 @@
 -- Sliding window, as engine/algorithms/windows.py. The log is a string of pairs of time and running total.
 -- The numbers of a limit, in this order: `entries` of the log count, from `head` on; it is kept until the second
--- `kept_until`.
+-- `kept_until`. Parameters: window, longest time of an entry.
+formats.s, tags.s = 'I8I8I8I8I8I2I2I4', 'I6I6'
 local FIELDS = {'forgotten', 'total', 'opened', 'last', 'oldest', 'head', 'entries', 'kept_until'}
 
 -- Entries of the log; nil where it was evicted. Then all that it held counts until the last amount expires.
@@ -87,37 +88,37 @@ local function charge(state, time, amount, window, step, key)
   state.total, state.last = state.total + amount, time
 end
 
-local function state_of(record, at)
+local function named(numbers)
   local state = {}
-  for place, field in ipairs(FIELDS) do state[field] = record[at + place - 1] end
+  for place, field in ipairs(FIELDS) do state[field] = numbers[place + 2] end
   return state
 end
 
-local function put(record, at, state)
-  for place, field in ipairs(FIELDS) do record[at + place - 1] = state[field] end
+local function put(numbers, state)
+  for place, field in ipairs(FIELDS) do numbers[place + 2] = state[field] end
 end
 
-function current.sliding_window(record, at, key, _, window)
-  if record[at + 3] - now <= window then return false end
-  local _, used = forget(state_of(record, at), window, key)
-  put(record, at, {forgotten = 0, total = used, opened = now, last = now, oldest = now, head = 0, entries = 0, kept_until = 0})
+function current.s(numbers, rule)
+  if numbers[6] - now <= rule[A] then return false end
+  local _, used = forget(named(numbers), rule[A], rule[KEY])
+  put(numbers, {forgotten = 0, total = used, opened = now, last = now, oldest = now, head = 0, entries = 0, kept_until = 0})
   return true
 end
 
-function algorithms.sliding_window(verb, record, at, amount, key, capacity, window, step)
+function algorithms.s(verb, numbers, amount, rule)
+  local window, key = rule[A], rule[KEY]
   if verb == 'settle' and amount <= 0 then return 0 end
-  local state = state_of(record, at)
+  local state = named(numbers)
   local time, used = forget(state, window, key)
-  if verb == 'share' then return used / capacity end
+  if verb == 'used' then return used end
   if verb == 'take' and amount == 0 then -- Nothing is charged, so nothing is stored: a clock may be set back.
-    record.unsaved = record.unsaved or {}
-    for place = at, at + #FIELDS - 1 do record.unsaved[place] = record[place] end
-    put(record, at, state)
-    return used <= capacity and 0 or nil
+    rule.unsaved = {unpack(numbers)}
+    put(numbers, state)
+    return used <= rule[CAPACITY] and (used > 0 and time + window or 0) or nil
   end
-  if verb == 'take' and used + amount > capacity then return nil end
+  if verb == 'take' and used + amount > rule[CAPACITY] then return nil end
   if verb == 'take' or verb == 'settle' then
-    charge(state, time, math.min(amount, MOST_DEBT - used), window, step, key)
+    charge(state, time, math.min(amount, MOST_DEBT - used), window, rule[B], key)
   elseif verb == 'credit' then -- the oldest amounts are credited, which would have expired first
     state.forgotten = math.min(state.total - used - amount, state.total)
     local log = state.entries > 0 and log_entries(state, key, state.head, state.entries)
@@ -131,17 +132,17 @@ function algorithms.sliding_window(verb, record, at, amount, key, capacity, wind
     end
     state.total = math.max(state.total + amount, closed)
   end
-  put(record, at, state)
+  put(numbers, state)
   return time + window
 end
 
-function rejected.sliding_window(record, at, amount, key, capacity, window)
-  local state = state_of(record, at)
-  local _, used = forget(state, window, key)
-  local excess, entries = used + amount - capacity, state.entries
-  local log = excess > 0 and entries > 0 and log_entries(state, key, state.head, entries)
+function rejected.s(numbers, amount, rule)
+  local state = named(numbers)
+  local _, used = forget(state, rule[A], rule[KEY])
+  local excess, entries = used + amount - rule[CAPACITY], state.entries
+  local log = excess > 0 and entries > 0 and log_entries(state, rule[KEY], state.head, entries)
   local index = log and first_entry(log, entries, 8, state.forgotten + excess) or entries
-  put(record, at, state)
+  put(numbers, state)
   if index < entries then return unpack_from('<dd', log, index * 16 + 1) end
   return 0, 0
 end

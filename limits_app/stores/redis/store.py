@@ -8,31 +8,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from functools import partial
-from math import inf
-from struct import Struct, iter_unpack, pack
+from struct import Struct, iter_unpack
 from threading import RLock
-from time import monotonic
 from typing import Any, Final
 
 from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.changes import ALL, Change, ChangeLog, Changes, announced, least_version
-from limits_app.engine.clock import Clock, as_clock, lasts
-from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull, StoreUnavailable
+from limits_app.engine.changes import ALL, Change, Changes
+from limits_app.engine.clock import Clock, as_clock
+from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import short_key
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import lease_us_of
 from limits_app.stores.in_thread import AskedInThread
-from limits_app.stores.redis.calls import AcquireCall, Calls, Command
+from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
+from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import Unanswered
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import DEFAULTS, Keys, Source, open_store
-from limits_app.stores.redis.records import Codec, Records, read_states
 from limits_app.stores.redis.task_connections import TaskConnections
 from limits_app.stores.redis.usage import UsageCollector
+from limits_app.stores.redis.versions import StoredVersions
 from limits_app.stores.redis.waking import Waking
 from limits_app.stores.steps import GRACE_US
 
@@ -40,19 +38,14 @@ logger = logging.getLogger("limits_app")
 
 _POLL_US: Final = (1_000_000, 1_000_000)
 _MOST_ATTEMPTS: Final = 50
-_SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
-_MOST_DEFINED: Final = 4096
-_DEFINITIONS_KEPT_MS: Final = "31622400000"
 
 _STALE: Final = ord("S")
-_OTHER_SCHEMA: Final = ord("C")
+_OTHER_RULE: Final = ord("C")
 _OTHER_CALENDARS: Final = ord("T")
 _REJECTED: Final = ord("R")
-_NEW_SCOPE: Final = ord("N")
-_DONE: Final = ord("A")
 _LEASE_LOST: Final = ord("L")
-_DECIDED: Final = b"RAN"
-_SETTLED: Final = b"ANL"
+_DECIDED: Final = b"RA"
+_SETTLED: Final = b"AL"
 """How replies and decisions start; see acquire.lua and settle.lua."""
 
 _TIME: Final = Struct("<d")
@@ -100,9 +93,8 @@ class RedisStore(AskedInThread):
             **{name: self._options[name] for name in ("connect_seconds", "reply_seconds")}
         )
         self._tasks = TaskConnections(self._connections)
-        self._records = Records(self._calls, self._connections.run)
-        self._defined: dict[bytes, float] = {}
         self._rejections = Rejections()
+        self._versions = StoredVersions(self._connections.run, self._calls)
         usage = UsageCollector(self._connections.run, self._calls)
         self.collect_counts, self.forget_counts, self.oldest_hour = usage.collect, usage.forget, usage.oldest_hour
         self._waking = Waking(self._connections, self._calls, self._rejections.forget)
@@ -136,7 +128,6 @@ class RedisStore(AskedInThread):
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See Store. Claims with different limits in one scope are decided in several steps."""
         how = {"emptiest_first": emptiest_first, "failover": failover}
         claims = self._without_rejected(claims, **how)
         if not claims:
@@ -176,36 +167,35 @@ class RedisStore(AskedInThread):
         return [claim for claim in claims if claim in lost]
 
     def peek(self, claim: Claim) -> None:
-        self._records.peek(claim)
-        self._clock.learn(claim.decided_at)
+        looking = self._calls.prepared(claim.plan).looking()
+        self._read((claim,), looking, self._ask((claim,), looking))
+        claim.admitted = None
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         for scope in scopes:
-            self._records.reset(scope, keys)
-            self._waking.announce(self._names.scope(short_key(scope)))
+            key = self._names.scope(short_key(scope))
+            fields = [name.encode() for name in keys] if keys is not None else self._fields(key)
+            self._connections.run(self._calls.reset(scope, fields))
+            self._waking.announce(key)
         self._rejections.forget()
         self.line.notify(scopes)
 
+    def _fields(self, key: bytes) -> list[bytes]:
+        """Return the fields of the limits in the hash of a scope."""
+        return [field for field in self._connections.run(Command("HKEYS", key)) if field[:1].isalpha()]
+
     def version(self, namespace: str = "") -> int:
-        return int(self._connections.run(Command("GET", self._names.version(self._names.tags[0], namespace))) or 0)
+        return self._versions.current(namespace)
 
     def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
-        """See Store. On a cluster, the version is stored with each tag, and the log with the first one."""
-        first, *others = [self._names.version(tag, namespace) for tag in self._names.tags]
-        encoded = b"".join([change.encode() for change in announced(changes)])
-        keys, plan = [first, self._names.changes(namespace)], pack("<dd", 1, least_version())
-        version = int(self._connections.run(self._calls.script("version", keys, plan, encoded)))
-        for key in others:
-            self._connections.run(self._calls.script("version", [key], pack("<dd", 0, version)))
+        version = self._versions.advance(changes, namespace)
         self._rejections.forget()
         self.line.notify_all()
         self._waking.announce()
         return version
 
     def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
-        keys = self._names.version(self._names.tags[0], namespace), self._names.changes(namespace)
-        current, log = self._connections.run(Command("MGET", *keys))
-        return ChangeLog(int(current or 0), log or b"").since(version)
+        return self._versions.changes_since(version, namespace)
 
     def eviction_policy(self) -> str | None:
         """Return what the server evicts when its memory is full, such as `noeviction`; None where it is unknown."""
@@ -235,21 +225,12 @@ class RedisStore(AskedInThread):
         acquire = self._calls.choice(claims, **how)
         if acquire is None:
             return await super().aacquire_first(claims, **how)
-        if self._undefined(acquire):
-            await self._adefine(acquire)
         forgotten = self._rejections.forgotten
         abandoned = partial(self._release_abandoned, claims, acquire)
         reply = await self._tasks.run(self._calls.acquire(claims, acquire), abandoned)
         if reply[0] not in _DECIDED:
             return await super().aacquire_first(claims, **how)
-        admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
-        if has_new_scope:
-            try:
-                await self._adefine_again(acquire)
-            except asyncio.CancelledError:
-                self._release_in_thread(admitted)
-                raise
-        return admitted
+        return self._read(claims, acquire, reply, forgotten)
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         if self._connections.task_class is None:
@@ -273,8 +254,6 @@ class RedisStore(AskedInThread):
             await super().asettle(claim, changes)
             return
         self._end_settling(claim, kept_leases=reply[0] != _LEASE_LOST)
-        if reply[0] != _DONE:
-            await self._adefine_again(self._calls.prepared(claim.plan).acquire)
 
     # Deciding.
 
@@ -298,50 +277,55 @@ class RedisStore(AskedInThread):
 
     def _decide(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> Claim | None:
         """Charge the first of the claims that fits, in one step; `now` is that of `Calls.acquire`."""
-        if self._undefined(acquire):
-            self._define(acquire)
+        forgotten = self._rejections.forgotten
+        return self._read(claims, acquire, self._ask(claims, acquire, now), forgotten)
+
+    def _ask(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> bytes:
+        """Return the decision of the server, which is repeated with what it needs to know of calendars.
+
+        A call that is repeated has changed nothing.
+        """
+        foreign: ForeignCalendars | None = None
         for _ in range(_MOST_ATTEMPTS):
-            forgotten = self._rejections.forgotten
-            reply = self._connections.run(self._calls.acquire(claims, acquire, now))
+            reply: bytes = self._connections.run(self._calls.acquire(claims, acquire, foreign, now))
             if reply[0] in _DECIDED:
-                admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
-                if has_new_scope:
-                    self._define_again(acquire)
-                return admitted
+                return reply
             if reply[0] == _STALE:
                 raise StaleConfiguration
-            if reply[0] == _OTHER_CALENDARS:
-                self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
-            else:
-                for claim in claims:
-                    self._records.migrate(claim)
+            foreign = self._learned(reply, foreign)
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
-    def _read(
-        self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes, forgotten: int = -1
-    ) -> tuple[Claim | None, bool]:
-        """Fill in the decisions of a reply; return the claim that was admitted, and whether it has a new scope.
+    def _learned(self, reply: bytes, foreign: ForeignCalendars | None) -> ForeignCalendars | None:
+        """Return what a script needs to know before it decides, which its reply asks for."""
+        if reply[0] == _OTHER_RULE:
+            return (foreign or ForeignCalendars()).learned(reply)
+        self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
+        return foreign
+
+    def _read(self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes, forgotten: int = -1) -> Claim | None:
+        """Fill in the decisions of a reply; return the claim that was admitted.
 
         `forgotten` is that of the rejections before the call, so that its rejections may be remembered.
         """
         at, size = 0, len(reply)
         while at < size:
             status, turn, now = _DECISION.unpack_from(reply, at)
-            claim, plan, is_rejected = claims[int(turn)], acquire.plans[int(turn)], status == _REJECTED
+            claim, shape, is_rejected = claims[int(turn)], acquire.plans[int(turn)].shape, status == _REJECTED
             claim.decided_at, claim.admitted = int(now), not is_rejected
-            at += _DECISION.size
-            claim.states, at = read_states(reply, at, plan.shape.codecs, claim.shape.limits, is_rejected=is_rejected)
+            claim.states, at = shape.reader.read(reply, at + _DECISION.size, is_rejected=is_rejected)
+            if shape.has_blocked:
+                claim.states = shape.with_blocked(claim.states)
             if claim.admitted:
-                return claim, status == _NEW_SCOPE
+                return claim
             self._clock.learn(claim.decided_at)
             if self._clock.now is None and claim.version is None:
                 self._rejections.learn(claim, forgotten)
-        return None, False
+        return None
 
     def _release_abandoned(self, claims: Sequence[Claim], acquire: AcquireCall, outcome: object) -> None:
         """Release what a cancelled task was charged."""
         if isinstance(outcome, bytes) and outcome[0] in _DECIDED:
-            self._release_in_thread(self._read(claims, acquire, outcome)[0])
+            self._release_in_thread(self._read(claims, acquire, outcome))
 
     def _release_in_thread(self, claim: Claim | None) -> None:
         if claim is not None:
@@ -377,16 +361,13 @@ class RedisStore(AskedInThread):
         if not self._is_charged(claim):
             return True
         plan = self._calls.prepared(claim.plan)
-        while True:
-            reply = self._connections.run(self._calls.settle(claim, changes, plan, undo=undo))
-            if reply[0] == _OTHER_SCHEMA:
-                return self._records.settle(claim, changes)
-            if reply[0] != _OTHER_CALENDARS:
-                break
-            self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
-        if reply[0] != _DONE:
-            self._define_again(plan.acquire)
-        return bool(reply[0] != _LEASE_LOST)
+        foreign: ForeignCalendars | None = None
+        for _ in range(_MOST_ATTEMPTS):
+            reply = self._connections.run(self._calls.settle(claim, changes, plan, foreign, undo=undo))
+            if reply[0] in _SETTLED:
+                return bool(reply[0] != _LEASE_LOST)
+            foreign = self._learned(reply, foreign)
+        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
     def _settle_abandoned(self, claim: Claim, changes: Amounts, outcome: object) -> None:
         """End the settlement of a cancelled task."""
@@ -413,57 +394,3 @@ class RedisStore(AskedInThread):
             logger.warning("a cancelled request could not be settled: %s", error)
         else:
             self.settle_later(claim, changes)
-
-    # Definitions, by which records are read after the limits have changed.
-
-    def _undefined(self, acquire: AcquireCall) -> list[Codec]:
-        """Return the codecs of a request whose definitions this process has not stored lately."""
-        if acquire.is_defined:
-            return []
-        now = monotonic()
-        return [
-            codec
-            for plan in acquire.plans
-            for codec in plan.shape.codecs
-            if not lasts(self._defined.get(codec.name, -inf), _SECONDS_BETWEEN_DEFINITIONS, now)
-        ]
-
-    def _define(self, acquire: AcquireCall) -> None:
-        """Store the definitions of schemas."""
-        for codec in self._undefined(acquire):
-            try:
-                self._connections.run(self._definition(codec))
-            except StoreFull:  # where a scope has this schema, another process has stored them
-                return
-            self._note_defined(codec)
-        acquire.is_defined = True
-
-    def _define_again(self, acquire: AcquireCall) -> None:
-        """Store the definitions of schemas of new scopes, if possible: the server may have lost them."""
-        acquire.is_defined = False
-        with suppress(StoreUnavailable):
-            self._define(acquire)
-
-    async def _adefine_again(self, acquire: AcquireCall) -> None:
-        """`_define_again` for asyncio."""
-        acquire.is_defined = False
-        with suppress(StoreUnavailable):
-            await self._adefine(acquire)
-
-    async def _adefine(self, acquire: AcquireCall) -> None:
-        """`_define` for asyncio."""
-        for codec in self._undefined(acquire):
-            try:
-                await self._tasks.run(self._definition(codec))
-            except StoreFull:
-                return
-            self._note_defined(codec)
-        acquire.is_defined = True
-
-    def _definition(self, codec: Codec) -> Command:
-        return Command("SET", self._names.definitions(codec.name), codec.definitions, "PX", _DEFINITIONS_KEPT_MS)
-
-    def _note_defined(self, codec: Codec) -> None:
-        if len(self._defined) >= _MOST_DEFINED:
-            self._defined.clear()
-        self._defined[codec.name] = monotonic()

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, unanswered
-from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.errors import LOST, REFUSED, NotPrimary, Unanswered
 
 _ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
@@ -184,7 +184,7 @@ class TaskConnections:
     async def _execute(self, connection: Any, call: Command) -> Any:
         """As `_execute` of connections for threads."""
         try:
-            await connection.send_command(*call.words(), check_health=False)
+            await connection.send_packed_command([call.packed()], check_health=False)
             try:
                 return await self._reply(connection)
             except exceptions.NoScriptError:

@@ -5,10 +5,13 @@ local MOST_USAGE = 100000 -- how many scopes and finished hours wait with one ta
 -- that counts, with the label of it. They are the last of KEYS.
 local finished, hours = KEYS[#KEYS - 1], KEYS[#KEYS]
 
--- Count an amount of a limit as usage, in thousandths of units; `parts` are a unit.
-function count_usage(scope, usage, amount, parts)
-  local place = 1 + 8 * usage
-  local sum = unpack_from('<d', scope.sums, place) + math.floor(amount / parts * 1000 + 0.5)
+-- The usage of a scope is the hour, the digest of the keys of its limits, and a sum for each of them.
+local SUMS_AT = 13
+
+-- Count an amount of a limit as usage, in thousandths of units.
+function count_usage(scope, limit, amount)
+  local place = SUMS_AT + 8 * (limit[USAGE] - 1)
+  local sum = unpack_from('<d', scope.sums, place) + math.floor(amount / limit[PARTS] * 1000 + 0.5)
   scope.sums = string.sub(scope.sums, 1, place - 1) .. pack('<d', sum) .. string.sub(scope.sums, place + 8)
   scope.counts = true
 end
@@ -28,9 +31,9 @@ end
 function add_finished_usage(label, usage)
   local field = 'c' .. string.sub(usage, 1, 8) .. redis.sha1hex(label)
   local stored, sums, is_zero = call('HGET', finished, field), label .. '\0', true
-  for at = 9, #usage, 8 do
+  for at = SUMS_AT, #usage, 8 do
     local sum = unpack_from('<d', usage, at)
-    if stored then sum = sum + unpack_from('<d', stored, #label + at - 7) end
+    if stored then sum = sum + unpack_from('<d', stored, #label + 2 + at - SUMS_AT) end
     is_zero = is_zero and sum == 0
     sums = sums .. pack('<d', sum)
   end
@@ -39,18 +42,18 @@ end
 
 -- Let a scope whose usage is no longer counted expire with its state.
 local function release_scope(key)
-  local record = call('HGET', key, 's')
-  local kept_until = record and unpack_from('<I4', record, 7) or 0
-  call('HDEL', key, 'c')
+  local kept_until = kept_for_others(key, {})
+  call('HDEL', key, '#')
   if kept_until < ALWAYS then call('PEXPIRE', key, milliseconds(math.max(kept_until * 1e6 - now, least_idle_us))) end
 end
 
 -- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
 -- is finished. Usage that was not collected for too long is dropped, and the oldest where there is too much of it.
 function start_hour(scope)
-  local label = label_of(scope)
-  if scope.has_usage then add_finished_usage(label, scope.has_usage) end
-  keep_usage('o' .. scope.key, label, now / HOUR_US)
+  local field = 'o' .. scope.key
+  local stored_label = scope.stored_sums and call('HGET', finished, field) -- the limits may have been others
+  if stored_label then add_finished_usage(stored_label, scope.stored_sums) end
+  keep_usage(field, label_of(scope), now / HOUR_US)
   local is_full = call('ZCARD', hours) > MOST_USAGE
   drop_oldest_usage(is_full and '+inf' or '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US)))
 end

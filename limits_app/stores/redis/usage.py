@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from limits_app.engine.counting import Batch, Count, unsealed
 from limits_app.engine.keys import namespace_digest, unique_name
-from limits_app.stores.redis.calls import Calls, Command
+from limits_app.stores.redis.calls import Calls
+from limits_app.stores.redis.commands import Command
 
 _TAG_LENGTH: Final = 2
 _MOST: Final = 500

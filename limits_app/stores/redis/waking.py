@@ -21,7 +21,8 @@ from limits_app.acquiring.waiting import WaitingLine
 from limits_app.engine.clock import lasts
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import short_key
-from limits_app.stores.redis.calls import Calls, Command
+from limits_app.stores.redis.calls import Calls
+from limits_app.stores.redis.commands import Command
 
 _EVERYTHING: Final = b"*"
 """Announced when anything may have changed."""

@@ -15,7 +15,7 @@ from redis import Redis
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.engine.keys import short_key
-from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_commands, acl_rules, prefix_for
 from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import HOST
@@ -55,12 +55,11 @@ def store(server: RedisServer) -> Iterator[RedisStore]:
         yield store
 
 
-def every_kind(store: RedisStore, capacity: int = 100) -> LimitSet:
+def every_kind(store: RedisStore, capacity: int = 100, window: int = HOUR, period: str = "day") -> LimitSet:
     """Limits of every algorithm."""
-    rates = [RateLimit(name, capacity, HOUR, RateLimitAlgorithm(name)) for name in RateLimitAlgorithm]
-    return limits_of(
-        store, *rates, CallLimit(capacity, HOUR), QuotaLimit.per_day("day", capacity), ResourceLimit("db", 2)
-    )
+    rates = [RateLimit(name, capacity, window, RateLimitAlgorithm(name)) for name in RateLimitAlgorithm]
+    quota = QuotaLimit("day", capacity, QuotaPeriod(period))
+    return limits_of(store, *rates, CallLimit(capacity, window), quota, ResourceLimit("db", 2))
 
 
 def use(limits: LimitSet, amount: int = 2) -> None:
@@ -75,7 +74,7 @@ def use(limits: LimitSet, amount: int = 2) -> None:
 def test_verbs(store: RedisStore) -> None:
     limits = every_kind(store)
     use(limits)
-    use(every_kind(store, capacity=50))  # records of other limits are migrated
+    use(every_kind(store, window=2 * HOUR, period="week"))  # states of other rules are carried over
     held = limits.try_acquire(dict.fromkeys(AMOUNTS, 1))
     assert not store.renew([held.claim])
     held.cancel()

@@ -17,7 +17,7 @@ from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import QuotaLimit, ResourceLimit
 from limits_app.engine.plan import Claim
 from limits_app.stores.redis import RedisClusterStore, RedisStore
-from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.errors import Unanswered
 from limits_app.testing.conformance.contract import counting, total
 from tests.servers.machine import HOST

@@ -16,11 +16,11 @@ from redis.sentinel import Sentinel
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.limits import CallLimit
+from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.stores.connection_limit import MOST_CONNECTIONS
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from tests.servers.redis import RedisServer, redis_sentinel
-from tests.stores.redis.support import claimed, prefix
+from tests.stores.redis.support import PATIENT, claimed, prefix, record
 from tests.stores.support import limits_of, until
 
 HOUR = 3600
@@ -73,6 +73,32 @@ def test_a_burst_opens_a_bounded_number_of_connections(redis: RedisServer, clien
             burst(limits_of(store, CallLimit(10**6, HOUR)))
         opened.append(int(client.info("stats")["total_connections_received"]))
         assert opened[-1] - opened[-2] <= MOST_CONNECTIONS
+
+
+def test_all_waiters_of_a_process_listen_over_one_connection(redis: RedisServer, client: Redis) -> None:
+    with closing(RedisStore(url=redis.url, prefix=prefix(), **PATIENT)) as store:
+        sets = [limits_of(store, ResourceLimit("db", 1), entity=f"person {number}") for number in range(8)]
+        held = [limits.try_acquire() for limits in sets]
+
+        def wait_in_thread(limits: LimitSet) -> None:
+            limits.acquire(timeout=60).release()
+
+        async def wait_in_tasks() -> None:
+            for acquired in await asyncio.gather(*[limits.aacquire(timeout=60) for limits in sets[4:]]):
+                await acquired.arelease()
+
+        with ThreadPoolExecutor(5) as executor:
+            waiters = [
+                executor.submit(lambda limits=limits: limits.acquire(timeout=60).release()) for limits in sets[:4]
+            ]
+            waiters.append(executor.submit(lambda: asyncio.run(wait_in_tasks())))
+            until(lambda: all(client.hexists(record(store, limits), "!") for limits in sets))
+            listening = [entry for entry in client.client_list() if int(entry["sub"])]
+            for acquired in held:
+                acquired.release()
+            for waiter in waiters:
+                waiter.result(60)
+        assert len(listening) == 1
 
 
 def test_a_burst_after_a_reconnect_is_answered(redis: RedisServer, client: Redis) -> None:

@@ -148,7 +148,7 @@ def test_what_was_prepared_is_bounded(store: RedisStore, monkeypatch: pytest.Mon
     assert len(store._calls._choices) == 1
 
 
-def test_two_definitions_of_one_scope_are_asked_one_after_the_other(store: RedisStore) -> None:
+def test_two_definitions_of_one_scope_are_chosen_among(store: RedisStore, client: Redis) -> None:
     sets = [
         limits_of(store, RateLimit("tokens", size, HOUR), entity=who) for size, who in [(10, "a"), (20, "a"), (5, "b")]
     ]
@@ -157,7 +157,9 @@ def test_two_definitions_of_one_scope_are_asked_one_after_the_other(store: Redis
     assert store.acquire_first(claims, emptiest_first=True) is claims[2]
     assert [claim.admitted for claim in claims] == [None, None, True]
     claims = claims_of(sets, 5)
+    before = scripts_run(client)
     assert store.acquire_first(claims, emptiest_first=True) is claims[1]
+    assert scripts_run(client) == before + 2, "the first finds that the definitions differ"
     claims = claims_of(sets, 5)
     assert store.acquire_first(claims, emptiest_first=True, failover=False) is claims[1]
 

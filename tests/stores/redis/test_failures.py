@@ -216,7 +216,7 @@ def test_a_listener_that_was_cut_off_listens_again(
         watching._watch("v1:elsewhere:-")
         key = names_of(store).scope(short_key("v1:elsewhere:-"))
         client.delete(key)
-        until(lambda: client.hexists(key, "w"))
+        until(lambda: client.hexists(key, "!"))
     watching._unwatch("v1:elsewhere:-")
 
 

@@ -9,7 +9,7 @@ from django.test import override_settings
 from redis import Redis
 
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer
@@ -69,6 +69,18 @@ def test_state_under_limits_that_are_set_for_an_entity_alone_is_kept_for_ever(
     assert client.pttl(state) == -1
     assert usual.try_acquire()
     assert client.pttl(state) > 0, "when they are everybody's again, it goes as everybody's does"
+    store.close()
+
+
+def test_an_amount_of_nothing_keeps_the_state_of_a_window_for_as_long_as_it_counts(
+    client: Redis, redis: RedisServer
+) -> None:
+    store = store_on(redis)
+    usual = limits_of(store, RateLimit("tokens", 100, 3600, RateLimitAlgorithm.SLIDING_WINDOW))
+    own = LimitSet.composed([replace(usual.scoped[0], lasting=True)], store)
+    assert own.try_acquire({"tokens": 60})
+    assert usual.try_acquire({"tokens": 0})
+    assert client.pttl(record(store, usual)) > 3600 * 1000
     store.close()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
+from limits_app.engine.counting import HOUR_US
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import (
     Limit,
@@ -98,9 +99,10 @@ class Player:
         """Take a step; returns everything that can be seen of it."""
         parts = [ScopedLimits(scope_of("agrees", who), self.schemas[which]) for who in PEOPLE]
         if step.changes:
-            # A store that is refused by the first scope need not look at the limits of the second.
+            # A store need not look at limits that are not requested, or are in a scope after one that rejects.
+            nothing = {key: 0 for key in self.schemas[which].index if key != "db"}
             for part in parts:
-                self.store.acquire(claim_of(LimitSet.composed([part], self.store), {"first": 0}, ("db",)))
+                self.store.acquire(claim_of(LimitSet.composed([part], self.store), nothing, ("db",)))
         if step.credits is not None:
             return self._credit(parts[step.who % len(parts)], step.credits)
         if step.settles is not None and self.held:
@@ -135,7 +137,6 @@ class Player:
                 for limit, amount, _ in claim.decisions()
             ],
         )
-        # Where a scope was idle, one store may have forgotten already which limits are gone.
         return [(key, stats["used"]) for key, stats in limits.get_stats().items() if key in latest.index]
 
 
@@ -150,7 +151,8 @@ def _seen(claim: Claim) -> object:
 
 @settings(suppress_health_check=list(HealthCheck))
 @given(
-    rates=st.tuples(definitions("first"), definitions("second"), definitions("first"), definitions("third")),
+    # The use of a limit that was removed is forgotten at other times: that is for the conformance suite.
+    rates=st.tuples(definitions("first"), definitions("second"), definitions("first"), definitions("second")),
     steps=STEPS,
     goes_back=st.booleans(),
 )
@@ -168,12 +170,15 @@ def _play_both(
     second: list[Limit] = [ResourceLimit("db", 3), rates[2], rates[3]]
     ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
     players = [Player(store, first, second) for store in (ours, reference)]
-    which = 0
+    which, latest = 0, clock.now_us
     try:
         for one in steps:
             # A lease that one store has seen run out may run on in another one when the clock goes back.
             step = replace(one, permits=0) if goes_back else replace(one, moved_us=abs(one.moved_us))
             clock.move(step.moved_us)
+            latest = max(latest, clock.now_us)
+            if latest - clock.now_us > HOUR_US:  # scripts know no boundaries of calendars that are further ahead
+                step = replace(step, changes=False)
             which = 1 - which if step.changes else which
             seen, expected = [player.play(step, which) for player in players]
             assert seen == expected

@@ -1,0 +1,131 @@
+"""States: how scripts store the state of a limit, and how it is read from their replies. No input or output here.
+
+The hash of a scope has a field for each limit. Its value is the second until which the hash is kept, the tag of the
+rule that wrote it, and the integers of the state. The tag has what is needed to read the state, so that a script
+carries the use over when the definition of the limit has changed. Logs of sliding windows are strings, and leases of
+permits are sorted sets, under separate keys; `prelude.lua` names the other fields.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from struct import Struct, calcsize, pack
+from typing import Any, Final
+
+from limits_app.engine.algorithms import Rule, State, compile_rule
+from limits_app.engine.algorithms.rule import NEVER_US
+from limits_app.engine.algorithms.window_log import EMPTY_LOG, Log
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import QuotaLimit
+from limits_app.engine.plan import Amounts, Claim, PlannedLimit
+
+HOLDER_LENGTH: Final = 16
+_KEPT_UNTIL_BYTES: Final = 4
+LETTERS: Final = {
+    "token_bucket": b"b",
+    "leaky_bucket": b"l",
+    "fixed_window": b"f",
+    "sliding_window": b"s",
+    "quota": b"q",
+    "permits": b"p",
+}
+"""The letter of each algorithm in scripts and tags."""
+_LOG_ENTRY: Final = Struct("<dd")
+_LOG_PLACE: Final = 5
+"""Where the log is in the state of a sliding window."""
+_BOUNDARIES: Final = 2
+"""How many calendar boundaries before a time, and how many after it, scripts receive."""
+
+
+def tag_of_rule(rule: Rule) -> bytes:
+    """Return what scripts write before a state of a rule; `tags` in the Lua files say how it is packed."""
+    letter, (_, *parameters) = LETTERS[rule.lua[0]], numbers_of(rule)
+    if letter in {b"b", b"l"}:
+        rate, tick_us, window_us = parameters
+        return letter + _packed(rule.parts_per_unit, 7) + _packed(rate, 7) + _packed(tick_us, 6) + _packed(window_us, 6)
+    if letter == b"q":
+        calendar = calendar_of(rule)
+        return letter + _packed(parameters[0], 6) + bytes([len(calendar)]) + calendar
+    return letter if letter == b"p" else letter + b"".join([_packed(number, 6) for number in parameters])
+
+
+def value_format(rule: Rule) -> tuple[bytes, int]:
+    """Return how scripts pack the value of a field, and its size."""
+    length, letters = len(tag_of_rule(rule)), rule.lua_format
+    numbers = "".join([f"I{calcsize(f'<{letter}')}" for letter in letters])
+    return f"<I{_KEPT_UNTIL_BYTES}c{length}{numbers}".encode(), _KEPT_UNTIL_BYTES + length + calcsize(f"<{letters}")
+
+
+def numbers_of(rule: Rule) -> list[int]:
+    """Return the capacity and the parameters of a rule, as scripts receive them."""
+    words: Sequence[Any] = rule.lua
+    return list(words[1:])
+
+
+def calendar_of(rule: Rule) -> bytes:
+    """Return the name of the calendar of a quota; empty for a session."""
+    quota = rule.limit
+    if not isinstance(quota, QuotaLimit) or quota.period is None:
+        return b""
+    return f"{quota.period}@{quota.time_zone}".encode()
+
+
+def boundaries_of(calendar: bytes, now: int) -> bytes:
+    """Return the boundaries of a calendar around a time, for scripts; those of UTC for an unknown time zone."""
+    period, _, zone = calendar.decode().partition("@")
+    try:
+        rule = compile_rule(QuotaLimit("calendar", 1, period, zone), 0)
+    except InvalidLimit:
+        rule = compile_rule(QuotaLimit("calendar", 1, period, "UTC"), 0)
+    return pack("<4d", *rule.boundaries(now, _BOUNDARIES))
+
+
+class StateReader:
+    """Reads the states of limits from the replies of scripts, which have their values one after the other."""
+
+    def __init__(self, limits: Sequence[PlannedLimit]) -> None:
+        rules = [limit.rule for limit in limits]
+        formats = [rule.lua_format for rule in rules]
+        heads = [_KEPT_UNTIL_BYTES + len(tag_of_rule(rule)) for rule in rules]
+        self._struct = Struct(
+            "<" + "".join([f"{head}x{letters}" for head, letters in zip(heads, formats, strict=True)])
+        )
+        self._size = self._struct.size
+        self._spans = list(pairwise(accumulate(map(len, formats), initial=0)))
+        self._logs = [place for place, rule in enumerate(rules) if rule.has_log]
+
+    def read(self, reply: bytes, at: int, *, is_rejected: bool) -> tuple[list[State], int]:
+        """Return the states that begin at `at` in a reply, and where they end.
+
+        After those of a rejection follows an entry of each log.
+        """
+        numbers = self._struct.unpack_from(reply, at)
+        states: list[State] = [numbers[start:end] for start, end in self._spans]
+        at += self._size
+        for place in self._logs:
+            log = EMPTY_LOG
+            if is_rejected:
+                time, total = _LOG_ENTRY.unpack_from(reply, at)
+                at += _LOG_ENTRY.size
+                if time:
+                    log = Log(array("q", [int(time)]), array("q", [int(total)]))
+            states[place] = (*states[place][:_LOG_PLACE], log)
+        return states, at
+
+
+def permits_and_debt(claim: Claim, changes: Amounts) -> Amounts:
+    """Return the changes of a claim without refunds: what is settled although it may be settled already."""
+    is_permit = [limit.is_permit for limit in claim.shape.limits]
+    return [change if permit else max(change, 0) for permit, change in zip(is_permit, changes, strict=True)]
+
+
+def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> bytes:
+    """Return the member of a claim in the leases of a limit; it stays the same when the longest hold begins anew."""
+    ends = min(claim.decided_at + limit.rule.hold_us, NEVER_US)
+    return holder + pack("<dd", claim.amounts[limit.place], ends)
+
+
+def _packed(number: int, size: int) -> bytes:
+    return number.to_bytes(size, "little")
