@@ -20,13 +20,13 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.base import AuditedAdmin
-from limits_app.admin.formatting import LEVELS, amount, bar_of
+from limits_app.admin.formatting import LEVELS, bar_of
 from limits_app.engine.errors import LimitsError
 from limits_app.models import PolicyEffect
 from limits_app.models.patterns import begins
 from limits_app.policies import Pair
 from limits_app.services import LimitState, RowState
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 
 MOST_COUNTED: Final = 10_000
 """The maximum number of rows that a list counts and pages through; users filter or search for others."""

@@ -19,6 +19,7 @@ from limits_app.engine.limits import CallLimit
 from limits_app.models import Limit, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus
 from limits_app.services import LimitState
+from limits_app.services.limit_words import amount
 
 _NEAR: Final = 0.8
 
@@ -73,12 +74,6 @@ def bar(label: str, used: float, capacity: float, remaining: float | None = None
 def bar_of(limit: LimitState) -> Bar:
     """Draw the known state of a limit."""
     return bar(limit.key, limit.used or 0, limit.capacity, limit.available, in_slices=limit.in_slices)
-
-
-def amount(number: float) -> str:
-    """An amount with at most three decimals, grouped as the language does."""
-    text = f"{number:.3f}".rstrip("0").rstrip(".")
-    return number_format(text, use_l10n=True, force_grouping=True)
 
 
 def percent(share: float | None) -> str:

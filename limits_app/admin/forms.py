@@ -21,7 +21,6 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
-from limits_app.admin.formatting import amount
 from limits_app.admin.own_blocks import BlockForm
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limit_checks import parse_amount, parse_seconds
@@ -31,6 +30,7 @@ from limits_app.models import Limit
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json
 from limits_app.services.limit_fields import FIELDS, LimitKind, join, split
+from limits_app.services.limit_words import amount
 from limits_app.services.policy_warnings import left_without
 
 

@@ -16,14 +16,13 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.base import AuditedAdmin, PartOf
-from limits_app.admin.formatting import amount
 from limits_app.admin.forms import LIMIT_FIELDS, JSONField
 from limits_app.admin.policies import LimitFormSet, LimitInline
 from limits_app.engine.errors import LimitsError
 from limits_app.models import Pool, PoolMember
 from limits_app.models.limit import limit_texts
 from limits_app.services import definitions
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.pools import member_use
 
 _NEW_MEMBERS: Final = 3

@@ -21,6 +21,7 @@ from limits_app.engine.limit_checks import (
     parse_per,
     parse_rate,
 )
+from limits_app.engine.periods import DAY, HOUR, MINUTE, SECOND, WEEK, QuotaPeriod
 
 
 class RateLimitAlgorithm(StrEnum):
@@ -117,27 +118,27 @@ class RateLimit:
     @classmethod
     def per_second(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per second."""
-        return cls(key, capacity, 1, **options)
+        return cls(key, capacity, SECOND, **options)
 
     @classmethod
     def per_minute(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per minute."""
-        return cls(key, capacity, 60, **options)
+        return cls(key, capacity, MINUTE, **options)
 
     @classmethod
     def per_hour(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per hour."""
-        return cls(key, capacity, 3600, **options)
+        return cls(key, capacity, HOUR, **options)
 
     @classmethod
     def per_day(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per day of 24 hours."""
-        return cls(key, capacity, 86_400, **options)
+        return cls(key, capacity, DAY, **options)
 
     @classmethod
     def per_week(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per 7 days."""
-        return cls(key, capacity, 604_800, **options)
+        return cls(key, capacity, WEEK, **options)
 
     @classmethod
     def parse(cls, text: str, key: str = "rate", **options: Unpack[RateOptions]) -> Self:
@@ -186,42 +187,33 @@ class CallLimit:
     @classmethod
     def per_second(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per second."""
-        return cls(capacity, 1, **options)
+        return cls(capacity, SECOND, **options)
 
     @classmethod
     def per_minute(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per minute."""
-        return cls(capacity, 60, **options)
+        return cls(capacity, MINUTE, **options)
 
     @classmethod
     def per_hour(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per hour."""
-        return cls(capacity, 3600, **options)
+        return cls(capacity, HOUR, **options)
 
     @classmethod
     def per_day(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per day of 24 hours."""
-        return cls(capacity, 86_400, **options)
+        return cls(capacity, DAY, **options)
 
     @classmethod
     def per_week(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per 7 days."""
-        return cls(capacity, 604_800, **options)
+        return cls(capacity, WEEK, **options)
 
     @classmethod
     def parse(cls, text: str, **options: Unpack[RateOptions]) -> Self:
         """Read `"1000/min"`, `"30/10s"` or `"5/2h"` as a limit on calls."""
         capacity, window_seconds = parse_rate(text)
         return cls(capacity, window_seconds, **options)
-
-
-class QuotaPeriod(StrEnum):
-    """Calendar periods after which a quota starts again; weeks start on Monday."""
-
-    HOUR = "hour"
-    DAY = "day"
-    WEEK = "week"
-    MONTH = "month"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,23 +12,17 @@ from django.utils import timezone
 from limits_app import audit, conf
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.keys import Account, check_entity, check_resource
-from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, QuotaPeriod, ResourceLimit
+from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.engine.notation import limit_text
+from limits_app.engine.periods import HOUR, QuotaPeriod
 from limits_app.models import Entity, Policy, Resource, write_alias
 from limits_app.policies import Choice, choose_each
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
 from limits_app.services.writing import Limits, checked_datetime, set_entity_limits
 
-_HOUR: Final = 3600
-_DAY: Final = 24 * _HOUR
-_PERIODS: Final = {
-    QuotaPeriod.HOUR: (_HOUR, _HOUR),
-    QuotaPeriod.DAY: (_DAY - _HOUR, _DAY + _HOUR),
-    QuotaPeriod.WEEK: (7 * _DAY - _HOUR, 7 * _DAY + _HOUR),
-    QuotaPeriod.MONTH: (28 * _DAY - _HOUR, 31 * _DAY + _HOUR),
-}
-"""The seconds of the shortest and of the longest period, with the hour of daylight saving time."""
+_DAYLIGHT_SAVING_SECONDS: Final = HOUR
+"""By how much a day may be shorter or longer."""
 
 
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
@@ -120,8 +114,9 @@ def _holds_as_much(new: AnyLimit, old: AnyLimit) -> bool:
 def _seconds(limit: AnyLimit) -> tuple[Decimal, Decimal]:
     """The least and the most seconds in which the capacity becomes available again."""
     if isinstance(limit, QuotaLimit) and limit.period is not None:
-        shortest, longest = _PERIODS[QuotaPeriod(limit.period)]
-        return Decimal(shortest), Decimal(longest)
+        period = QuotaPeriod(limit.period)
+        shift = 0 if period is QuotaPeriod.HOUR else _DAYLIGHT_SAVING_SECONDS
+        return Decimal(period.shortest_seconds - shift), Decimal(period.longest_seconds + shift)
     seconds = _decimal(getattr(limit, "session_seconds", None) or limit.window_seconds)  # type: ignore[union-attr]
     return seconds, seconds
 

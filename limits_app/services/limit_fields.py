@@ -16,9 +16,10 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.engine.amounts import Amount
 from limits_app.engine.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.limits import Limit as Definition
 from limits_app.engine.notation import Noted, parse_body, without_zone
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.models import Limit
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import amount_of
@@ -34,12 +35,7 @@ class LimitKind(models.TextChoices):
 
 
 ALGORITHMS: Final = [(algorithm.value, _(algorithm.label)) for algorithm in RateLimitAlgorithm]
-PERIODS: Final = [
-    (QuotaPeriod.HOUR.value, _("hour")),
-    (QuotaPeriod.DAY.value, _("day")),
-    (QuotaPeriod.WEEK.value, _("week")),
-    (QuotaPeriod.MONTH.value, _("month")),
-]
+PERIODS: Final = [(period.value, _(period.value)) for period in QuotaPeriod]
 
 
 def _number(label: Any, help_text: Any, *, required: bool = False) -> Any:

@@ -23,6 +23,7 @@ from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.engine.notation import CALLS, Noted, limit_text, parse_limit
 from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.services import definitions
+from limits_app.services.limit_words import limit_in_words
 
 
 class What(models.TextChoices):
@@ -237,26 +238,13 @@ def _scope(limit: SimpleLimit) -> dict[str, Any]:
 
 
 def _in_words(noted: Noted) -> str:
-    """For example “make 100 requests per minute” or “use 1M tokens per day”."""
+    """For example “make 100 requests per minute” or “use 1,000,000 tokens per day”."""
     limit = noted.limit
-    amount, _slash, rest = limit_text(limit).partition("=")[2].partition(":")[0].partition("/")
-    if isinstance(limit, ResourceLimit):
-        return gettext("hold %(amount)s %(unit)s at the same time") % {"amount": amount, "unit": _unit(limit.key)}
-    period = rest.partition("@")[0]
-    if isinstance(limit, CallLimit) and amount == "1":
-        return gettext("make 1 request per %(period)s") % {"period": _period(period)}
-    if isinstance(limit, CallLimit):
-        return gettext("make %(amount)s requests per %(period)s") % {"amount": amount, "period": _period(period)}
-    values = {"amount": amount, "unit": _unit(limit.key), "period": _period(period)}
-    return gettext("use %(amount)s %(unit)s per %(period)s") % values
-
-
-_PERIODS: Final = {"s": _("second"), "min": _("minute"), "h": _("hour"), "d": _("day"), "day": _("day")}
-
-
-def _period(text: str) -> str:
-    return str(_PERIODS.get(text, text))
-
-
-def _unit(key: str) -> str:
-    return gettext("requests") if key == CALLS else key.replace("_", " ")
+    match limit:
+        case ResourceLimit():
+            text = gettext("hold %(limit)s")
+        case CallLimit():
+            text = gettext("make %(limit)s")
+        case _:
+            text = gettext("use %(limit)s")
+    return text % {"limit": limit_in_words(limit)}

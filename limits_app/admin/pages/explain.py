@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, amount, bar, moment, percent
+from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, bar, moment, percent
 from limits_app.admin.pages.common import check, entity_or_none, page, problem_with
 from limits_app.engine.errors import LimitsError
 from limits_app.engine.keys import UPSTREAM_LEVEL
@@ -23,7 +23,7 @@ from limits_app.models import Plan, PolicyEffect, Resource
 from limits_app.policies import PolicyValue
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
-from limits_app.services.limit_words import limit_in_words, limit_name
+from limits_app.services.limit_words import amount, limit_in_words, limit_name
 from limits_app.services.rights import Action
 from limits_app.usage.reading import never_used
 

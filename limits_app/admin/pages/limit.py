@@ -21,8 +21,10 @@ from limits_app.admin.formatting import percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
+from limits_app.engine.amounts import MILLI
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.notation import Noted, parse_limit
+from limits_app.engine.periods import UNITS, QuotaPeriod
 from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
 from limits_app.models.patterns import is_pattern
 from limits_app.services import simple_limits
@@ -39,11 +41,8 @@ _ROW_FIELDS: Final = ("number", "unit", "periods", "period")
 _MOST_SUGGESTED: Final = 200
 _MOST_ROWS: Final = 10
 _PERIODS: Final = (
-    ("s", _("second")),
-    ("min", _("minute")),
-    ("h", _("hour")),
-    ("d", _("day")),
-    ("month", _("month")),
+    *((unit.symbol, _(unit.name)) for unit in reversed(UNITS) if unit.milliseconds >= MILLI),
+    (QuotaPeriod.MONTH, _(QuotaPeriod.MONTH)),
     ("", _("at the same time")),
 )
 _REQUESTS: Final = "requests"

@@ -16,13 +16,13 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.acquiring.breaker import BreakerState
-from limits_app.admin.formatting import amount, moment
+from limits_app.admin.formatting import moment
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.conf import OnUnavailable
 from limits_app.models import Bucket, Enforcement, Policy
 from limits_app.models.fields import in_site_time
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
 from limits_app.services.temporary import emergency

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.core.exceptions import PermissionDenied
@@ -12,17 +12,16 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from limits_app.admin.formatting import amount, moment, percent
+from limits_app.admin.formatting import moment, percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
 from limits_app.engine.amounts import MILLI
 from limits_app.engine.notation import Noted
+from limits_app.engine.periods import HOUR
 from limits_app.models import Enforcement, Limit, Policy
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action
 from limits_app.services.simulation.forecast import DAYS, MOST, STEP_SECONDS, Consumer, Forecast, forecast
-
-_HOUR_SECONDS: Final = 3600
 
 
 def preview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
@@ -117,11 +116,11 @@ def _chart(found: Forecast) -> dict[str, Any] | None:
         return None
     key = max(keys, key=lambda key: sum(one.share for one in found.consumers if one.key == key))
     hours = found.by_hour(key)
-    first = int(found.since.timestamp()) // _HOUR_SECONDS
+    first = int(found.since.timestamp()) // HOUR
     last = max(hours)
     drawn = [hours.get(hour, (0, 0)) for hour in range(first, last + 1)]
     return {
-        "starts": [hour * _HOUR_SECONDS * 1000 for hour in range(first, last + 1)],
+        "starts": [hour * HOUR * 1000 for hour in range(first, last + 1)],
         "moments": "hours of days",
         "admitted": [fits / MILLI for fits, _ in drawn],
         "refused": [lost / MILLI for _, lost in drawn],

@@ -11,12 +11,12 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from limits_app.admin.formatting import amount, moment
+from limits_app.admin.formatting import moment
 from limits_app.admin.pages.common import check, page, problem_with
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Bucket
 from limits_app.models.fields import aware
-from limits_app.services.limit_words import limit_keys, limit_name
+from limits_app.services.limit_words import amount, limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.rights import Action
 

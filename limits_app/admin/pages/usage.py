@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.formatting import amount, bar, moment, percent
+from limits_app.admin.formatting import bar, moment, percent
 from limits_app.admin.pages.common import (
     bring_up_to_date,
     check,
@@ -26,7 +26,7 @@ from limits_app.admin.pages.common import (
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.models.fields import aware
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action
 from limits_app.services.safe_text import csv_text
 from limits_app.services.usage import usage

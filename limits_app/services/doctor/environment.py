@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.periods import HOUR
 from limits_app.models import Bucket, CodeLimits, Denial, Entity, Period, UsageSnapshot, write_alias
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
@@ -177,7 +178,6 @@ def _severity(level: int) -> Severity:
 
 
 _UNUSED: Final = timedelta(days=30)
-_HOUR_SECONDS: Final = 3600
 _LATE: Final = timedelta(hours=3)
 _LATELY: Final = timedelta(days=1)
 
@@ -224,7 +224,7 @@ def waiting() -> Iterator[Finding]:
         if conf.store_settings(alias).kind is not conf.StoreKind.REDIS:
             continue
         oldest = cast("RedisStore", registry.store(alias)).oldest_hour(current_keys().counters)
-        since = None if oldest is None else datetime.fromtimestamp(oldest * _HOUR_SECONDS, UTC)
+        since = None if oldest is None else datetime.fromtimestamp(oldest * HOUR, UTC)
         if since is not None and timezone.now() - since > _LATE:
             yield Finding(
                 "limits_app.D027",

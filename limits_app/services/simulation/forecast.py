@@ -18,6 +18,7 @@ from limits_app.engine.clock import EPOCH
 from limits_app.engine.counting import HOUR_US
 from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.engine.notation import Noted
+from limits_app.engine.periods import HOUR
 from limits_app.models import Bucket, Counted, Period, Policy, PolicyEffect, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.simulation.events import share_of
@@ -198,7 +199,7 @@ class _Usage:
         by_hour = self._rows.filter(**wanted).values_list(*_FIELDS, "start", "admitted_milli")
         for consumer, (start, milli) in self._by_consumer(by_hour, whose):
             if consumer in found:
-                found[consumer][int(aware(start).timestamp()) // 3600] += milli
+                found[consumer][int(aware(start).timestamp()) // HOUR] += milli
         yield from found.items()
 
     def _by_consumer(self, rows: Any, whose: Whose) -> Iterator[tuple[Whose, Sequence[Any]]]:

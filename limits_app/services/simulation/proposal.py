@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from limits_app.engine.notation import Noted, limit_text
+from limits_app.engine.periods import DAY
 from limits_app.engine.record import Schema
 from limits_app.models import Counted, Policy, write_alias
 from limits_app.policies import Client, StoreVersion, applied_policies, changes_at, compiled, judge, rollout_position
@@ -19,7 +20,7 @@ Part = tuple[tuple[Any, ...] | None, Schema]
 """A scope and its limits; None for the requesting entity on the requested resource."""
 
 _FOREVER: Final = 2**63
-_YEAR_SECONDS: Final = 366 * 86_400
+_YEAR_SECONDS: Final = 366 * DAY
 
 
 @dataclass(frozen=True, slots=True)

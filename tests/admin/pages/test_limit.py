@@ -57,7 +57,8 @@ TOGETHER = DB | {"who": "together", "unit_1": "connections"}
         (
             EVERYTHING | {"who": "address"} | TOKENS,
             "pattern ip:* in total",
-            "Each IP address may make 100 requests per minute and use 1M tokens per day over all resources together.",
+            "Each IP address may make 100 requests per minute and use 1,000,000 tokens per day "
+            "over all resources together.",
         ),
         (TOGETHER, "resource db", "Everyone together may hold 100 connections at the same time on db."),
         (
