@@ -190,9 +190,9 @@ class GrantForm(EntityBoostForm):
     def policies(self) -> QuerySet[Policy]:
         """The permanent policies that are boosted, if that is not about one entity."""
         whom = self.cleaned_data["whom"]
-        found = Policy.objects.filter(valid_from=None, weekly_hours="", effect="limits", enforcement="enforce")
+        policies = Policy.objects.filter(valid_from=None, weekly_hours="", effect="limits", enforcement="enforce")
         if whom == Boosted.RESOURCE:
-            found = found.filter(resource=self.cleaned_data["resource"])
+            policies = policies.filter(resource=self.cleaned_data["resource"])
         if whom == Boosted.PLAN:
-            found = found.filter(plan=self.cleaned_data["plan"])
-        return found.select_related("resource", "entity", "plan").prefetch_related("limits")
+            policies = policies.filter(plan=self.cleaned_data["plan"])
+        return policies.select_related("resource", "entity", "plan").prefetch_related("limits")

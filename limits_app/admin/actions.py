@@ -165,9 +165,11 @@ def _dropped(keys: Sequence[int]) -> Iterator[str]:
     for first in range(0, len(keys), _BATCH):
         # Read again, because those of forms remember the limits that they had before.
         saved = Policy.objects.using(using).filter(pk__in=keys[first : first + _BATCH])
-        for policy, found in dropped_by_each(saved.select_related("resource", "entity").prefetch_related("limits")):
+        for policy, keys_by_level in dropped_by_each(
+            saved.select_related("resource", "entity").prefetch_related("limits")
+        ):
             whose = f"{policy}: " if len(keys) > 1 else ""
-            yield from (f"{whose}{limit_name(key)} ({level})" for key, level in found)
+            yield from (f"{whose}{limit_name(key)} ({level})" for key, level in keys_by_level)
 
 
 def _has(action: Action) -> Callable[[Any, HttpRequest], bool]:
@@ -243,7 +245,7 @@ def _enforcement(name: str, description: Any, enforcement: Enforcement, **option
 
 def _in_force(rows: Sequence[Policy]) -> str:
     """Say how many of these policies are enforced now."""
-    count = sum(one.enforcement == Enforcement.ENFORCE and one.rollout_percent > 0 for one in rows)
+    count = sum(row.enforcement == Enforcement.ENFORCE and row.rollout_percent > 0 for row in rows)
     message = ngettext(
         "%(count)s of them is enforced now and will no longer be enforced.",
         "%(count)s of them are enforced now and will no longer be enforced.",

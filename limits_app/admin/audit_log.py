@@ -59,8 +59,8 @@ def kind_in_words(object_type: str) -> str:
 
 def field_in_words(object_type: str, field: str) -> str:
     """Name a field as its form does, or, within parts such as `limits tpm: text`, that of the part."""
-    found = _found(object_type, field)
-    label = getattr(found, "verbose_name", None)  # the other side of a relation, such as candidates, has none
+    field_label = _found(object_type, field)
+    label = getattr(field_label, "verbose_name", None)  # the other side of a relation, such as candidates, has none
     if label is None:
         return field
     parts = field.replace(f"limits {CallLimit.key}: ", f"limits {limit_name(CallLimit.key)}: ").split(": ")
@@ -182,16 +182,16 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     @admin.display(description=_("differences"))
     def differences(self, event: AuditEvent) -> SafeString:
         """Show each changed field."""
-        found = audit.differences(event.before, event.after)
+        differences = audit.differences(event.before, event.after)
         kind = event.object_type
         rows = [
             (
-                field_in_words(kind, one.field),
-                _CHANGES[one.change],
-                value_in_words(kind, one.field, one.before),
-                value_in_words(kind, one.field, one.after),
+                field_in_words(kind, difference.field),
+                _CHANGES[difference.change],
+                value_in_words(kind, difference.field, difference.before),
+                value_in_words(kind, difference.field, difference.after),
             )
-            for one in found
+            for difference in differences
         ]
         body = format_html_join("", _ROW, rows)
         heads = gettext("differences"), gettext("field"), gettext("change"), gettext("before"), gettext("after")

@@ -59,8 +59,8 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
 
 def _version_of(item: Any) -> str:
     """A version that changes with the object and its nested objects in the database."""
-    found = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
-    state = None if found is None else found.state
+    snapshot = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
+    state = None if snapshot is None else snapshot.state
     return blake2b(json.dumps(state, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
@@ -183,8 +183,8 @@ def site_page(
     for field in () if form is None else form.fields.values():
         if isinstance(field.widget, Autocomplete):
             field.widget.admin_site = site
-    known = {**site.each_context(request), "title": title, "form": form, **context}
-    return TemplateResponse(request, f"admin/limits_app/{template}.html", known)
+    values = {**site.each_context(request), "title": title, "form": form, **context}
+    return TemplateResponse(request, f"admin/limits_app/{template}.html", values)
 
 
 def confirmation(
@@ -197,8 +197,8 @@ def confirmation(
     **context: Any,
 ) -> TemplateResponse:
     """Return a page that shows a form and asks for confirmation; `context` has further values of the template."""
-    known = {"opts": page.opts, "media": page.media + form.media, **context}
-    return site_page(page.admin_site, request, template, title=title, form=form, **known)
+    values = {"opts": page.opts, "media": page.media + form.media, **context}
+    return site_page(page.admin_site, request, template, title=title, form=form, **values)
 
 
 class PartOf:

@@ -151,8 +151,8 @@ class LimitsUserAdminMixin:
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Add the section to the form of a user that exists."""
         base: Any = super()
-        found = [(title, options) for title, options in base.get_fieldsets(request, obj)]
-        return found if obj is None else [*found, (_("Limits"), {"fields": ["limits_links"]})]
+        fieldsets = [(title, options) for title, options in base.get_fieldsets(request, obj)]
+        return fieldsets if obj is None else [*fieldsets, (_("Limits"), {"fields": ["limits_links"]})]
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Add the column."""

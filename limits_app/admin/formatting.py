@@ -30,7 +30,7 @@ _MANY: Final = 10
 LEVELS: Final[Mapping[str, Any]] = {
     ENTITY_FLAGS: _("entity itself"),
     CODE: _("code"),
-    **{one.value: one.label for one in PolicyScope},
+    **{scope.value: scope.label for scope in PolicyScope},
 }
 """The levels of policies."""
 
@@ -66,9 +66,9 @@ def bar(label: str, used: float, capacity: float, remaining: float | None = None
     share = used / capacity if capacity else 1.0
     level = "full" if share >= 1 else "near" if share >= _NEAR else "ok"
     digits = 1 if capacity >= _MANY else 3
-    said = [amount(round(one, digits)) for one in (used, capacity, left)]
-    held = gettext("%(amount)s in slices of this process") % {"amount": amount(in_slices)} if in_slices else ""
-    return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level, held)
+    texts = [amount(round(number, digits)) for number in (used, capacity, left)]
+    slices = gettext("%(amount)s in slices of this process") % {"amount": amount(in_slices)} if in_slices else ""
+    return Bar(label, texts[0], texts[1], texts[2], round(min(max(share, 0), 1) * 100), level, slices)
 
 
 def bar_of(limit: LimitState) -> Bar:

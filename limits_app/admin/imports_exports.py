@@ -218,12 +218,12 @@ class Policies(Table):
 
     def after_save_instance(self, instance: Policy, row: Mapping[str, Any], **options: Any) -> None:
         """Save the limits of the file; without a column of limits they stay unchanged."""
-        said: object = instance.__dict__.pop("limits_to_be", None)
+        imported: object = instance.__dict__.pop("limits_to_be", None)
         try:
-            definition = definitions.read(instance, {} if said is None else {"limits": said}, partial=True)
+            definition = definitions.read(instance, {} if imported is None else {"limits": imported}, partial=True)
         except definitions.InvalidDefinition as error:
             raise ValidationError(str(error)) from error
-        if said is not None:
+        if imported is not None:
             definitions.save(definition)
 
     def after_import(self, dataset: Any, result: Any, **options: Any) -> None:
@@ -364,8 +364,8 @@ class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of 
         try:
             rows = self.get_changelist_instance(request).get_queryset(request)
         except IncorrectLookupParameters:
-            there = reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_changelist")
-            return HttpResponseRedirect(f"{there}?{request.GET.urlencode()}")
+            changelist_url = reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_changelist")
+            return HttpResponseRedirect(f"{changelist_url}?{request.GET.urlencode()}")
         response = HttpResponse(form.export_data(table.export(queryset=rows)), content_type=form.get_content_type())
         response["Content-Disposition"] = f'attachment; filename="{self.opts.model_name}.{kind}"'
         return response

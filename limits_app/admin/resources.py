@@ -52,7 +52,10 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each resource as the site itself uses it, and as the entity that used most of it lately."""
         busiest = _busiest(rows)
-        return [[(one, None), *((one, Entity(identifier=name)) for name in busiest.get(one.name, ()))] for one in rows]
+        return [
+            [(resource, None), *((resource, Entity(identifier=name)) for name in busiest.get(resource.name, ()))]
+            for resource in rows
+        ]
 
     def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
         """Show one state of a resource, and the entity that it is about."""
@@ -76,11 +79,11 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
 def _busiest(resources: Sequence[Resource]) -> dict[str, list[str]]:
     """The entity that used most of each resource in this hour and the last one, as of the last roll-up."""
     uses = services.usage(by=("resource", "entity"), period="hour", since=timezone.now() - _LATELY, most=_MOST_USES)
-    names, found = {one.name for one in resources}, dict[str, list[str]]()
+    names, busiest = {resource.name for resource in resources}, dict[str, list[str]]()
     for use in uses:
         if use.bucket == Bucket.ENTITY and use.entity and use.resource in names:
-            found.setdefault(use.resource, [use.entity])
-    return found
+            busiest.setdefault(use.resource, [use.entity])
+    return busiest
 
 
 def _has_several_stores() -> bool:
@@ -137,10 +140,10 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
         own: dict[int | None, list[Resource]] = {}
         policies = Policy.objects.filter(entity__in=[entity.pk for entity in rows], resource__isnull=False)
         for policy in policies.select_related("resource").order_by("resource__name")[:_MOST_POLICIES]:
-            found = own.setdefault(policy.entity_id, [])
-            if policy.resource is not None and policy.resource not in found:
-                found.append(policy.resource)
-        return [[(one, entity) for one in own.get(entity.pk, first)[:_MOST_RESOURCES]] for entity in rows]
+            resources = own.setdefault(policy.entity_id, [])
+            if policy.resource is not None and policy.resource not in resources:
+                resources.append(policy.resource)
+        return [[(resource, entity) for resource in own.get(entity.pk, first)[:_MOST_RESOURCES]] for entity in rows]
 
     def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
         """Show one state of an entity, and the resource that it is about."""
@@ -170,7 +173,7 @@ class SuggestingInput(AdminTextInputWidget):
         """The field with its list of values."""
         identifier = f"limits-{name}-values"
         field = super().render(name, value, {**(attrs or {}), "list": identifier}, renderer)
-        options = format_html_join("", '<option value="{}"></option>', [(one,) for one in self._values])
+        options = format_html_join("", '<option value="{}"></option>', [(value,) for value in self._values])
         return format_html('{}<datalist id="{}">{}</datalist>', field, identifier, options)
 
 

@@ -116,7 +116,9 @@ def exemptions_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         )
         if form.is_valid() and _add(site, request, form):
             return HttpResponseRedirect(request.path)
-    sections = [one for one in (_shown(site, request, table) for table in _tables(site, request)) if one["rows"]]
+    sections = [
+        section for section in (_shown(site, request, table) for table in _tables(site, request)) if section["rows"]
+    ]
     context = {"form": form, "settings": [*_of_settings()], "sections": sections}
     return page(site, request, "exemptions", title=gettext("Exemptions"), context=context)
 
@@ -129,13 +131,13 @@ def _add(site: AdminSite, request: HttpRequest, form: ExemptForm) -> bool:
     try:
         policy = exemptions.exempt(entity, plan, actor=request.user.get_username(), reason=data["reason"])
     except InvalidDefinition as error:
-        found = exemptions.conflicting(entity, plan)
-        if found is None:
+        conflict = exemptions.conflicting(entity, plan)
+        if conflict is None:
             form.add_error(None, str(error))
         else:
-            link = reverse(f"{site.name}:limits_app_policy_change", args=[found.pk])
+            link = reverse(f"{site.name}:limits_app_policy_change", args=[conflict.pk])
             text = gettext("There is a policy already: change its effect to “unlimited”, or delete it.")
-            form.add_error(None, format_html('{} <a href="{}">{}</a>', text, link, found))
+            form.add_error(None, format_html('{} <a href="{}">{}</a>', text, link, conflict))
         return False
     name = entity or plan
     messages.success(request, gettext("“%(name)s” is exempt: requests are charged nothing.") % {"name": name})
@@ -154,15 +156,15 @@ def _add(site: AdminSite, request: HttpRequest, form: ExemptForm) -> bool:
 
 def _of_settings() -> Iterator[Row]:
     """What LIMITS["EXEMPT"] has."""
-    found = conf.get(conf.EXEMPT)
-    if found.staff:
+    setting = conf.get(conf.EXEMPT)
+    if setting.staff:
         yield Row(gettext("Staff"), [gettext("users with the staff status")])
-    if found.superusers:
+    if setting.superusers:
         yield Row(gettext("Superusers"), [gettext("users with the superuser status")])
     for label, values in (
-        (gettext("Groups"), found.groups),
-        (gettext("Networks"), found.networks),
-        (gettext("Entities"), found.entities),
+        (gettext("Groups"), setting.groups),
+        (gettext("Networks"), setting.networks),
+        (gettext("Entities"), setting.entities),
     ):
         if values:
             yield Row(label, [*map(str, values)])
@@ -209,13 +211,13 @@ def _tables(site: AdminSite, request: HttpRequest) -> Iterator[Table]:
 
 def _shown(site: AdminSite, request: HttpRequest, table: Table) -> dict[str, Any]:
     """A page of a table, with the queries of the pages before and after it."""
-    found = table.paginator.get_page(request.GET.get(table.parameter))
+    rows = table.paginator.get_page(request.GET.get(table.parameter))
     return {
         "table": table,
-        "page": found,
-        "rows": [*table.rows(site, list(found))],
-        "previous": _with_page(request, table, found.previous_page_number() if found.has_previous() else None),
-        "next": _with_page(request, table, found.next_page_number() if found.has_next() else None),
+        "page": rows,
+        "rows": [*table.rows(site, list(rows))],
+        "previous": _with_page(request, table, rows.previous_page_number() if rows.has_previous() else None),
+        "next": _with_page(request, table, rows.next_page_number() if rows.has_next() else None),
     }
 
 

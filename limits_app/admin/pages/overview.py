@@ -48,13 +48,15 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     check(request, Action.VIEW_USAGE)
     bring_up_to_date()
     midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
-    tightest, known = tightest_limits(_MOST)
+    tightest, is_known = tightest_limits(_MOST)
     context = {
         "warnings": list(_warnings()),
-        "by_limit": [_row(site, midnight, one) for one in most_rejected("resource", "key", since=midnight, most=_MOST)],
-        "by_client": [_row(site, midnight, one) for one in most_rejected("entity", since=midnight, most=_MOST)],
+        "by_limit": [
+            _row(site, midnight, count) for count in most_rejected("resource", "key", since=midnight, most=_MOST)
+        ],
+        "by_client": [_row(site, midnight, count) for count in most_rejected("entity", since=midnight, most=_MOST)],
         "tightest": tightest,
-        "known": known,
+        "known": is_known,
         "ending": list(_ending(site)) if may(request.user, Action.VIEW_LIMITS) else None,
         "is_new": not Policy.objects.order_by().exists(),
     }
@@ -69,21 +71,23 @@ def _warnings() -> Iterator[str]:
         yield " ".join(filter(None, (str(_MODES[switch.mode]), switch.reason, ends)))
     for alias, health in store_health().items():
         if health.state == BreakerState.OPEN:
-            said = {"alias": alias, "instead": _INSTEAD[conf.get(conf.ON_UNAVAILABLE)], "error": health.error or ""}
-            yield gettext("The store “%(alias)s” is unavailable: %(instead)s. %(error)s") % said
+            values = {"alias": alias, "instead": _INSTEAD[conf.get(conf.ON_UNAVAILABLE)], "error": health.error or ""}
+            yield gettext("The store “%(alias)s” is unavailable: %(instead)s. %(error)s") % values
 
 
-def _row(site: AdminSite, since: datetime, found: dict[str, Any]) -> dict[str, str]:
+def _row(site: AdminSite, since: datetime, count: dict[str, Any]) -> dict[str, str]:
     """The rejections of a limit or of a client, with a link to them."""
-    name = limit_name(found.get("key", ""))
-    if "entity" in found:
-        name = client_name(Bucket(found["bucket"]), found["entity"])
-    query = {one: found.get(one, "") for one in ("entity", "resource", "key")} | {"from": f"{since:%Y-%m-%dT%H:%M}"}
+    name = limit_name(count.get("key", ""))
+    if "entity" in count:
+        name = client_name(Bucket(count["bucket"]), count["entity"])
+    query = {field: count.get(field, "") for field in ("entity", "resource", "key")} | {
+        "from": f"{since:%Y-%m-%dT%H:%M}"
+    }
     return {
         "name": name,
-        "resource": found.get("resource", ""),
-        "entity": found.get("entity", "") if found.get("bucket") == Bucket.ENTITY else "",
-        "count": amount(found["rejections"]),
+        "resource": count.get("resource", ""),
+        "entity": count.get("entity", "") if count.get("bucket") == Bucket.ENTITY else "",
+        "count": amount(count["rejections"]),
         "url": f"{reverse(f'{site.name}:limits_app_denial_changelist')}?{urlencode(query)}",
     }
 
@@ -92,8 +96,8 @@ def _ending(site: AdminSite) -> Iterator[dict[str, str]]:
     """Boosts and other temporary policies that end soon, the earliest first."""
     now = datetime.now(UTC)
     soon = Policy.objects.filter(valid_until__gt=in_site_time(now), valid_until__lte=in_site_time(now + _SOON))
-    found = soon.select_related("resource", "entity", "plan").order_by("valid_until")
-    for policy in found[:_MOST_ENDING]:
+    policies = soon.select_related("resource", "entity", "plan").order_by("valid_until")
+    for policy in policies[:_MOST_ENDING]:
         yield {
             "name": str(policy),
             "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),

@@ -64,8 +64,8 @@ def _time(span: str, first: str, last: str) -> Time:
         until = (_date(last) if last else midnight) + _DAY
         since = _date(first) if first else until - _DAY
         if not _DAY <= until - since <= _MOST_DAYS * _DAY:
-            said = gettext("Choose a first day that is before the last one, and at most %(most)s days.")
-            raise InvalidRequest(said % {"most": _MOST_DAYS})
+            message = gettext("Choose a first day that is before the last one, and at most %(most)s days.")
+            raise InvalidRequest(message % {"most": _MOST_DAYS})
         return (Period.DAY, since, until)
     days = _SPANS[span][1]
     if span in ("today", "yesterday"):
@@ -79,12 +79,12 @@ def _time(span: str, first: str, last: str) -> Time:
 
 def _date(text: str) -> datetime:
     try:
-        found = parse_date(text)
+        day = parse_date(text)
     except ValueError:
-        found = None
-    if found is None or not 1 < found.year < 9999:
+        day = None
+    if day is None or not 1 < day.year < 9999:
         raise InvalidRequest(gettext("“%(text)s” is not a date: enter one such as 2026-01-31.") % {"text": text})
-    return datetime(found.year, found.month, found.day, tzinfo=UTC)
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
 def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
@@ -155,8 +155,8 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
 
 def _names(identifiers: set[str]) -> dict[str, str]:
     """Display names of entities, by identifier."""
-    found = Entity.objects.filter(identifier__in=identifiers).exclude(name="")
-    return dict(found.values_list("identifier", "name"))
+    entities = Entity.objects.filter(identifier__in=identifiers).exclude(name="")
+    return dict(entities.values_list("identifier", "name"))
 
 
 def _keys(uses: Iterable[Use]) -> list[str]:
