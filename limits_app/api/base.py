@@ -85,11 +85,11 @@ def tag_of(representation: Any) -> str:
 
 def check_match(request: Request, tag: str) -> None:
     """Raise Problem with the status 428 without If-Match, and with 412 if it names another version."""
-    given = request.headers.get("If-Match", "").strip()
-    if not given:
+    header = request.headers.get("If-Match", "").strip()
+    if not header:
         message = _("Send the ETag of the version that you have read in the If-Match header.")
         raise problems.Problem(HTTPStatus.PRECONDITION_REQUIRED, message)
-    if given != "*" and tag not in parse_etags(given):
+    if header != "*" and tag not in parse_etags(header):
         message = _("The object has been changed since you read it. Read it again and repeat the change.")
         raise problems.Problem(HTTPStatus.PRECONDITION_FAILED, message)
 
@@ -135,8 +135,8 @@ class ApiView(LimitsMixin, APIView):
         """Return the representation with its ETag, or 304 if the client has this version."""
         tag = tag_of(data)
         headers = {"ETag": tag, "Cache-Control": _REVALIDATE}
-        known = {one.removeprefix("W/") for one in parse_etags(request.headers.get("If-None-Match", ""))}
-        if request.method in {"GET", "HEAD"} and known & {tag, "*"}:
+        etags = {etag.removeprefix("W/") for etag in parse_etags(request.headers.get("If-None-Match", ""))}
+        if request.method in {"GET", "HEAD"} and etags & {tag, "*"}:
             return Response(status=304, headers=headers)
         return Response(data, status=status, headers=headers)
 

@@ -45,29 +45,29 @@ class Problem(exceptions.APIException):
 
 def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     """Translate an error into a response; returns None for an unexpected one, which the site handles."""
-    known = _known(error)
-    if known is None:
+    recognized = _known(error)
+    if recognized is None:
         return None
     request = context.get("request")
     has_only_a_query = request is not None and request.method in SAFE_METHODS
-    if isinstance(error, LimitsError) and isinstance(known, exceptions.ValidationError) and has_only_a_query:
-        known = WrongQuery(known.detail)
+    if isinstance(error, LimitsError) and isinstance(recognized, exceptions.ValidationError) and has_only_a_query:
+        recognized = WrongQuery(recognized.detail)
     set_rollback()
-    title = HTTPStatus(known.status_code).phrase
-    problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": known.status_code}
-    if isinstance(known, exceptions.ValidationError):
+    title = HTTPStatus(recognized.status_code).phrase
+    problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": recognized.status_code}
+    if isinstance(recognized, exceptions.ValidationError):
         problem["detail"] = _("The request is invalid; see the errors.")
-        in_query = isinstance(known, WrongQuery)
-        problem["errors"] = [_named(where, what, in_query) for where, what in _errors(error, known)]
+        in_query = isinstance(recognized, WrongQuery)
+        problem["errors"] = [_named(where, what, in_query) for where, what in _errors(error, recognized)]
     else:
-        problem["detail"] = str(known.detail)
-    if isinstance(known, exceptions.Throttled):
+        problem["detail"] = str(recognized.detail)
+    if isinstance(recognized, exceptions.Throttled):
         problem["type"] = QUOTA_EXCEEDED
-    elif isinstance(known, Refused):
-        problem["type"] = content_of(known.error).problem_type
-    if names := _violated(known, request):
+    elif isinstance(recognized, Refused):
+        problem["type"] = content_of(recognized.error).problem_type
+    if names := _violated(recognized, request):
         problem["violated-policies"] = list(names)
-    return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)
+    return Response(problem, status=recognized.status_code, headers=_headers(recognized), content_type=PROBLEM)
 
 
 def _violated(error: exceptions.APIException, request: Request | None) -> tuple[str, ...]:
@@ -123,10 +123,10 @@ def _headers(error: exceptions.APIException) -> dict[str, str]:
     return headers
 
 
-def _errors(error: Exception, known: exceptions.ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
+def _errors(error: Exception, recognized: exceptions.ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
     """Every message with the path of its field."""
     if not isinstance(error, InvalidDefinition):
-        yield from _listed(as_serializer_error(known))
+        yield from _listed(as_serializer_error(recognized))
         return
     for path, messages in error.errors.items():
         yield from ((tuple(map(str, path)), message) for message in messages)

@@ -150,14 +150,14 @@ _DESCRIBING: Final = Lock()
 def described(request: Request) -> Schema:
     """The OpenAPI description of the REST API alone, whatever the settings of the site are."""
     with _DESCRIBING, patched_settings(_SETTINGS):
-        found: Schema = SchemaGenerator().get_schema(request=request, public=True)  # type: ignore[no-untyped-call]
-    return found
+        schema: Schema = SchemaGenerator().get_schema(request=request, public=True)  # type: ignore[no-untyped-call]
+    return schema
 
 
 def only_this_api(endpoints: Iterable[tuple[str, str, str, Any]]) -> list[tuple[str, str, str, Any]]:
     """Keep only the URLs of the REST API; a preprocessing hook of drf-spectacular."""
     package = __name__.rpartition(".")[0] + "."
-    return [one for one in endpoints if one[3].cls.__module__.startswith(package)]
+    return [endpoint for endpoint in endpoints if endpoint[3].cls.__module__.startswith(package)]
 
 
 def without_other_fields(result: Schema, **_options: Any) -> Schema:
