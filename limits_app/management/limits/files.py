@@ -65,8 +65,8 @@ def apply(options: Namespace, out: Output) -> ExitCode:
         _show(planned, out)
         out.confirm(question, yes=False)
     with out.progress(f"Applying {len(content.entries)} objects") as progress:
-        said = {"file": options.file, "actor": actor(), "reason": options.reason}
-        applied = limits_file.apply(content, **said, expected=planned, progress=progress)
+        values = {"file": options.file, "actor": actor(), "reason": options.reason}
+        applied = limits_file.apply(content, **values, expected=planned, progress=progress)
     _show(applied, out)
     return ExitCode.OK
 
@@ -105,7 +105,9 @@ def _show(planned: Plan, out: Output) -> None:
 
 
 def _rows(step: Step) -> list[tuple[object, ...]]:
-    told: list[tuple[object, ...]] = [(step.change.value, step.entry.label, *one) for one in step.differences()]
+    told: list[tuple[object, ...]] = [
+        (step.change.value, step.entry.label, *difference) for difference in step.differences()
+    ]
     return told or [(step.change.value, step.entry.label, "", "", "")]
 
 
@@ -145,7 +147,7 @@ def export(options: Namespace, out: Output) -> None:
             fail("YAML requires PyYAML: pip install 'limits-app[yaml]', or use --format json.")
     for name, count in limits_file.left_out(name=options.name).items():
         out.note(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}.")
-    if any(one.state == CandidateState.TESTING for one in candidates()):
+    if any(candidate.state == CandidateState.TESTING for candidate in candidates()):
         out.note("Omitted: the candidates of policies; `limits candidates list` shows them.")
     if AlertRule.objects.exclude(secret="").exists():
         out.note("Omitted: the secrets of webhooks of alert rules; enter them in the admin of another site.")
@@ -208,10 +210,13 @@ def _events(options: Namespace) -> Iterator[Event]:
 
 
 def _show_report(report: Report, options: Namespace, out: Output) -> None:
-    rows = [(one.resource, one.entity, one.key, one.count, one.first, one.last, one.never) for one in report.refusals()]
+    rows = [
+        (refusal.resource, refusal.entity, refusal.key, refusal.count, refusal.first, refusal.last, refusal.never)
+        for refusal in report.refusals()
+    ]
     table, text = Table(_REFUSALS, rows[: options.most], "No request would be rejected."), None
     if options.chart:
-        moments = [(one.start, one.asked, one.refused) for one in report.chart()]
+        moments = [(point.start, point.asked, point.refused) for point in report.chart()]
         table = Table(("start", report.charted, "refused"), moments, "There is nothing to replay.")
         most = max((asked for _, asked, _ in moments), default=0)
         text = "\n".join(
