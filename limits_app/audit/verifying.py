@@ -237,36 +237,36 @@ def unrecorded(*, using: str | None = None) -> Iterator[Unrecorded]:
 def _differing(kind: str, events: Any, using: str) -> Iterator[Unrecorded]:
     written = {MODELS[kind]._meta.pk.to_python(event.object_id): event for event in events}
     told = {key: event.after for key, event in written.items()}
-    found = snapshots(MODELS[kind], told, using)
+    current = snapshots(MODELS[kind], told, using)
     for key, state in told.items():
-        stands = found[key].state if key in found else None
+        stands = current[key].state if key in current else None
         if not (_is_so(kind, state, stands, using) or (stands is not None and is_redacted(written[key]))):
             yield Unrecorded(kind, str(key), state, stands)
 
 
-def _is_so(kind: str, told: Snapshot | None, found: Snapshot | None, using: str) -> bool:
-    if told is None or found is None:
-        return told is found
-    wrong = [name for name, value in told.items() if name not in found or found[name] != value]
+def _is_so(kind: str, told: Snapshot | None, current: Snapshot | None, using: str) -> bool:
+    if told is None or current is None:
+        return told is current
+    wrong = [name for name, value in told.items() if name not in current or current[name] != value]
     return all(_was_renamed(kind, name, told[name], using) for name in wrong)
 
 
 def _was_renamed(kind: str, field: str, told: Any, using: str) -> bool:
     """Whether a field refers to an object that has been renamed since."""
-    fields: dict[str, Any] = {one.name: one for one in MODELS[kind]._meta.concrete_fields}
+    fields: dict[str, Any] = {field.name: field for field in MODELS[kind]._meta.concrete_fields}
     if field not in fields or not fields[field].is_relation or told is None:
         return False
     related = fields[field].related_model
     renamed = AuditEvent.objects.using(using).filter(
         object_type=related._meta.model_name, verb="update", **{f"before__{related.named_by}": told}
     )
-    return any((one.after or {}).get(related.named_by) != told for one in renamed.iterator())
+    return any((event.after or {}).get(related.named_by) != told for event in renamed.iterator())
 
 
-def _without_event(kind: str, known: set[str], using: str) -> Iterator[Unrecorded]:
+def _without_event(kind: str, names: set[str], using: str) -> Iterator[Unrecorded]:
     model = MODELS[kind]
     keys = model._base_manager.using(using).values_list("pk", flat=True).iterator()
-    for batch in batches([key for key in keys if str(key) not in known]):
+    for batch in batches([key for key in keys if str(key) not in names]):
         for key, taken in snapshots(model, batch, using).items():
             yield Unrecorded(kind, str(key), None, taken.state)
 

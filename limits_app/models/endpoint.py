@@ -220,13 +220,13 @@ class Endpoint(Configuration):
     def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:
         """Write the resources and policies for the limits of changed rules, and remove those that are not needed."""
         rows = cls._base_manager.using(using)
-        found = rows.in_bulk([*before])
+        stored = rows.in_bulk([*before])
         ended = {state.get("limits_resource", "") for state in before.values()}
         for key, state in before.items():
-            row, made = found.get(key), state.get("limits_resource", "")
+            row, made = stored.get(key), state.get("limits_resource", "")
             if row is None or not row.limits:
                 _remove_resource(made, using) if made else None
-                wanted = ""
+                wanted_name = ""
             else:
                 check_validators(cls._meta.get_field("limits"), row.limits)
                 # The state before precedes: a row that code has made and kept does not know its resource.
@@ -235,9 +235,9 @@ class Endpoint(Configuration):
                 name = _unused_name(row.name, ended, using) if is_taken or not known else known
                 resource = _make_resource(name, row.name, using)
                 _write_limits(resource, row.limits, using)
-                wanted = resource.name
-            if row is not None and row.limits_resource != wanted:
-                rows.filter(pk=key).update(limits_resource=wanted)
+                wanted_name = resource.name
+            if row is not None and row.limits_resource != wanted_name:
+                rows.filter(pk=key).update(limits_resource=wanted_name)
 
     @property
     def resource_name(self) -> str:
@@ -273,7 +273,7 @@ class Endpoint(Configuration):
         others = (
             Endpoint.objects.using(self._state.db).filter(enabled=True, view_name=self.view_name).exclude(pk=self.pk)
         )
-        return next((one for one in others if one.hides(self)), None) if self.enabled else None
+        return next((rule for rule in others if rule.hides(self)), None) if self.enabled else None
 
 
 def _unused_name(rule: str, ended: Container[str], using: str) -> str:
@@ -291,7 +291,7 @@ def _unused_name(rule: str, ended: Container[str], using: str) -> str:
     taken = set(resources.filter(used).values_list("name", flat=True))
     adopted = set(resources.filter(in_force, policies__isnull=False).values_list("name", flat=True)) - taken
     names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
-    return next(one for one in names if one in adopted or not (one in ended or _has_existed(one, using)))
+    return next(name for name in names if name in adopted or not (name in ended or _has_existed(name, using)))
 
 
 def _has_existed(name: str, using: str) -> bool:
@@ -316,17 +316,17 @@ def _make_resource(wanted: str, rule: str, using: str) -> Resource:
 
 def _write_limits(resource: Resource, text: str, using: str) -> None:
     """Make the limits of a resource those of a text; nothing is written where they are the same."""
-    noted = {one.limit.key: one for one in noted_limits(text)}
+    noted = {noted_limit.limit.key: noted_limit for noted_limit in noted_limits(text)}
     policies = Policy.objects.using(using)
     policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
-    stored = {one.key: one for one in Limit.objects.using(using).filter(policy=policy)}
+    stored = {limit.key: limit for limit in Limit.objects.using(using).filter(policy=policy)}
     for key, limit in stored.items():
         if key in noted and limit_text(noted[key].limit, shared=noted[key].shared) == limit.notation():
             del noted[key]
         else:
             limit.delete(using=using)
-    for one in noted.values():
-        Limit.from_definition(policy, one.limit, shared=one.shared).save(using=using)
+    for noted_limit in noted.values():
+        Limit.from_definition(policy, noted_limit.limit, shared=noted_limit.shared).save(using=using)
 
 
 def _remove_resource(name: str, using: str) -> None:

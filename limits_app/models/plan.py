@@ -97,7 +97,7 @@ def _memberships(_user_model: str) -> Any:
     if not apps.is_installed("django.contrib.auth"):
         return None
     group, fields = apps.get_model(_GROUP), user_model()._meta.many_to_many
-    return next((one for one in fields if one.related_model is group), None)
+    return next((field for field in fields if field.related_model is group), None)
 
 
 def groups_have_plans(using: str) -> bool:
@@ -132,7 +132,9 @@ def plans_by_groups(
     user, group = field.m2m_field_name(), field.m2m_reverse_field_name()
     members = field.remote_field.through._base_manager.using(using).filter(**{f"{group}__in": list(order)})
     if users is not None:
-        members = members.filter(**{f"{user}__in": [key for one in users if (key := user_key(one)) is not None]})
+        members = members.filter(
+            **{f"{user}__in": [key for user_row in users if (key := user_key(user_row)) is not None]}
+        )
     first: dict[Any, tuple[int, str]] = {}
     for key, of_group in members.order_by().values_list(f"{user}_id", f"{group}_id")[:most].iterator():
         first[key] = min(first.get(key, order[of_group]), order[of_group])

@@ -220,8 +220,8 @@ def check_spans(keys: Collection[Any], using: str) -> None:
     beside = [dated.filter(entity__in=batch) for batch in batches(entities - {None})]
     if None in entities:
         beside.append(dated.filter(entity=None))
-    for found in beside:
-        rows = found.order_by(*_SCOPE, "valid_from").values_list(*_SCOPE, *_SCHEDULE)
+    for other in beside:
+        rows = other.order_by(*_SCOPE, "valid_from").values_list(*_SCOPE, *_SCHEDULE)
         for scope, of_scope in groupby(rows, lambda row: row[: len(_SCOPE)]):
             # In the order of their beginnings, one that overlaps with any overlaps with the next one.
             schedules = [Schedule.of(*row[len(_SCOPE) :]) for row in of_scope] if scope in scopes else []

@@ -102,7 +102,7 @@ class CodeLimits(models.Model):
         """The limits."""
         words = self.limits.split()
         with known_time_zones():
-            return tuple(cast("Limit", Blocked()) if one == Blocked.key else parse_limit(one).limit for one in words)
+            return tuple(cast("Limit", Blocked()) if word == Blocked.key else parse_limit(word).limit for word in words)
 
 
 def note_code_limits(

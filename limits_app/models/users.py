@@ -117,6 +117,8 @@ def _kind_of(user: Any) -> str:
 @cache
 def _kind_of_model(label: str) -> str:
     name = label.rpartition(".")[2]
-    namesakes = [one for one in apps.get_models() if one._meta.model_name == name and hasattr(one, "is_authenticated")]
+    namesakes = [
+        model for model in apps.get_models() if model._meta.model_name == name and hasattr(model, "is_authenticated")
+    ]
     is_taken = name == _USER or name in KINDS_OF_NO_USER
     return label if is_taken or len(namesakes) > 1 else name
