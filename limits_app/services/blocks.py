@@ -66,8 +66,8 @@ def warning(changes: Iterable[Change], author: Collection[Identity] = ()) -> str
 
     `author` are the identities of the author of the changes.
     """
-    found = ((_block(model, before), _block(model, after)) for model, before, after in changes)
-    new = dict.fromkeys(block for before, block in found if block is not None and block != before)
+    changed = ((_block(model, before), _block(model, after)) for model, before, after in changes)
+    new = dict.fromkeys(block for before, block in changed if block is not None and block != before)
     hit = list(dict.fromkeys(name for block in new for name in _also_hit(block, author)))
     shown = ", ".join(hit if len(hit) <= _MOST_NAMED else [*hit[:_MOST_NAMED], "…"])
     return gettext("This also blocks %(hit)s.") % {"hit": shown} if hit else ""
@@ -82,8 +82,8 @@ def _block(model: type[Any], state: State | None) -> Block | None:
     effect, enforcement, counted = (state.get(name) for name in ("effect", "enforcement", "counted"))
     if model is not Policy or effect != PolicyEffect.BLOCKED or enforcement != Enforcement.ENFORCE:
         return None
-    found = (state.get(name) for name in ("entity", "plan", "resource"))
-    entity, plan, resource = (str(one) if one else None for one in found)
+    names = (state.get(name) for name in ("entity", "plan", "resource"))
+    entity, plan, resource = (str(name) if name else None for name in names)
     if entity is None and plan is None and (resource is not None or counted != Counted.TOTAL):
         return None
     return Block(entity, plan, resource)
@@ -108,7 +108,7 @@ def _also_hit(block: Block, author: Collection[Identity]) -> Iterator[str]:
 
 
 def _overlaps(network: IPv4Network | IPv6Network, others: tuple[IPv4Network | IPv6Network | None, ...]) -> bool:
-    return any(one is not None and one.version == network.version and one.overlaps(network) for one in others)
+    return any(other is not None and other.version == network.version and other.overlaps(network) for other in others)
 
 
 def _network(identifier: str) -> IPv4Network | IPv6Network | None:

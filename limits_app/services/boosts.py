@@ -74,17 +74,17 @@ def _choices(entity: str, resource: str | None, now: datetime, plan: str | None)
     rows: list[Resource | None] = [None, *Resource.objects.using(write_alias()).only("name")]
     if resource is not None:
         rows = [Resource(name=check_resource(resource))]
-    found = choose_each([(row, Entity(identifier=entity)) for row in rows], now, plan)
-    return {None if row is None else row.name: choice for row, choice in zip(rows, found, strict=True)}
+    choices = choose_each([(row, Entity(identifier=entity)) for row in rows], now, plan)
+    return {None if row is None else row.name: choice for row, choice in zip(rows, choices, strict=True)}
 
 
 def _lowered(before: Choice, after: Choice) -> Iterator[str]:
     """What a boost lowers, as the rest of a sentence."""
-    old = {one.limit.key: one.limit for one in before.limits}
+    old = {scoped.limit.key: scoped.limit for scoped in before.limits}
     if Blocked.key in old:
         return
-    for one in after.limits:
-        key, new = one.limit.key, one.limit
+    for scoped in after.limits:
+        key, new = scoped.limit.key, scoped.limit
         if key not in old:
             yield f", and {before.entity} has no limit {key}"
         elif _is_lower(new, old[key]):

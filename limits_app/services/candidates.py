@@ -90,9 +90,9 @@ def candidates() -> list[CandidateReport]:
 
 def reports(rows: Iterable[Candidate]) -> list[CandidateReport]:
     """The reports of candidates, in their order."""
-    found = list(rows)
-    counted = totals([row.pk for row in found])
-    return [_report(row, counted) for row in found]
+    candidates = list(rows)
+    counted = totals([row.pk for row in candidates])
+    return [_report(row, counted) for row in candidates]
 
 
 def policy_of_id(policy_id: int) -> Policy:
@@ -201,10 +201,10 @@ def _reverted(policy: Policy, candidate: Candidate) -> None:
 
 def _set(policy: Policy, effect: str, limits: str) -> None:
     noted = noted_limits(limits) if limits else ()
-    given: dict[str, Any] = {"effect": effect, "limits": list(noted)}
+    values: dict[str, Any] = {"effect": effect, "limits": list(noted)}
     if effect != PolicyEffect.LIMITS:
-        given["extends"] = False
-    definitions.save(definitions.read(policy, given, partial=True))
+        values["extends"] = False
+    definitions.save(definitions.read(policy, values, partial=True))
 
 
 def _report(row: Candidate, counted: Mapping[tuple[int, str], Mapping[str, tuple[int, int]]]) -> CandidateReport:

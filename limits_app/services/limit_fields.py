@@ -228,7 +228,7 @@ def _wrong_fields(fields: dict[str, Any]) -> dict[str, Any]:
     if kind is LimitKind.CALL and fields.get("key") == "":
         fields["key"] = CallLimit.key
     filled = {name for name, value in fields.items() if value not in (None, "") and value is not False}
-    given = filled | (FIELDS.keys() - fields.keys())
+    present = filled | (FIELDS.keys() - fields.keys())
     wrong = {
         name: gettext("Not allowed for the kind “%(kind)s”: leave it empty, or choose the kind %(fitting)s.")
         % {"kind": kind.label, "fitting": _fitting(name)}
@@ -237,10 +237,10 @@ def _wrong_fields(fields: dict[str, Any]) -> dict[str, Any]:
     }
     if "soft" in wrong:
         wrong["soft"] = gettext("Concurrent use cannot be reported only: untick it.")
-    if kind in (LimitKind.RATE, LimitKind.CALL) and "window_seconds" not in given:
+    if kind in (LimitKind.RATE, LimitKind.CALL) and "window_seconds" not in present:
         wrong["window_seconds"] = gettext("Enter the length of the window in seconds: 60 is a minute, 3600 an hour.")
     if kind is LimitKind.QUOTA:
-        wrong |= _wrong_times(given)
+        wrong |= _wrong_times(present)
     algorithm = fields.get("algorithm")
     if algorithm and not RateLimitAlgorithm(algorithm).takes_burst and "burst" in filled:
         wrong["burst"] = gettext("Not allowed for this algorithm: leave it empty, or choose another algorithm.")
@@ -256,16 +256,16 @@ def _fitting(field: str) -> str:
     return gettext(" or ").join(f"“{kind.label}”" for kind in LimitKind if field not in _FORBIDDEN[kind])
 
 
-def _wrong_times(given: Collection[str]) -> dict[str, Any]:
+def _wrong_times(present: Collection[str]) -> dict[str, Any]:
     """The errors of the period or session of a quota."""
-    if "period" not in given and "session_seconds" not in given:
+    if "period" not in present and "session_seconds" not in present:
         return {"period": gettext("Choose a calendar period, or enter the seconds from the first use.")}
-    if "session_seconds" not in given:
+    if "session_seconds" not in present:
         return {}
     return {
         field: gettext("Not allowed with seconds from the first use: leave one of them empty.")
         for field in ("period", "time_zone")
-        if field in given
+        if field in present
     }
 
 

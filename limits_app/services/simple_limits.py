@@ -122,8 +122,8 @@ def save(
     acting = partial(audit.acting, actor=actor, source="admin", reason=reason)
     with transaction.atomic(write_alias()):
         with acting():
-            found = conflict(limit)
-            if found is not None and found != instance:
+            existing = conflict(limit)
+            if existing is not None and existing != instance:
                 raise ValidationError(gettext("There are limits for this already: change those."))
             model = Endpoint if limit.what == What.URL else Policy
             if instance is not None and type(instance) is not model:
@@ -179,16 +179,16 @@ def read(row: Endpoint | Policy) -> SimpleLimit | None:
         return None
     what = What.EVERYTHING if row.resource is None else What.RESOURCE
     try:
-        limits = [one.noted() for one in row.limits.all()]
+        limits = [limit_row.noted() for limit_row in row.limits.all()]
     except InvalidLimit:  # written past the validation of the model
         return None
-    if len({one.shared for one in limits}) != 1:
+    if len({noted.shared for noted in limits}) != 1:
         return None
     entity = "" if row.entity is None else row.entity.identifier
     return SimpleLimit(
         what,
         _who(row, entity, limits),
-        tuple(limit_text(one.limit) for one in limits),
+        tuple(limit_text(noted.limit) for noted in limits),
         resource="" if row.resource is None else row.resource.name,
         entity="" if entity in _PATTERNS.values() else entity,
         plan="" if row.plan is None else row.plan.name,

@@ -56,7 +56,9 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
     """
     name, times = check_entity(one_client(entity)), _times_as_much(factor)
     before = [
-        held.limit for held in _now(name, resource, plan).limits if not (held.shared or isinstance(held.limit, Blocked))
+        effective.limit
+        for effective in _now(name, resource, plan).limits
+        if not (effective.shared or isinstance(effective.limit, Blocked))
     ]
     limits = [_multiplied(limit, times) for limit in before]
     on = "all resources" if resource is None else resource
@@ -102,11 +104,11 @@ def boost_policies(
     """
     check_boost_end(until)
     plans = planned_boosts(policies, factor, until)
-    if problems := [f"{one.policy}: {one.problem}" for one in plans if one.problem]:
+    if problems := [f"{planned.policy}: {planned.problem}" for planned in plans if planned.problem]:
         raise InvalidRequest("; ".join(problems))
     now = timezone.now()
     with audit.acting(actor=actor, reason=reason):
-        return [_boosted(one, now, until, reason) for one in plans]
+        return [_boosted(planned, now, until, reason) for planned in plans]
 
 
 def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
@@ -121,8 +123,8 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
     if Policy.objects.using(write_alias()).filter(same, ends, valid_from__lt=until).exists():
         return PlannedBoost(policy, problem=gettext("a temporary policy applies in this time already"))
     try:
-        before = tuple(one.noted() for one in policy.limits.all())
-        after = tuple(Noted(_multiplied(one.limit, times), one.shared) for one in before)
+        before = tuple(limit.noted() for limit in policy.limits.all())
+        after = tuple(Noted(_multiplied(noted.limit, times), noted.shared) for noted in before)
     except InvalidLimit as error:  # too large, or written past the validation of the model
         return PlannedBoost(policy, problem=str(error))
     if before == after:
@@ -130,8 +132,8 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
     return PlannedBoost(policy, before, after)
 
 
-def _boosted(one: PlannedBoost, now: datetime, until: datetime, reason: str) -> Policy:
-    policy = one.policy
+def _boosted(planned: PlannedBoost, now: datetime, until: datetime, reason: str) -> Policy:
+    policy = planned.policy
     row = Policy(resource=policy.resource, entity=policy.entity, plan=policy.plan)
     fields = {
         "counted": policy.counted,
@@ -139,7 +141,7 @@ def _boosted(one: PlannedBoost, now: datetime, until: datetime, reason: str) -> 
         "valid_from": now,
         "valid_until": until,
         "reason": reason,
-        "limits": list(one.after),
+        "limits": list(planned.after),
     }
     definition = definitions.read(row, fields, partial=True)
     definitions.save(definition)

@@ -125,11 +125,11 @@ def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fi
         data["parent"] = check_entity(entity_name(data["parent"]))
     name = check_entity(entity_name(entity))
     with audit.acting(actor=actor, source="service", reason=reason, using=write_alias()) as unit:
-        there = unit.read(Entity.objects.filter(identifier=name).order_by())
-        row = there[0] if there else Entity(identifier=name)
-        found = definitions.read(row, data, partial=True, find=_entity_or_stored)
-        definitions.save(found)
-    stored: Entity = found.row
+        rows = unit.read(Entity.objects.filter(identifier=name).order_by())
+        row = rows[0] if rows else Entity(identifier=name)
+        definition = definitions.read(row, data, partial=True, find=_entity_or_stored)
+        definitions.save(definition)
+    stored: Entity = definition.row
     return stored
 
 
@@ -162,12 +162,12 @@ def set_policy(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Pol
     hours = fields.get("weekly_hours", "")
     with audit.acting(actor=actor, source="service", using=write_alias()) as unit:
         policies = scope.policies(str(fields.get("counted", Counted.EACH)))
-        there = unit.read(policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours)).order_by())
-        stored = there[0] if there else Policy(rollout_percent=0)
+        rows = unit.read(policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours)).order_by())
+        stored = rows[0] if rows else Policy(rollout_percent=0)
         before = {name: getattr(stored, name) for name in ("enforcement", "rollout_percent")}
-        found = definitions.read(stored, fields, find=definitions.find_known(stored, definitions.find_or_new))
-        definitions.save(found)
-    policy: Policy = found.row
+        definition = definitions.read(stored, fields, find=definitions.find_known(stored, definitions.find_or_new))
+        definitions.save(definition)
+    policy: Policy = definition.row
     if why := weakened(before, vars(policy)):
         logger.warning("%s: %s", policy, why)
     for message in dropped_messages(policy):
@@ -187,15 +187,17 @@ def _with_shared(limits: object, shared: object) -> list[object]:
         raise InvalidLimit(f"limits must be several, such as [CallLimit.per_minute(10)], not {shown(limits)}")
     if not isinstance(shared, Collection) or isinstance(shared, str):
         raise InvalidLimit(f"shared must be several keys, such as ['tpm'], not {shown(shared)}")
-    found = [*(parse_limits(limits) if isinstance(limits, str) else limits)]
+    given_limits = [*(parse_limits(limits) if isinstance(limits, str) else limits)]
     if not shared:
-        return found
-    found = [parse_limit(one) if isinstance(one, str) else one for one in found]
-    noted = [Noted(one) if isinstance(one, LimitDefinition) else one for one in found]
-    unshared = sorted({*shared} - {one.limit.key for one in noted if isinstance(one, Noted)})
+        return given_limits
+    given_limits = [parse_limit(limit) if isinstance(limit, str) else limit for limit in given_limits]
+    noted = [Noted(limit) if isinstance(limit, LimitDefinition) else limit for limit in given_limits]
+    unshared = sorted({*shared} - {noted_limit.limit.key for noted_limit in noted if isinstance(noted_limit, Noted)})
     if unshared:
         raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
-    return [Noted(one.limit, True) if isinstance(one, Noted) and one.limit.key in shared else one for one in noted]
+    return [
+        Noted(limit.limit, True) if isinstance(limit, Noted) and limit.limit.key in shared else limit for limit in noted
+    ]
 
 
 class DeleteOptions(TypedDict, total=False):

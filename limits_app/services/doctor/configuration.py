@@ -52,16 +52,16 @@ def configured(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
 
 
 def _dropped(entries: Mapping[Name, Entry], policies: list[Entry]) -> Iterator[Finding]:
-    found = [*dropped_limits(entries.values(), policies, write_alias())]
+    dropped = [*dropped_limits(entries.values(), policies, write_alias())]
     advice = "Mark the policy “extends”, repeat the limit in it, or leave it so if that is meant."
-    yield from _few("limits_app.D010", Severity.WARNING, found, what="limits are dropped by policies", advice=advice)
+    yield from _few("limits_app.D010", Severity.WARNING, dropped, what="limits are dropped by policies", advice=advice)
 
 
 def _unreachable(policies: list[Entry], entities: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     now = timezone.now()
-    found = [f"{policy.label} never holds: {why}" for policy in policies if (why := _why_never(policy, now, entities))]
+    texts = [f"{policy.label} never holds: {why}" for policy in policies if (why := _why_never(policy, now, entities))]
     advice = "Delete the policy, or correct when it holds."
-    yield from _few("limits_app.D011", Severity.INFO, found, what="policies never hold", advice=advice)
+    yield from _few("limits_app.D011", Severity.INFO, texts, what="policies never hold", advice=advice)
 
 
 def _why_never(policy: Entry, now: datetime, entities: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -123,13 +123,13 @@ def _unlimited(resources: list[Entry], policies: list[Entry], pools: list[Entry]
     """Resources without any limit."""
     general = {policy.key[0] for policy in policies if not policy.key[1] and not policy.key[4] and _says(policy)}
     limited = {pool.key[0] for pool in pools if any(member[LIMITS] for member in pool.state["members"].values())}
-    found = [
+    texts = [
         f"{resource.label} has no limits for entities without a specific policy"
         for resource in resources
         if not general & {"", resource.key[0]} and resource.state["pool"] not in limited
     ]
     advice = "Set limits for the resource or the system; if all is to be admitted, say so with an unlimited policy."
-    yield from _few("limits_app.D014", Severity.WARNING, found, what="resources have no limits", advice=advice)
+    yield from _few("limits_app.D014", Severity.WARNING, texts, what="resources have no limits", advice=advice)
 
 
 def _says(policy: Entry) -> bool:
@@ -143,14 +143,14 @@ def _silent(entities: list[Entry], entries: Mapping[Name, Entry]) -> Iterator[Fi
     """Rows of entities without effect."""
     meant = {name for entry in entries.values() for name in references(entry)}
     nothing = {"name": "", "metadata": {}}
-    found = [
+    texts = [
         f"{entity.label} has a row that says nothing"
         for entity in entities
         if ("entities", entity.key) not in meant
         and {**entity.state, "cascade": False} == {**entity.section.defaults(), **nothing}
     ]
     advice = "Delete the row: an entity needs none, and defaults apply to it."
-    yield from _few("limits_app.D015", Severity.INFO, found, what="entities have rows that say nothing", advice=advice)
+    yield from _few("limits_app.D015", Severity.INFO, texts, what="entities have rows that say nothing", advice=advice)
 
 
 def _impossible(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
@@ -194,10 +194,10 @@ def _left_out(policies: list[Entry], pools: list[Entry]) -> Iterator[Finding]:
 def _unknown(policies: list[Entry]) -> Iterator[Finding]:
     """Policies of entities that no request ever had, where usage is counted."""
     names = {policy.key[1] for policy in policies if not is_pattern(policy.key[1])} - {""}
-    found = [f"the entity {name!r} has a policy and never used anything" for name in never_used(names)]
+    texts = [f"the entity {name!r} has a policy and never used anything" for name in never_used(names)]
     advice = "Check that it is spelled as your code does."
     yield from _few(
-        "limits_app.D026", Severity.INFO, found, what="entities with policies never used anything", advice=advice
+        "limits_app.D026", Severity.INFO, texts, what="entities with policies never used anything", advice=advice
     )
 
 
@@ -233,7 +233,7 @@ def _is_ours(name: str) -> bool:
         made_of = getattr(import_string(name), "__mro__", ())
     except ImportError:  # an error when the site starts
         return False
-    return _MIDDLEWARE in {f"{one.__module__}.{one.__qualname__}" for one in made_of}
+    return _MIDDLEWARE in {f"{middleware.__module__}.{middleware.__qualname__}" for middleware in made_of}
 
 
 def pointless(endpoints: Sequence[Entry]) -> Iterator[Finding]:
@@ -263,7 +263,7 @@ def hidden(endpoints: Sequence[Entry]) -> Iterator[Finding]:
         by_target.setdefault((rule.path.lstrip("/"), rule.view_name), []).append((entry, rule))
     for same in by_target.values():
         for entry, rule in same:
-            first = next((other for other, one in same if one.hides(rule)), None)
+            first = next((other for other, rule_of_other in same if rule_of_other.hides(rule)), None)
             if first is not None:
                 yield Finding(
                     "limits_app.D025",

@@ -251,12 +251,12 @@ def _late(last: Any, using: str) -> Iterator[Finding]:
 def _without_rows(snapshots: Any, using: str) -> Iterator[Finding]:
     rows = Entity._base_manager.using(using).values("identifier")
     mine = snapshots.filter(bucket=Bucket.ENTITY).exclude(entity="").exclude(entity__in=rows)
-    found = mine.values("entity").distinct().count()
-    if found:
+    count = mine.values("entity").distinct().count()
+    if count:
         yield Finding(
             "limits_app.D023",
             Severity.INFO,
-            f"entities without a row that were active within a day: {found}; the general policies apply to them",
+            f"entities without a row that were active within a day: {count}; the general policies apply to them",
             "No action is required, unless some of them need specific limits.",
         )
 

@@ -136,8 +136,8 @@ class _Writer:
         """Read the primary keys of new rows where the database has not returned them."""
         if any(_row(entry).pk is None for entry in entries):
             names = [entry.key for entry in entries]
-            found = [one for where in where_named(section, names) for one in stored_where(section, where, self._using)]
-            keys = {entry.key: entry.pk for entry in found}
+            rows = [row for where in where_named(section, names) for row in stored_where(section, where, self._using)]
+            keys = {entry.key: entry.pk for entry in rows}
             for entry in entries:
                 _row(entry).pk = keys[entry.key]
 
@@ -150,11 +150,11 @@ class _Writer:
 
     def _change(self, section: Section) -> None:
         for batch in batches(self._plan.of(Change.UPDATE, section.name)):
-            found = {step.stored.pk: step for step in batch if step.stored}
-            there = self._rows(section.model).filter(pk__in=found).order_by()
+            changed = {step.stored.pk: step for step in batch if step.stored}
+            rows = self._rows(section.model).filter(pk__in=changed).order_by()
             differing: dict[tuple[str, ...], list[Any]] = {}
-            for row in self._unit.read(there) if section.registered.is_audited else there:
-                differing.setdefault(_take_over(row, found[row.pk]), []).append(row)
+            for row in self._unit.read(rows) if section.registered.is_audited else rows:
+                differing.setdefault(_take_over(row, changed[row.pk]), []).append(row)
             definitions.update_rows(differing, using=self._using)
             self._write_parts(section, [step.entry for step in batch], are_new=False)
             self._advance(len(batch))
@@ -181,8 +181,8 @@ class _Writer:
         for step in self._plan.of(Change.CREATE):
             managing.setdefault(step.entry.section.kind, []).append(_row(step.entry).pk)
         manifests = Manifest._default_manager.using(self._using)
-        found = manifests.filter(pk=self._plan.name).first()
-        if found is None or found.objects_of != managing:
+        manifest = manifests.filter(pk=self._plan.name).first()
+        if manifest is None or manifest.objects_of != managing:
             manifests.update_or_create(name=self._plan.name, defaults={"objects_of": managing})
 
 
@@ -224,30 +224,30 @@ def export(*, name: str = DEFAULT_NAME) -> str:
 
 def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
     """Give the same as plain data; fields with their defaults are left out."""
-    found: dict[str, Any] = {"version": 1, "name": name}
+    document: dict[str, Any] = {"version": 1, "name": name}
     using = write_alias()
     _, others = managed(name, using)
     made = set(Resource.objects.using(using).filter(made_for_rule=True).values_list("name", flat=True))
     for entry in stored_content(using).values():
         section = entry.section
         identity = dict(zip(section.identity, entry.key, strict=False))
-        said = {field: value for field, value in identity.items() if value != section.default(field)}
-        is_made = section.name in _MADE and said.keys() <= {"name", "resource"} and entry.key[0] in made
+        values = {field: value for field, value in identity.items() if value != section.default(field)}
+        is_made = section.name in _MADE and values.keys() <= {"name", "resource"} and entry.key[0] in made
         if is_made or (section.kind, entry.pk) in others:
             continue
         if section.named:
-            found.setdefault(section.name, {})[entry.key[0]] = dict(_written(section, entry.state))
+            document.setdefault(section.name, {})[entry.key[0]] = dict(_written(section, entry.state))
         else:
-            found.setdefault(section.name, []).append(said | dict(_written(section, entry.state)))
-    return found
+            document.setdefault(section.name, []).append(values | dict(_written(section, entry.state)))
+    return document
 
 
 def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
     """How many objects a file of this name leaves out, by the names of the files that they belong to."""
     using = write_alias()
     _, others = managed(name, using)
-    there = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
-    counted = Counter(owner for key, owner in others.items() if key in there)
+    existing = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
+    counted = Counter(owner for key, owner in others.items() if key in existing)
     return {owner: counted[owner] for owner in sorted(counted)}
 
 

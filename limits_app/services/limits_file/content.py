@@ -175,11 +175,11 @@ class Entry:
 
 def references(entry: Entry) -> Iterator[Name]:
     """The objects that an object names; the groups of users that it names are in no section."""
-    said = entry.values
+    values = entry.values
     for name in entry.section.registered.references:
         model = entry.section.field(name).related_model
-        if said.get(name) and model in REGISTRY:
-            yield registered(model).section, (said[name],)
+        if values.get(name) and model in REGISTRY:
+            yield registered(model).section, (values[name],)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,20 +356,20 @@ def _members(using: str, keys: Collection[Any] | None) -> dict[Any, dict[str, St
         rows = rows.filter(pool__in=keys)
     pools = dict(rows.values_list("pk", "pool_id"))
     limits = _limits("member", using, None if keys is None else pools.keys())
-    found: dict[Any, dict[str, State]] = {}
+    states: dict[Any, dict[str, State]] = {}
     for pk, (name,), state in _rows(MEMBERS, (*MEMBERS.identity, *MEMBERS.fields), rows):
-        found.setdefault(pools[pk], {})[name] = state | {LIMITS: limits.get(pk, ())}
-    return found
+        states.setdefault(pools[pk], {})[name] = state | {LIMITS: limits.get(pk, ())}
+    return states
 
 
 def _limits(owner: str, using: str, keys: Collection[Any] | None) -> dict[Any, tuple[str, ...]]:
     """The limits of each owner as texts, in the order of their keys; of all owners, or of those with these keys."""
-    found: dict[Any, tuple[str, ...]] = {}
+    names: dict[Any, tuple[str, ...]] = {}
     rows = Limit._base_manager.using(using).exclude(**{owner: None}).order_by("key")
     for part in [rows] if keys is None else [rows.filter(**{f"{owner}__in": batch}) for batch in batches(keys)]:
         for pk, *columns in part.values_list(f"{owner}_id", "key", "text", "shared"):
-            found[pk] = (*found.get(pk, ()), _stored_text(*columns))
-    return found
+            names[pk] = (*names.get(pk, ()), _stored_text(*columns))
+    return names
 
 
 def _column(field: Any) -> str:

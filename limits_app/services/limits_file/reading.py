@@ -140,15 +140,15 @@ class _Builder:
         return self._scalar(node)
 
     def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, item in node.value:
             if not isinstance(key, self._yaml.ScalarNode):
                 raise _NotAllowed("a key is a text: write it in one line", key)
-            if key.value in found:
+            if key.value in mapping:
                 raise _NotAllowed(f"{key.value!r} is there twice: keep one of them", key)
             self.lines[*path, key.value] = _line(key)
-            found[key.value] = self.value(item, (*path, key.value))
-        return found
+            mapping[key.value] = self.value(item, (*path, key.value))
+        return mapping
 
     def _scalar(self, node: Any) -> Any:
         if node.tag == "tag:yaml.org,2002:str":
@@ -218,11 +218,11 @@ class _Reader:
         if data is None or (section.name,) in self._wrong:
             return
         seen: Counter[Any] = Counter()
-        for step, said in data.items() if isinstance(data, dict) else enumerate(data):
+        for step, value in data.items() if isinstance(data, dict) else enumerate(data):
             path = (section.name, step)
             if path in self._wrong:
                 continue
-            fields = _left_out_dropped(said) | ({section.identity[0]: step} if section.named else {})
+            fields = _left_out_dropped(value) | ({section.identity[0]: step} if section.named else {})
             entry = self._entry(section, fields, path)
             if entry is None:
                 continue
@@ -266,9 +266,9 @@ class _Reader:
         return self.rows[section, (name,)]
 
 
-def _left_out_dropped(said: Any) -> dict[str, Any]:
+def _left_out_dropped(value: Any) -> dict[str, Any]:
     """The fields of an object that have a value; members as a list."""
-    fields = {name: value for name, value in (said or {}).items() if value is not None}
+    fields = {name: value for name, value in (value or {}).items() if value is not None}
     if isinstance(members := fields.get(MEMBERS.name), dict):
         fields[MEMBERS.name] = [_left_out_dropped(member) | {"name": name} for name, member in members.items()]
     return fields

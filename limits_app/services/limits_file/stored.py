@@ -47,15 +47,15 @@ class StoredObjects:
     def read_keys(self, managed: Mapping[str, Collection[Any]]) -> None:
         """Read the objects with these primary keys by the names of their models, as far as they exist."""
         for section in SECTIONS.values():
-            known = {entry.pk for entry in self._of(section.name)}
-            for batch in batches({*managed.get(section.kind, ())} - known):
+            keys = {entry.pk for entry in self._of(section.name)}
+            for batch in batches({*managed.get(section.kind, ())} - keys):
                 self._read(section, Q(pk__in=batch))
 
-    def read_compared(self, wanted: Mapping[Name, Entry | None], deleted: Collection[Entry]) -> None:
+    def read_compared(self, entries: Mapping[Name, Entry | None], deleted: Collection[Entry]) -> None:
         """Read the objects that must go together with those that are wanted, and without those that are deleted."""
         self._read_referring(deleted)
-        self._read_lines(wanted)
-        self._read_rules(wanted)
+        self._read_lines(entries)
+        self._read_rules(entries)
 
     def read_replaced(self, policies: Collection[Entry]) -> None:
         """Read the policies that some may replace, and the plans of their clients."""
@@ -63,8 +63,8 @@ class StoredObjects:
         where = Q(entity=None) | patterns_in("entity__identifier")
         if all(entry.key[0] for entry in policies):
             names = {entry.key[0] for entry in policies}
-            found = [Q(resource=None), *[Q(resource__name__in=batch) for batch in batches(names)]]
-            for of_resources in found:
+            conditions = [Q(resource=None), *[Q(resource__name__in=batch) for batch in batches(names)]]
+            for of_resources in conditions:
                 self._read(section, where & of_resources)
         else:
             self._read(section, where)
@@ -96,27 +96,27 @@ class StoredObjects:
                 for batch in batches(keys):
                     self._read(section, Q(**{f"{field}__in": batch}))
 
-    def _read_lines(self, wanted: Mapping[Name, Entry | None]) -> None:
+    def _read_lines(self, entries: Mapping[Name, Entry | None]) -> None:
         """Read the entities above those that are wanted, and those below the ones that get another parent."""
         moved = []
-        for name, entry in wanted.items():
-            there = self.entries.get(name)
-            if name[0] == "entities" and entry and there and entry.state["parent"] != there.state["parent"]:
-                moved.append(there.pk)
+        for name, entry in entries.items():
+            stored = self.entries.get(name)
+            if name[0] == "entities" and entry and stored and entry.state["parent"] != stored.state["parent"]:
+                moved.append(stored.pk)
         section, below = SECTIONS["entities"], moved
         for _level in range(MAX_LEVELS if moved else 0):
-            found = [entry for batch in batches(below) for entry in self._read(section, Q(parent__in=batch))]
-            below = [entry.pk for entry in found]
-        above = {entry.state["parent"] for name, entry in wanted.items() if entry and name[0] == "entities"}
+            rows = [entry for batch in batches(below) for entry in self._read(section, Q(parent__in=batch))]
+            below = [entry.pk for entry in rows]
+        above = {entry.state["parent"] for name, entry in entries.items() if entry and name[0] == "entities"}
         above |= {entry.state["parent"] for entry in self._of("entities")}
         while unread := {("entities", (name,)) for name in above if name} - self._asked:
             self.read_named(unread)
             above = {self.entries[name].state["parent"] for name in unread if name in self.entries}
 
-    def _read_rules(self, wanted: Mapping[Name, Entry | None]) -> None:
+    def _read_rules(self, entries: Mapping[Name, Entry | None]) -> None:
         """Read the rules, and the policies, that may set limits on the same resources as those that are wanted."""
         resources = set()
-        for (section, key), entry in wanted.items():
+        for (section, key), entry in entries.items():
             if section == "endpoints" and entry and entry.state["limits"]:
                 resources.add(entry.state["limits_resource"])
             elif section == "policies" and key == permanent_policy(key[0]):
@@ -130,10 +130,10 @@ class StoredObjects:
         return [entry for (name, _), entry in self.entries.items() if name == section]
 
     def _read(self, section: Section, where: Q) -> list[Entry]:
-        found = stored_where(section, where, self._using)
-        self.entries.update((entry.name, entry) for entry in found)
-        self._asked.update(entry.name for entry in found)
-        return found
+        entries = stored_where(section, where, self._using)
+        self.entries.update((entry.name, entry) for entry in entries)
+        self._asked.update(entry.name for entry in entries)
+        return entries
 
 
 def permanent_policy(resource: str) -> Key:

@@ -88,22 +88,22 @@ class Report:
         total = self.totals.get(unit)
         if total is None:
             total = self.totals[unit] = Total()
-        found = total.minutes.get(minute)
-        if found is None:
-            found = total.minutes[minute] = [0, 0]
-        found[0] += asked_milli
-        found[1] += refused_milli
+        point = total.minutes.get(minute)
+        if point is None:
+            point = total.minutes[minute] = [0, 0]
+        point[0] += asked_milli
+        point[1] += refused_milli
 
     def refused(
         self, resource: str, entity: str | None, key: str, now_us: int, *, milli: int, never: bool = False
     ) -> None:
         """Count what one limit refused."""
-        found = self._refused.get((resource, entity, key))
-        if found is None:
-            found = self._refused[resource, entity, key] = [0, now_us, now_us, 0]
-        found[0] += milli
-        found[2] = now_us
-        found[3] += milli if never else 0
+        refusal = self._refused.get((resource, entity, key))
+        if refusal is None:
+            refusal = self._refused[resource, entity, key] = [0, now_us, now_us, 0]
+        refusal[0] += milli
+        refusal[2] = now_us
+        refusal[3] += milli if never else 0
 
     @property
     def refuses(self) -> bool:
@@ -112,11 +112,13 @@ class Report:
 
     def refusals(self) -> list[Refused]:
         """Rejections by entity and limit, the most frequent first."""
-        found = [
+        refusals = [
             Refused(*whose, from_milli(milli), _moment(first), _moment(last), from_milli(never))
             for whose, (milli, first, last, never) in self._refused.items()
         ]
-        return sorted(found, key=lambda one: (-one.count, one.resource, one.entity or "", one.key))
+        return sorted(
+            refusals, key=lambda refusal: (-refusal.count, refusal.resource, refusal.entity or "", refusal.key)
+        )
 
     @property
     def charted(self) -> str:
@@ -144,9 +146,9 @@ class Report:
             "totals": {unit: total.as_dict() for unit, total in self.totals.items()},
             "entities": self.entities,
             "entities_refused": self.entities_refused,
-            "refusals": [asdict(one) for one in self.refusals()],
+            "refusals": [asdict(refusal) for refusal in self.refusals()],
             "charted": self.charted,
-            "chart": [asdict(one) for one in self.chart()],
+            "chart": [asdict(point) for point in self.chart()],
         }
 
 
@@ -180,8 +182,8 @@ class RequestForm:
 
     def amounts(self, wanted: Wanted) -> tuple[list[int], tuple[str, ...]]:
         """Return the amounts of a request in parts, and the keys that can never admit as much."""
-        found = self._amounts.get(wanted)
-        if found is None:
+        amounts = self._amounts.get(wanted)
+        if amounts is None:
             requested = dict(wanted)
             parts, never = [], []
             for limit in self.plan.shape.limits:
@@ -189,10 +191,10 @@ class RequestForm:
                 parts.append(amount)
                 if amount > limit.rule.most_parts:
                     never.append(limit.rule.key)
-            found = parts, tuple(dict.fromkeys(never))
+            amounts = parts, tuple(dict.fromkeys(never))
             if len(self._amounts) < _MOST_AMOUNTS:
-                self._amounts[wanted] = found
-        return found
+                self._amounts[wanted] = amounts
+        return amounts
 
 
 def _is_left_out(rule: Rule, named: set[str], *, implied: bool, held: bool) -> bool:
