@@ -88,10 +88,10 @@ def _add_rejections(now: datetime) -> None:
     """Add alerts for the rejections of the last hour, the latest first, which no earlier call has seen."""
     for rule in AlertRule.objects.filter(enabled=True, kind=AlertKind.REJECTIONS):
         since = max(in_site_time(now - timedelta(hours=1)), rule.created_at.replace(second=0, microsecond=0))
-        found = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=Bucket.ENTITY)
-        found = found.filter(resource=rule.resource) if rule.resource else found
-        found = of_entity(found, rule.entity) if rule.entity else found
-        add_alerts((_rejections(denial) for denial in found.order_by("-minute")[:_BATCH]), [rule])
+        denials = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=Bucket.ENTITY)
+        denials = denials.filter(resource=rule.resource) if rule.resource else denials
+        denials = of_entity(denials, rule.entity) if rule.entity else denials
+        add_alerts((_rejections(denial) for denial in denials.order_by("-minute")[:_BATCH]), [rule])
 
 
 def _rejections(denial: Denial) -> Event:

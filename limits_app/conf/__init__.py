@@ -121,9 +121,9 @@ class _Cache:
         self.last: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
 
     def parse(self, raw: object) -> Mapping[str, Any]:
-        values, found = _parse(raw)
-        if found:
-            raise ImproperlyConfigured(found[0].message)
+        values, problems = _parse(raw)
+        if problems:
+            raise ImproperlyConfigured(problems[0].message)
         self.last = (raw, values)  # one assignment, so that threads see a consistent pair
         return values
 
@@ -131,19 +131,19 @@ class _Cache:
 def _parse(raw: object) -> tuple[Mapping[str, Any], list[Problem]]:
     """Values by key, with defaults for missing and invalid ones, and the errors."""
     values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
-    found = []
-    given = raw if isinstance(raw, Mapping) else {}
-    if raw is not None and given is not raw:
-        found.append(Problem("limits_app.E001", f"LIMITS must be a dict, not {shown(raw)}"))
-    for name in KEYS.keys() & given.keys():
+    problems = []
+    settings = raw if isinstance(raw, Mapping) else {}
+    if raw is not None and settings is not raw:
+        problems.append(Problem("limits_app.E001", f"LIMITS must be a dict, not {shown(raw)}"))
+    for name in KEYS.keys() & settings.keys():
         try:
-            values[name] = KEYS[name].parse(given[name])
+            values[name] = KEYS[name].parse(settings[name])
         except ValueError as error:
-            found.append(Problem(KEYS[name].check_id, f"LIMITS[{name!r}]: {error}"))
-    if not found and values["STORE"] not in values["STORES"]:
-        found.append(Problem(STORE.check_id, _no_such_store(values["STORE"], values["STORES"])))
+            problems.append(Problem(KEYS[name].check_id, f"LIMITS[{name!r}]: {error}"))
+    if not problems and values["STORE"] not in values["STORES"]:
+        problems.append(Problem(STORE.check_id, _no_such_store(values["STORE"], values["STORES"])))
     values["STORES"] = {alias: _completed(own, values) for alias, own in values["STORES"].items()}
-    return values, sorted(found, key=attrgetter("check_id"))
+    return values, sorted(problems, key=attrgetter("check_id"))
 
 
 def _completed(own: StoreSettings, values: Mapping[str, Any]) -> StoreSettings:

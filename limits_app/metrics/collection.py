@@ -125,8 +125,8 @@ class Collection:
             self._record("refusals", number, labels)
 
     def _shadows(self) -> None:
-        found = services.shadow_refusals()
-        totals = {(resource, key): number for resource, keys in found.items() for key, number in keys.items()}
+        refusals = services.shadow_refusals()
+        totals = {(resource, key): number for resource, keys in refusals.items() for key, number in keys.items()}
         increase = dict(self._increase("shadow_refusals", totals))
         for labels, number in self.names.bounded(increase, by_limit=True).items():
             self._record("shadow_refusals", number, labels)
@@ -139,10 +139,10 @@ class Collection:
 
     def _stores(self) -> None:
         health = services.store_health()
-        for alias, one in health.items():
-            self._record("store_state", one.state.level, (alias,))
-            self._record("store_unsettled", one.unsettled, (alias,))
-        degraded = {(alias, str(policy)): n for alias, one in health.items() for policy, n in one.degraded.items()}
+        for alias, store in health.items():
+            self._record("store_state", store.state.level, (alias,))
+            self._record("store_unsettled", store.unsettled, (alias,))
+        degraded = {(alias, str(policy)): n for alias, store in health.items() for policy, n in store.degraded.items()}
         for labels, number in self._increase("degraded_decisions", degraded):
             self._record("degraded_decisions", number, labels)
 

@@ -96,11 +96,11 @@ class KnownNames:
     def bounded(self, counts: Counts, *, by_limit: bool = False) -> Counts:
         """Return counts by resource and something else, perhaps a limit, with unknown names combined as `other`."""
         self._refresh()
-        found: Counter[tuple[str, str]] = Counter()
+        bounded: Counter[tuple[str, str]] = Counter()
         for (resource, what), number in counts.items():
             is_known = not by_limit or what in self._limits
-            found[resource if resource in self._resources else OTHER, what if is_known else OTHER] += number
-        return found
+            bounded[resource if resource in self._resources else OTHER, what if is_known else OTHER] += number
+        return bounded
 
     def _refresh(self) -> None:
         if lasts(self._read_at, _SECONDS, self._clock()):
