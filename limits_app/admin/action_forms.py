@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
-from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
+from limits_app.admin.forms import AmountFormField, Autocomplete, checked_datetime
 from limits_app.admin.own_blocks import ConfirmBlock
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Plan, Policy, Resource
@@ -113,7 +113,7 @@ class TopUpForm(RequiredReasonForm):
     key = forms.CharField(
         label=_("Limit"), max_length=64, help_text=_("“requests”, or the key of the limit, such as “tpm”.")
     )
-    amount = AmountField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
+    amount = AmountFormField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
     field_order = ["key", "amount", "reason"]
 
 

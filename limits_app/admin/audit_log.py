@@ -101,9 +101,9 @@ class _FilterInWords(AllValuesFieldListFilter):
 
 
 _CHANGES: Final = {
-    audit.Change.ADDED: _("added"),
-    audit.Change.REMOVED: _("removed"),
-    audit.Change.CHANGED: _("changed"),
+    audit.FieldChange.ADDED: _("added"),
+    audit.FieldChange.REMOVED: _("removed"),
+    audit.FieldChange.CHANGED: _("changed"),
 }
 _TABLE: Final = (
     '<div class="limits-differences" tabindex="0" role="region" aria-label="{}">'

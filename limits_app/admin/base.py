@@ -25,7 +25,7 @@ from django.utils.html import escape
 from django.utils.translation import gettext as _
 
 from limits_app import audit
-from limits_app.admin.forms import Autocomplete, DateTimeField, DateTimeWidget, JSONField, is_primary_key
+from limits_app.admin.forms import Autocomplete, DateTimeFormField, DateTimeWidget, JSONField, is_primary_key
 from limits_app.models.snapshots import snapshots
 from limits_app.services.rights import Action, may, may_change_rows
 
@@ -71,7 +71,7 @@ class AuditedAdmin(RobustListAdmin):
     """
 
     formfield_overrides = {
-        models.DateTimeField: {"form_class": DateTimeField, "widget": DateTimeWidget},
+        models.DateTimeField: {"form_class": DateTimeFormField, "widget": DateTimeWidget},
         models.JSONField: {"form_class": JSONField, "widget": AdminTextareaWidget(attrs={"rows": 4})},
         models.TextField: {"widget": AdminTextareaWidget(attrs={"rows": 3})},
     }

@@ -73,7 +73,7 @@ class DateTimeWidget(AdminSplitDateTime):
             return (date.min, time.min) if begins else (date.max, time(23, 59, 59))
 
 
-class DateTimeField(SplitDateTimeField):
+class DateTimeFormField(SplitDateTimeField):
     """A datetime in the site's time zone that databases can store."""
 
     def compress(self, data_list: Any) -> datetime | None:
@@ -99,7 +99,7 @@ class Autocomplete(AutocompleteSelect):
         return super().optgroups(name, [key for key in value if is_primary_key(key)], attrs)
 
 
-class AmountField(forms.DecimalField):
+class AmountFormField(forms.DecimalField):
     """An amount as people write it, such as 1000, 1,000,000 or 1M."""
 
     default_error_messages = {"invalid": _("Write a number, such as 1000, 2.5, 1,000,000 or 1M.")}
@@ -112,7 +112,7 @@ class AmountField(forms.DecimalField):
         return super().to_python(value)
 
 
-class SecondsField(AmountField):
+class SecondsField(AmountFormField):
     """Seconds, such as 60, or a time such as 1 min or 2h."""
 
     default_error_messages = {"invalid": _("Write seconds, such as 60, or a time such as 1 min, 2h or 1d.")}
@@ -133,7 +133,7 @@ _ALGORITHM_HELP: Final = _(
 )
 
 
-def _number(name: str, form_class: type[AmountField]) -> Any:
+def _number(name: str, form_class: type[AmountFormField]) -> Any:
     widget = forms.TextInput(attrs={"size": 7, "inputmode": "decimal"})
     return FIELDS[name].formfield(form_class=form_class, widget=widget)
 
@@ -146,10 +146,10 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in i
     """The fields of a limit, split from its text and joined to it, with numbers as people write them."""
 
     kind = FIELDS["kind"].formfield()
-    capacity = _number("capacity", AmountField)
+    capacity = _number("capacity", AmountFormField)
     window_seconds = _number("window_seconds", SecondsField)
     algorithm = FIELDS["algorithm"].formfield(help_text=_ALGORITHM_HELP)
-    burst = _number("burst", AmountField)
+    burst = _number("burst", AmountFormField)
     max_hold_seconds = _number("max_hold_seconds", SecondsField)
     period = FIELDS["period"].formfield()
     time_zone = FIELDS["time_zone"].formfield(widget=_short_text())

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 
 from limits_app.acquiring.backoff import delay
 from limits_app.alerts.delivery import NotDelivered, deliver
-from limits_app.alerts.recording import Event, add_alerts
+from limits_app.alerts.recording import AlertEvent, add_alerts
 from limits_app.models import Alert, AlertKind, AlertRule, Bucket, Denial
 from limits_app.models.fields import in_site_time
 from limits_app.usage.reading import of_entity
@@ -94,8 +94,8 @@ def _add_rejections(now: datetime) -> None:
         add_alerts((_rejections(denial) for denial in denials.order_by("-minute")[:_BATCH]), [rule])
 
 
-def _rejections(denial: Denial) -> Event:
+def _rejections(denial: Denial) -> AlertEvent:
     text = f"{denial.count} requests were rejected within a minute by the limit {denial.whose}"
     at = denial.last.timestamp()
     window = str(int(at // 3_600))
-    return Event(AlertKind.REJECTIONS, denial.whose, text, at, window, denial.resource, denial.entity)
+    return AlertEvent(AlertKind.REJECTIONS, denial.whose, text, at, window, denial.resource, denial.entity)

@@ -27,7 +27,7 @@ _NOTHING: Final[tuple[Any, ...]] = (None, "", False, [], {})
 _NAMES: Final = ("key", "name")
 
 
-class Change(StrEnum):
+class FieldChange(StrEnum):
     """How a field changed."""
 
     ADDED = "added"
@@ -40,7 +40,7 @@ class Difference:
     """A changed field; `field` includes the nested object, as in `limits tpm: text`."""
 
     field: str
-    change: Change
+    change: FieldChange
     before: Any
     after: Any
 
@@ -56,10 +56,10 @@ def differences(before: Snapshot | None, after: Snapshot | None) -> list[Differe
     return changes
 
 
-def _change(was: Any, became: Any) -> Change:
+def _change(was: Any, became: Any) -> FieldChange:
     if was is None:
-        return Change.ADDED
-    return Change.REMOVED if became is None else Change.CHANGED
+        return FieldChange.ADDED
+    return FieldChange.REMOVED if became is None else FieldChange.CHANGED
 
 
 def _flat(state: Snapshot, within: str = "") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from limits_app import services
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.clock import Clock, lasts, monotonic_us
 from limits_app.engine.outcome import Outcome
-from limits_app.metrics.decisions import Decisions, KnownNames, Result
+from limits_app.metrics.decisions import DecisionCounts, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement
 from limits_app.models.fields import aware
@@ -40,7 +40,7 @@ class Collection:
 
     def __init__(self, *, by_itself: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self.recorders: list[Recorder] = []
-        self.decisions = Decisions()
+        self.decisions = DecisionCounts()
         self.names = KnownNames()
         self._by_itself = by_itself
         self._clock = clock

@@ -41,7 +41,7 @@ class Result(StrEnum):
     TIMED_OUT = "timed_out"
 
 
-class Decisions:
+class DecisionCounts:
     """Counts decisions, of at most `max_names` different names each; thread safe."""
 
     def __init__(self, max_names: int = _MAX_NAMES) -> None:

@@ -70,7 +70,7 @@ class LimitedClient(WrappingClient):
             return response
 
 
-class Pool(Limits, Protocol):
+class PoolOfLimits(Limits, Protocol):
     """The part of a limit pool that a PooledClient uses."""
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class PooledClient(Closable):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: PoolOfLimits,
         members: Mapping[str, ResourceClient],
         *,
         usage: Usage = as_requested,

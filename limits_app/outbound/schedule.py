@@ -81,7 +81,7 @@ class RateLimitUpdate:
 
 
 @dataclass(slots=True)
-class Schedule:
+class PaceSchedule:
     """The quotas of one upstream as far as they are known, and the requests that are under way.
 
     - Without a known quota the schedule starts slowly: one request at a time, and one more with each round trip, until

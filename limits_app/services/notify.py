@@ -36,7 +36,7 @@ _CONCURRENCY_SECONDS: Final = 60
 """Concurrency limits have no window: their warnings are sent at most once a minute."""
 
 
-class Observer(Protocol):
+class DecisionObserver(Protocol):
     """Counts decisions; must not block or raise."""
 
     def admitted(self, resource: str) -> None:
@@ -49,7 +49,7 @@ class Observer(Protocol):
         """A request has waited for `seconds`, whether it was admitted or not."""
 
 
-OBSERVERS: Final[list[Observer]] = []
+OBSERVERS: Final[list[DecisionObserver]] = []
 """The observers of every decision in this process."""
 
 _SENDING: Final[set[asyncio.Future[None]]] = set()

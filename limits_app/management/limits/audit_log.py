@@ -148,11 +148,11 @@ def _row(event: AuditEvent, most: int | None) -> tuple[object, ...]:
 
 
 def _change(difference: audit.Difference) -> str:
-    if difference.change is audit.Change.CHANGED:
+    if difference.change is audit.FieldChange.CHANGED:
         return f"{difference.field} {cell(difference.before)} -> {cell(difference.after)}"
     return (
         f"{difference.field} {cell(difference.after)}"
-        if difference.change is audit.Change.ADDED
+        if difference.change is audit.FieldChange.ADDED
         else f"no {difference.field}"
     )
 

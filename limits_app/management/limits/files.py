@@ -15,15 +15,15 @@ from limits_app.management.limits.output import Format, Output, Table, bar, cell
 from limits_app.management.limits.subcommand import ExitCode, actor, fail, subcommand
 from limits_app.models import AlertRule, CandidateState
 from limits_app.services import blocks, candidates, limits_file
-from limits_app.services.limits_file import Change, Content, Plan, Step
+from limits_app.services.limits_file import Content, FilePlan, PlannedChange, Step
 from limits_app.services.safe_text import json_text
-from limits_app.services.simulation.events import Event, csv_events, recorded_events
+from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
-from limits_app.services.simulation.replay import Report, replay
+from limits_app.services.simulation.replay import SimulationReport, replay
 
 _HEAD: Final = ("change", "object", "field", "before", "after")
 _MOST_WARNINGS: Final = 20
-_SIGNS: Final = {Change.CREATE: "+", Change.UPDATE: "~", Change.DELETE: "-"}
+_SIGNS: Final = {PlannedChange.CREATE: "+", PlannedChange.UPDATE: "~", PlannedChange.DELETE: "-"}
 
 
 def _content_of(path: str) -> Content:
@@ -71,9 +71,9 @@ def apply(options: Namespace, out: Output) -> ExitCode:
     return ExitCode.OK
 
 
-def _question(planned: Plan) -> str:
+def _question(planned: FilePlan) -> str:
     """What to ask before the file is applied: it deletes objects, or blocks others than is meant; empty for nothing."""
-    deleted, warning = len(planned.of(Change.DELETE)), blocks.warning(map(_change, planned.steps))
+    deleted, warning = len(planned.of(PlannedChange.DELETE)), blocks.warning(map(_change, planned.steps))
     if deleted:
         return f"{warning} Delete {deleted} and apply the rest?".lstrip()
     return f"{warning} Apply it?" if warning else ""
@@ -84,9 +84,9 @@ def _change(step: Step) -> blocks.Change:
     return step.entry.section.model, before, after
 
 
-def _show(planned: Plan, out: Output) -> None:
+def _show(planned: FilePlan, out: Output) -> None:
     """Write the changes to stdout; the counts and warnings to stderr."""
-    changing = [step for step in planned.steps if step.change is not Change.UNCHANGED]
+    changing = [step for step in planned.steps if step.change is not PlannedChange.UNCHANGED]
     rows = [row for step in changing for row in _rows(step)]
     lines = [line for step in changing for line in _lines(step)]
     data = {
@@ -115,7 +115,7 @@ def _lines(step: Step) -> list[str]:
     """A change as text: one line for the object, and one for each field."""
     lines = [f"{_SIGNS[step.change]} {step.entry.label}"]
     for field, before, after in step.differences():
-        shown = {Change.CREATE: cell(after), Change.DELETE: cell(before)}
+        shown = {PlannedChange.CREATE: cell(after), PlannedChange.DELETE: cell(before)}
         lines.append(f"    {field}: " + shown.get(step.change, f"{cell(before) or '-'} -> {cell(after) or '-'}"))
     return lines
 
@@ -195,7 +195,7 @@ def _proposal(options: Namespace) -> Proposal:
     return Proposal.of_limits(options.limits) if options.limits else Proposal.of_site()
 
 
-def _events(options: Namespace) -> Iterator[Event]:
+def _events(options: Namespace) -> Iterator[SimulatedRequest]:
     """Recorded usage, or the events of a file or of stdin."""
     if options.csv is None:
         yield from recorded_events(since=options.since, until=options.until, resource=options.resource)
@@ -209,7 +209,7 @@ def _events(options: Namespace) -> Iterator[Event]:
             fail(f"{options.csv} cannot be read: {error.strerror}.")
 
 
-def _show_report(report: Report, options: Namespace, out: Output) -> None:
+def _show_report(report: SimulationReport, options: Namespace, out: Output) -> None:
     rows = [
         (refusal.resource, refusal.entity, refusal.key, refusal.count, refusal.first, refusal.last, refusal.never)
         for refusal in report.refusals()

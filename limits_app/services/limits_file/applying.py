@@ -18,7 +18,7 @@ from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
     Content,
-    Entry,
+    FileEntry,
     Name,
     Section,
     State,
@@ -27,8 +27,8 @@ from limits_app.services.limits_file.content import (
     stored_where,
     where_named,
 )
-from limits_app.services.limits_file.planning import Change, Plan, Step, managed, plan_of
-from limits_app.services.limits_file.reading import InvalidFile, Problem
+from limits_app.services.limits_file.planning import FilePlan, PlannedChange, Step, managed, plan_of
+from limits_app.services.limits_file.reading import FileProblem, InvalidFile
 
 DEFAULT_NAME: Final = "limits"
 """The name of a file that does not say it."""
@@ -40,7 +40,7 @@ _MADE: Final = ("resources", "policies")
 """Those that were made for the limits of rules are made again where a file is applied."""
 
 
-def plan(content: Content, *, file: str = "limits.yaml") -> Plan:
+def plan(content: Content, *, file: str = "limits.yaml") -> FilePlan:
     """Give what applying a limits file would do now, and change nothing.
 
     Raises InvalidFile if the file conflicts with the stored configuration.
@@ -55,9 +55,9 @@ def apply(
     actor: str = "",
     reason: str = "",
     source: str = "apply",
-    expected: Plan | None = None,
+    expected: FilePlan | None = None,
     progress: Progress = lambda _done, _total: None,
-) -> Plan:
+) -> FilePlan:
     """Apply a limits file to the configuration in the database; returns the changes.
 
     All of it is one transaction: it counts as a whole once it is committed, and interrupted it leaves nothing.
@@ -70,24 +70,26 @@ def apply(
     with audit.acting(actor=actor, source=source, reason=reason, using=using) as unit:
         planned = plan_of(content, using=using, file=file)
         if expected is not None and planned.steps != expected.steps:
-            raise InvalidFile(file, [Problem("the site was changed in between: look at the plan again")])
+            raise InvalidFile(file, [FileProblem("the site was changed in between: look at the plan again")])
         try:
             _Writer(content, planned, unit, using=using, progress=progress).write()
         except IntegrityError as error:
-            raise InvalidFile(file, [Problem(f"the database refuses what the file says: {error}")]) from error
+            raise InvalidFile(file, [FileProblem(f"the database refuses what the file says: {error}")]) from error
     return planned
 
 
 class _Writer:
     """Carries out a plan inside a unit of change."""
 
-    def __init__(self, content: Content, planned: Plan, unit: audit.Unit, *, using: str, progress: Progress) -> None:
+    def __init__(
+        self, content: Content, planned: FilePlan, unit: audit.Unit, *, using: str, progress: Progress
+    ) -> None:
         self._content = content
         self._plan = planned
         self._unit = unit
         self._using = using
         self._progress = progress
-        self._total = sum(step.change is not Change.UNCHANGED for step in planned.steps)
+        self._total = sum(step.change is not PlannedChange.UNCHANGED for step in planned.steps)
         self._done = 0
 
     def write(self) -> None:
@@ -116,7 +118,7 @@ class _Writer:
         return model._base_manager.using(self._using)
 
     def _delete(self, section: Section) -> None:
-        keys = [step.stored.pk for step in self._plan.of(Change.DELETE, section.name) if step.stored]
+        keys = [step.stored.pk for step in self._plan.of(PlannedChange.DELETE, section.name) if step.stored]
         for batch in batches(keys):
             rows = self._rows(section.model).filter(pk__in=batch)
             if section.model is Entity:  # parents are deleted with their children
@@ -132,7 +134,7 @@ class _Writer:
         for name, entry in self._content.entries.items():
             _row(entry).pk = keys.get(name)
 
-    def _give_new_keys(self, section: Section, entries: Collection[Entry]) -> None:
+    def _give_new_keys(self, section: Section, entries: Collection[FileEntry]) -> None:
         """Read the primary keys of new rows where the database has not returned them."""
         if any(_row(entry).pk is None for entry in entries):
             names = [entry.key for entry in entries]
@@ -149,7 +151,7 @@ class _Writer:
                 rows[name].pk = key
 
     def _change(self, section: Section) -> None:
-        for batch in batches(self._plan.of(Change.UPDATE, section.name)):
+        for batch in batches(self._plan.of(PlannedChange.UPDATE, section.name)):
             changed = {step.stored.pk: step for step in batch if step.stored}
             rows = self._rows(section.model).filter(pk__in=changed).order_by()
             differing: dict[tuple[str, ...], list[Any]] = {}
@@ -160,7 +162,7 @@ class _Writer:
             self._advance(len(batch))
 
     def _create(self, section: Section) -> None:
-        entries = [step.entry for step in self._plan.of(Change.CREATE, section.name)]
+        entries = [step.entry for step in self._plan.of(PlannedChange.CREATE, section.name)]
         for generation in _generations(entries) if section.model is Entity else [entries]:
             for batch in batches(generation):
                 self._rows(section.model).bulk_create([_row(entry) for entry in batch])
@@ -168,7 +170,7 @@ class _Writer:
                 self._write_parts(section, batch, are_new=True)
                 self._advance(len(batch))
 
-    def _write_parts(self, section: Section, entries: Iterable[Entry], *, are_new: bool) -> None:
+    def _write_parts(self, section: Section, entries: Iterable[FileEntry], *, are_new: bool) -> None:
         if section.registered.parts:
             parts = [entry.definition for entry in entries if entry.definition is not None]
             definitions.save_parts(
@@ -178,7 +180,7 @@ class _Writer:
     def _remember(self) -> None:
         """Note what the file manages from now on."""
         managing = {kind: [*keys] for kind, keys in self._plan.adopted.items()}
-        for step in self._plan.of(Change.CREATE):
+        for step in self._plan.of(PlannedChange.CREATE):
             managing.setdefault(step.entry.section.kind, []).append(_row(step.entry).pk)
         manifests = Manifest._default_manager.using(self._using)
         manifest = manifests.filter(pk=self._plan.name).first()
@@ -186,7 +188,7 @@ class _Writer:
             manifests.update_or_create(name=self._plan.name, defaults={"objects_of": managing})
 
 
-def _row(entry: Entry) -> Any:
+def _row(entry: FileEntry) -> Any:
     assert entry.definition is not None  # noqa: S101 - entries of files have one
     return entry.definition.row
 
@@ -200,7 +202,7 @@ def _take_over(row: Any, step: Step) -> tuple[str, ...]:
     return fields
 
 
-def _generations(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def _generations(entries: Iterable[FileEntry]) -> Iterator[list[FileEntry]]:
     """Entities to be made, parents before their children."""
     waiting = {entry.key[0]: entry for entry in entries}
     while waiting:

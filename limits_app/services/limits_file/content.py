@@ -135,7 +135,7 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """One object: of a file with its line and its definition, of the database with its primary key."""
 
     section: Section
@@ -173,7 +173,7 @@ class Entry:
         return " ".join(filter(None, ["policy", whom, where, total, when]))
 
 
-def references(entry: Entry) -> Iterator[Name]:
+def references(entry: FileEntry) -> Iterator[Name]:
     """The objects that an object names; the groups of users that it names are in no section."""
     values = entry.values
     for name in entry.section.registered.references:
@@ -187,18 +187,18 @@ class Content:
     """A limits file: its own name, and its objects by section and key."""
 
     name: str
-    entries: dict[Name, Entry]
+    entries: dict[Name, FileEntry]
     rows: Mapping[Name, Any]
     """The rows of all objects that the file has or names, which are not saved yet, by section and key."""
 
-    def of(self, section: str) -> Iterator[Entry]:
+    def of(self, section: str) -> Iterator[FileEntry]:
         """The objects of one section, in order."""
         return (entry for (name, _), entry in self.entries.items() if name == section)
 
-    def implied(self, name: Name, line: int) -> Entry:
+    def implied(self, name: Name, line: int) -> FileEntry:
         """An object that an object in a line names, and that is nowhere in the file."""
         section = SECTIONS[name[0]]
-        return Entry(section, name[1], section.defaults(), line, Definition(self.rows[name]))
+        return FileEntry(section, name[1], section.defaults(), line, Definition(self.rows[name]))
 
 
 def noted_limits(state: State) -> list[Noted]:
@@ -243,7 +243,7 @@ def _in_order(value: Any) -> Any:
             return value
 
 
-def stored_content(using: str) -> dict[Name, Entry]:
+def stored_content(using: str) -> dict[Name, FileEntry]:
     """Give all configuration, by section and key, in the order in which a file would have it."""
     return {entry.name: entry for section in SECTIONS.values() for entry in _section(section, using)}
 
@@ -254,15 +254,15 @@ def stored_keys(section: Section, using: str) -> dict[Key, Any]:
     return {key: pk for pk, key, _ in _counted(section, rows)}
 
 
-def stored_entries(section: Section, using: str, where: models.Q | None = None) -> Iterator[Entry]:
+def stored_entries(section: Section, using: str, where: models.Q | None = None) -> Iterator[FileEntry]:
     """Give the objects of a section without their parts: policies without limits, and pools without members."""
     found = _all(section, using) if where is None else _all(section, using).filter(where)
     rows, defaults = _rows(section, (*section.identity, *section.fields), found), section.defaults()
     for pk, key, state in _counted(section, rows):
-        yield Entry(section, key, defaults | state, pk=pk)
+        yield FileEntry(section, key, defaults | state, pk=pk)
 
 
-def stored_where(section: Section, where: models.Q, using: str) -> list[Entry]:
+def stored_where(section: Section, where: models.Q, using: str) -> list[FileEntry]:
     """Give some objects of a section; of a counted one, also those of the same name, on which their numbers depend."""
     parts = [where]
     if section.counted:
@@ -297,15 +297,15 @@ def where_named(section: Section, keys: Iterable[Key]) -> Iterator[models.Q]:
         yield models.Q(resource__name__in=batch, entity=None, plan=None)
 
 
-def _section(section: Section, using: str) -> list[Entry]:
+def _section(section: Section, using: str) -> list[FileEntry]:
     """The objects of a section: by their names, whatever the database sorts by, or in the order of rules."""
     entries = _whole(section, stored_entries(section, using), using)
     return [*entries] if section.counted else sorted(entries, key=lambda entry: entry.key)
 
 
 def _whole(
-    section: Section, entries: Iterable[Entry], using: str, keys: Collection[Any] | None = None
-) -> Iterator[Entry]:
+    section: Section, entries: Iterable[FileEntry], using: str, keys: Collection[Any] | None = None
+) -> Iterator[FileEntry]:
     """Add the parts of objects, which are all of a section, or have these primary keys."""
     limits = _limits("policy", using, keys) if section.has_limits else {}
     members = _members(using, keys) if section.parts is not None else {}

@@ -14,7 +14,7 @@ from limits_app.models.snapshots import batches
 from limits_app.policies import MOST_MEMBERS, members_of_plans
 from limits_app.services.limits_file.content import (
     SECTIONS,
-    Entry,
+    FileEntry,
     Key,
     Name,
     Section,
@@ -28,7 +28,7 @@ class StoredObjects:
     """The objects of the database that were read so far, in `entries`; each is read once."""
 
     def __init__(self, using: str) -> None:
-        self.entries: dict[Name, Entry] = {}
+        self.entries: dict[Name, FileEntry] = {}
         self._using = using
         self._asked: set[Name] = set()
 
@@ -51,13 +51,13 @@ class StoredObjects:
             for batch in batches({*managed.get(section.kind, ())} - keys):
                 self._read(section, Q(pk__in=batch))
 
-    def read_compared(self, entries: Mapping[Name, Entry | None], deleted: Collection[Entry]) -> None:
+    def read_compared(self, entries: Mapping[Name, FileEntry | None], deleted: Collection[FileEntry]) -> None:
         """Read the objects that must go together with those that are wanted, and without those that are deleted."""
         self._read_referring(deleted)
         self._read_lines(entries)
         self._read_rules(entries)
 
-    def read_replaced(self, policies: Collection[Entry]) -> None:
+    def read_replaced(self, policies: Collection[FileEntry]) -> None:
         """Read the policies that some may replace, and the plans of their clients."""
         section = SECTIONS["policies"]
         where = Q(entity=None) | patterns_in("entity__identifier")
@@ -77,7 +77,7 @@ class StoredObjects:
             self._read_lines({})
         self.read_named([name for entry in self._of("plan_groups") for name in references(entry)])
 
-    def in_order(self) -> Iterator[Entry]:
+    def in_order(self) -> Iterator[FileEntry]:
         """The objects that were read, in the order in which a file would have them."""
         for section in SECTIONS.values():
             entries = [*self._of(section.name)]
@@ -87,7 +87,7 @@ class StoredObjects:
                 entries.sort(key=lambda entry: entry.key)
             yield from entries
 
-    def _read_referring(self, entries: Collection[Entry]) -> None:
+    def _read_referring(self, entries: Collection[FileEntry]) -> None:
         """Read the objects that refer to some that are stored."""
         for section in SECTIONS.values():
             for field in section.registered.references:
@@ -96,7 +96,7 @@ class StoredObjects:
                 for batch in batches(keys):
                     self._read(section, Q(**{f"{field}__in": batch}))
 
-    def _read_lines(self, entries: Mapping[Name, Entry | None]) -> None:
+    def _read_lines(self, entries: Mapping[Name, FileEntry | None]) -> None:
         """Read the entities above those that are wanted, and those below the ones that get another parent."""
         moved = []
         for name, entry in entries.items():
@@ -113,7 +113,7 @@ class StoredObjects:
             self.read_named(unread)
             above = {self.entries[name].state["parent"] for name in unread if name in self.entries}
 
-    def _read_rules(self, entries: Mapping[Name, Entry | None]) -> None:
+    def _read_rules(self, entries: Mapping[Name, FileEntry | None]) -> None:
         """Read the rules, and the policies, that may set limits on the same resources as those that are wanted."""
         resources = set()
         for (section, key), entry in entries.items():
@@ -126,10 +126,10 @@ class StoredObjects:
             self._read(SECTIONS["endpoints"], Q(limits_resource__in=batch) & ~Q(limits=""))
         self.read_named([("policies", permanent_policy(name)) for name in resources])
 
-    def _of(self, section: str) -> list[Entry]:
+    def _of(self, section: str) -> list[FileEntry]:
         return [entry for (name, _), entry in self.entries.items() if name == section]
 
-    def _read(self, section: Section, where: Q) -> list[Entry]:
+    def _read(self, section: Section, where: Q) -> list[FileEntry]:
         entries = stored_where(section, where, self._using)
         self.entries.update((entry.name, entry) for entry in entries)
         self._asked.update(entry.name for entry in entries)

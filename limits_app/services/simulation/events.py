@@ -33,7 +33,7 @@ _MOST_CELLS: Final = 65_536
 _LATEST_US: Final = 2**52
 
 
-class Event(NamedTuple):
+class SimulatedRequest(NamedTuple):
     """A request: when, in microseconds since 1970, who (None: the site itself), of what, how much, and for how long
     permits are held.
 
@@ -48,7 +48,7 @@ class Event(NamedTuple):
     implied: bool = True
 
 
-def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator[Event]:
+def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator[SimulatedRequest]:
     """Read events with the columns `time`, `entity`, `resource` and `seconds`, and one for each limit key.
 
     Times are ISO 8601 with a zone, or seconds since 1970, in ascending order; an empty cell is no amount.
@@ -89,12 +89,12 @@ class _Columns:
         self._resource = resource
         self._read = lru_cache(_MOST_CELLS)(self._rest)
 
-    def read(self, row: list[str]) -> Event:
+    def read(self, row: list[str]) -> SimulatedRequest:
         if len(row) != self._width:
             raise InvalidRequest(f"it has {len(row)} cells, and not {self._width} as the first line")
         time = row.pop(self._time)
         rest = self._read(tuple(row))
-        return Event(_moment_us(time), *rest)
+        return SimulatedRequest(_moment_us(time), *rest)
 
     def _rest(self, row: tuple[str, ...]) -> tuple[str, str | None, Wanted, int]:
         cells = dict(zip(self._names, row, strict=True))
@@ -111,7 +111,7 @@ class _Columns:
 
 def recorded_events(
     *, since: datetime | None = None, until: datetime | None = None, resource: str | None = None, steps: int = 720
-) -> Iterator[Event]:
+) -> Iterator[SimulatedRequest]:
     """Read recorded usage by the hour (None: of all resources), and spread each use evenly over the hour.
 
     The distribution within the hour was not recorded, so short bursts are not seen.
@@ -125,7 +125,7 @@ def recorded_events(
             for (name, entity), amounts in used.items():
                 wanted = tuple((key, share) for key, milli in amounts if (share := _share(milli, step, steps)))
                 if wanted:
-                    yield Event(begins_us + HOUR_US * step // steps, name, entity, wanted, implied=False)
+                    yield SimulatedRequest(begins_us + HOUR_US * step // steps, name, entity, wanted, implied=False)
 
 
 def _snapshots(since: datetime | None, until: datetime | None, resource: str | None) -> Iterator[Any]:

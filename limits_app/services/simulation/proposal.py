@@ -12,7 +12,7 @@ from limits_app.engine.periods import DAY
 from limits_app.engine.record import Schema
 from limits_app.models import Counted, Policy, write_alias
 from limits_app.policies import Client, StoreVersion, applied_policies, changes_at, compiled, judge, rollout_position
-from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, stored_content, stored_entries
+from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, FileEntry, stored_content, stored_entries
 from limits_app.services.limits_file.proposed import proposed_collector
 from limits_app.stores.memory import MemoryStore
 
@@ -34,7 +34,7 @@ class Tried:
 class Proposal:
     """Policies and entities that replace the stored ones in a simulation; pools are left out."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[FileEntry]) -> None:
         self._store = MemoryStore(lease_seconds=_YEAR_SECONDS)  # permits are held as long as the events say
         self._collector = proposed_collector(entries, write_alias())
         self._alike: dict[tuple[str, bool, int, Client], Tried] = {}
@@ -45,7 +45,7 @@ class Proposal:
         policies = SECTIONS["policies"]
         texts = tuple(limit_text(noted.limit, shared=noted.shared) for noted in limits)
         key = ("", "", "", "", "", Counted.EACH.value)
-        return cls([Entry(policies, key, policies.defaults() | {LIMITS: texts})])
+        return cls([FileEntry(policies, key, policies.defaults() | {LIMITS: texts})])
 
     @classmethod
     def of_content(cls, content: Content) -> Proposal:
@@ -66,7 +66,7 @@ class Proposal:
         section = SECTIONS["policies"]
         names = [str(row or "") for row in (policy.resource, policy.entity, policy.plan)]
         key = (names[0], names[1], "", "", names[2], policy.counted)
-        own = Entry(section, key, section.defaults() | {"effect": policy.effect, "extends": policy.extends})
+        own = FileEntry(section, key, section.defaults() | {"effect": policy.effect, "extends": policy.extends})
         others = (
             entry for entry in stored_entries(section, write_alias()) if entry.key[2:4] == ("", "") and entry.key != key
         )

@@ -16,7 +16,7 @@ from limits_app.engine.keys import Scope
 from limits_app.engine.plan import Claim, PlanShape, ScopedLimits
 from limits_app.engine.planning import plan_for
 from limits_app.engine.record import Record, new_record
-from limits_app.services.simulation.events import Event, Wanted
+from limits_app.services.simulation.events import SimulatedRequest, Wanted
 from limits_app.services.simulation.proposal import Proposal, Tried
 
 EVENTS: Final = "events"
@@ -27,7 +27,7 @@ _STEPS: Final = (1, 5, 15, 60, 180, 360, 720, 1440, 10_080, 43_200, 525_600)
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedLimit:
     """How much one limit refused an entity on a resource, and when first and last; `never` admits such an amount."""
 
     resource: str
@@ -40,7 +40,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ReplayedMoment:
     """What happened from a moment until the next one."""
 
     start: datetime
@@ -75,7 +75,7 @@ class Total:
 
 
 @dataclass(slots=True)
-class Report:
+class SimulationReport:
     """Totals of events, or of each limit key where usage was recorded; refusals; numbers of entities on resources."""
 
     totals: dict[str, Total] = field(default_factory=dict)
@@ -110,10 +110,10 @@ class Report:
         """Whether anything would be refused."""
         return bool(self._refused)
 
-    def refusals(self) -> list[Refused]:
+    def refusals(self) -> list[RefusedLimit]:
         """Rejections by entity and limit, the most frequent first."""
         refusals = [
-            Refused(*whose, from_milli(milli), _moment(first), _moment(last), from_milli(never))
+            RefusedLimit(*whose, from_milli(milli), _moment(first), _moment(last), from_milli(never))
             for whose, (milli, first, last, never) in self._refused.items()
         ]
         return sorted(
@@ -125,7 +125,7 @@ class Report:
         """The unit of the chart: the one of which the largest share was refused."""
         return max(self.totals, key=lambda unit: self.totals[unit].share, default=EVENTS)
 
-    def chart(self, most: int = 40) -> Iterator[Moment]:
+    def chart(self, most: int = 40) -> Iterator[ReplayedMoment]:
         """Give at most as many stretches of equal length, from the first minute of `charted` to the last."""
         if not self.totals:
             return
@@ -138,7 +138,7 @@ class Report:
             bar[0] += asked
             bar[1] += refused
         for number, (asked, refused) in bars.items():
-            yield Moment(_moment(number * step * _MINUTE * 1_000_000), from_milli(asked), from_milli(refused))
+            yield ReplayedMoment(_moment(number * step * _MINUTE * 1_000_000), from_milli(asked), from_milli(refused))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -214,8 +214,11 @@ class Road:
 
 
 def replay(
-    events: Iterable[Event], proposal: Proposal, *, decided: Callable[[Event, bool], object] | None = None
-) -> Report:
+    events: Iterable[SimulatedRequest],
+    proposal: Proposal,
+    *,
+    decided: Callable[[SimulatedRequest, bool], object] | None = None,
+) -> SimulationReport:
     """Decide on every event, in order, and report the rejections by entity, limit and time.
 
     The requested amounts count as used, and rejected requests are not repeated. `decided` is called for each decision.
@@ -233,7 +236,7 @@ class _Machine:
     """The records of all scopes, and the permits that are held."""
 
     def __init__(self, proposal: Proposal) -> None:
-        self.report = Report()
+        self.report = SimulationReport()
         self._proposal = proposal
         self._records: dict[Key, Record] = {}
         self._roads: dict[tuple[str, str | None], Road] = {}
@@ -241,7 +244,7 @@ class _Machine:
         self._held: list[tuple[int, int, Claim, list[Key]]] = []
         self._grants = 0
 
-    def decide(self, event: Event) -> bool:
+    def decide(self, event: SimulatedRequest) -> bool:
         """Charge an event, recorded usage as far as it fits; return whether all of it was admitted."""
         minute, report = event.now_us // _MINUTE_US, self.report
         if event.implied:
@@ -259,7 +262,7 @@ class _Machine:
             report.refused(event.resource, event.entity, key, event.now_us, milli=milli, never=never)
         return not refused
 
-    def _charge_parts(self, event: Event, refused: Counter[str]) -> Sequence[str]:
+    def _charge_parts(self, event: SimulatedRequest, refused: Counter[str]) -> Sequence[str]:
         """Charge as much of an event as fits, add the rest to `refused`, and return the keys that reject it.
 
         An event is halved until its smallest amount is one unit, which may be one request.
@@ -277,7 +280,7 @@ class _Machine:
         refused.update({key: milli for key, milli in rest if key in keys})
         return keys
 
-    def _charge(self, event: Event) -> tuple[Sequence[str], bool]:
+    def _charge(self, event: SimulatedRequest) -> tuple[Sequence[str], bool]:
         """Charge an event to all scopes, or nothing; return the keys that reject it, and whether always."""
         now, resource, entity, wanted, hold_us, implied = event
         while self._held and self._held[0][0] <= now:
@@ -302,7 +305,7 @@ class _Machine:
             heapq.heappush(self._held, (ends, self._grants, claim, keys))
         return (), False
 
-    def finish(self) -> Report:
+    def finish(self) -> SimulationReport:
         """Count the entities, and return the report."""
         self.report.entities = len(self._roads)
         self.report.entities_refused = sum(road.refused for road in self._roads.values())

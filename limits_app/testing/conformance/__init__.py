@@ -35,9 +35,9 @@ from limits_app.testing.conformance.bounds import Bounds  # noqa: E402
 from limits_app.testing.conformance.change_log import ChangeLogs  # noqa: E402
 from limits_app.testing.conformance.changes import Changes, Versions  # noqa: E402
 from limits_app.testing.conformance.clocks import Clocks  # noqa: E402
-from limits_app.testing.conformance.concurrency import Races, Waking  # noqa: E402
+from limits_app.testing.conformance.concurrency import Races, WakingTests  # noqa: E402
 from limits_app.testing.conformance.namespaces import Namespaces  # noqa: E402
-from limits_app.testing.conformance.permits import Leases, Permits  # noqa: E402
+from limits_app.testing.conformance.permits import Leases, PermitTests  # noqa: E402
 from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
 from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
 from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa: E402
@@ -52,13 +52,13 @@ class StoreOperations(
     Settling,
     Quotas,
     Leases,
-    Permits,
+    PermitTests,
     Clocks,
     Changes,
     Versions,
     ChangeLogs,
     Namespaces,
-    Waking,
+    WakingTests,
     Bounds,
     Races,
 ):

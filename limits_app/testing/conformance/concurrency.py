@@ -209,7 +209,7 @@ def waiting(clock: WaiterClock, acquire: Callable[[], Acquisition]) -> Iterator[
                 clock.advance(10**6)
 
 
-class Waking(Contract):
+class WakingTests(Contract):
     """Waiters on a clock that stands still are woken by changes, or not at all."""
 
     @pytest.fixture

@@ -37,7 +37,7 @@ RELEASES: dict[str, Callable[[Acquisition], None]] = {
 }
 
 
-class Permits(Contract):
+class PermitTests(Contract):
     """Counting permits and their holders, while scopes are forgotten and leases end."""
 
     def test_holders_and_permits_are_counted(self, store: Store) -> None:
