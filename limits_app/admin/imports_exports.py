@@ -138,7 +138,7 @@ class ExchangeTable(ModelResource):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._changes: list[blocks.Change] = []
+        self._changes: list[blocks.BlockedChange] = []
 
     def before_import(self, dataset: Any, **options: Any) -> None:
         """Reject a file without the columns that identify rows."""
@@ -166,7 +166,7 @@ class ExchangeTable(ModelResource):  # type: ignore[misc]
         return PlainDiff
 
 
-class Resources(ExchangeTable):
+class ResourceRows(ExchangeTable):
     """Resources."""
 
     pool = Field("pool", "pool", Named(Pool, "name"))
@@ -177,7 +177,7 @@ class Resources(ExchangeTable):
         import_id_fields = registered(Resource).identity
 
 
-class Entities(ExchangeTable):
+class EntityRows(ExchangeTable):
     """Entities; parents come before their children."""
 
     parent = Field("parent", "parent", Named(Entity, "identifier"))
@@ -190,7 +190,7 @@ class Entities(ExchangeTable):
         import_id_fields = registered(Entity).identity
 
 
-class Policies(ExchangeTable):
+class PolicyRows(ExchangeTable):
     """Policies with their limits."""
 
     resource = Field("resource", "resource", Named(Resource, "name"))
@@ -247,9 +247,9 @@ class EndpointRules(ExchangeTable):
 
 
 TABLES: Final[Mapping[type[Any], type[ExchangeTable]]] = {
-    Resource: Resources,
-    Entity: Entities,
-    Policy: Policies,
+    Resource: ResourceRows,
+    Entity: EntityRows,
+    Policy: PolicyRows,
     Endpoint: EndpointRules,
 }
 

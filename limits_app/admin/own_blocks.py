@@ -34,7 +34,7 @@ class BlockForm(ConfirmBlock, forms.ModelForm):  # type: ignore[type-arg]  # gen
         self.state_before = blocks.state_of(self.instance) if self.instance.pk else None
 
 
-def block_problem(request: HttpRequest, changes: Iterable[blocks.Change]) -> str:
+def block_problem(request: HttpRequest, changes: Iterable[blocks.BlockedChange]) -> str:
     """Say why changes of rows need a confirmation; empty where they need none."""
     warning = blocks.warning(changes, author_of(request))
     lifting = gettext("Tick the box if that is meant; `manage.py limits unblock` lifts it.")

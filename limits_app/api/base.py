@@ -94,7 +94,7 @@ def check_match(request: Request, tag: str) -> None:
         raise problems.Problem(HTTPStatus.PRECONDITION_FAILED, message)
 
 
-class Page(pagination.PageNumberPagination):
+class ApiPagination(pagination.PageNumberPagination):
     """50 rows by default; `page_size` selects another number."""
 
     page_size = 50
@@ -178,7 +178,7 @@ class SchemaView(ApiView):
 class ListView(ApiView, generics.GenericAPIView[Any]):
     """Lists rows, one page at a time."""
 
-    pagination_class = Page
+    pagination_class = ApiPagination
     filter_backends = ()
     query: type[PageQuery] = PageQuery
     search_fields: ClassVar[tuple[str, ...]] = ()

@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 from limits_app.conf.parsers import (
     Exempt,
     Exporter,
-    Headers,
+    HeaderStyle,
     Network,
     OnUnavailable,
     OnUnresolved,

@@ -56,7 +56,7 @@ class OnUnavailable(StrEnum):
     LOCAL = "local"
 
 
-class Headers(StrEnum):
+class HeaderStyle(StrEnum):
     """Which headers report limits to clients."""
 
     DRAFT = "draft"

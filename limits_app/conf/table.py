@@ -11,7 +11,7 @@ from limits_app.conf import parsers
 from limits_app.conf.parsers import (
     Exempt,
     Exporter,
-    Headers,
+    HeaderStyle,
     Network,
     OfRequest,
     OnUnavailable,
@@ -101,7 +101,7 @@ TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]]("TRUSTED_PROXIES", (), 
 """Proxies whose X-Forwarded-For header is trusted; 'unix' is a proxy that connects through a Unix socket."""
 IPV6_PREFIX: Final = Key("IPV6_PREFIX", 64, "limits_app.E052", parsers.whole_number(1, 128))
 """Number of bits of an IPv6 address that identify a client; customers usually have a /64 network."""
-HEADERS: Final = Key("HEADERS", Headers.DRAFT, "limits_app.E053", parsers.one_of(Headers))
+HEADERS: Final = Key("HEADERS", HeaderStyle.DRAFT, "limits_app.E053", parsers.one_of(HeaderStyle))
 """Rate limit headers of responses: RateLimit ('draft'), X-RateLimit-* ('legacy'), both or none."""
 REFUSAL_HANDLER: Final = Key[str | RefusalHandler | None](
     "REFUSAL_HANDLER", None, "limits_app.E054", parsers.or_none(parsers.function)

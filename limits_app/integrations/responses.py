@@ -24,7 +24,7 @@ from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app import conf
-from limits_app.conf import Headers
+from limits_app.conf import HeaderStyle
 from limits_app.engine.outcome import Outcome
 from limits_app.integrations.request import ACQUISITION, RequestLimits
 from limits_app.services.integration import Amount
@@ -133,13 +133,13 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     are lists and get more items, and of two sets of legacy headers the stricter one is sent.
     """
     form = limits.settings[_FORMAT]
-    quotas = () if form is Headers.NONE else _quotas(outcomes)
+    quotas = () if form is HeaderStyle.NONE else _quotas(outcomes)
     if not quotas:
         return
     if hasattr(response, _ADDED):  # by an inner integration
         remove_headers(response)
     added: dict[str, _Added] = {}
-    if form is not Headers.LEGACY:
+    if form is not HeaderStyle.LEGACY:
         policies, left = [], []
         for quota in quotas:
             policy, most = _policy(*quota[:4])
@@ -150,7 +150,7 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
             before = response.headers.get(name)
             value = response.headers[name] = f"{before}, {own}" if before else own
             added[name] = _Added(value, before)
-    if form is not Headers.DRAFT:
+    if form is not HeaderStyle.DRAFT:
         legacy = _legacy(max(quotas, key=_Quota.urgency))
         for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
             added[name] = _Added(number, response.headers.get(name))

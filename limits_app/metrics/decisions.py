@@ -30,7 +30,7 @@ OTHER: Final = "other"
 _MAX_NAMES: Final = 1_000
 _SECONDS: Final = 60.0
 
-Counts = Mapping[tuple[str, str], int]
+DecisionNumbers = Mapping[tuple[str, str], int]
 
 
 class Result(StrEnum):
@@ -70,7 +70,7 @@ class DecisionCounts:
             for status in outcome.violations:
                 self._add(self._refusals, status.resource or OTHER, status.key)
 
-    def take(self) -> tuple[Counts, Counts]:
+    def take(self) -> tuple[DecisionNumbers, DecisionNumbers]:
         """Return the decisions by resource and result, and the refusals by resource and limit, since the last call."""
         with self._lock:
             taken = self._decisions, self._refusals
@@ -93,7 +93,7 @@ class KnownNames:
         self._resources: frozenset[str] = frozenset()
         self._limits: frozenset[str] = frozenset()
 
-    def bounded(self, counts: Counts, *, by_limit: bool = False) -> Counts:
+    def bounded(self, counts: DecisionNumbers, *, by_limit: bool = False) -> DecisionNumbers:
         """Return counts by resource and something else, perhaps a limit, with unknown names combined as `other`."""
         self._refresh()
         bounded: Counter[tuple[str, str]] = Counter()

@@ -19,9 +19,9 @@ from limits_app.models.patterns import Patterns
 from limits_app.policies import Subject, policies_for
 from limits_app.services.access import Identity
 
-State = Mapping[str, Any]
+RowState = Mapping[str, Any]
 """The fields of a row by name, where other rows are rows or names."""
-Change = tuple[type[Any], State | None, State | None]
+BlockedChange = tuple[type[Any], RowState | None, RowState | None]
 """A model, and the state of a row before and after; None before it is made and after it is deleted."""
 
 _MOST_NAMED: Final = 10
@@ -41,7 +41,7 @@ _OCTET_BITS: Final = 8
 _GROUP_BITS: Final = 16
 
 
-class Block(NamedTuple):
+class BlockScope(NamedTuple):
     """Who is blocked: an entity or a pattern, or else a plan, or else everyone; and on which resource (None: all)."""
 
     identifier: str | None = None
@@ -54,14 +54,14 @@ def state_of(row: Definable) -> dict[str, Any]:
     return {name: getattr(row, name) for name in registered(type(row)).fields}
 
 
-def revert_of(event: AuditEvent) -> Change:
+def revert_of(event: AuditEvent) -> BlockedChange:
     """The change that a revert of an event makes; raises CannotRevert if the event is not about an object."""
     _verb, model = audit.changed_by_revert(event)
     now = audit.state_now(event)
     return model, now, None if event.before is None else {**(now or {}), **event.before}
 
 
-def warning(changes: Iterable[Change], author: Collection[Identity] = ()) -> str:
+def warning(changes: Iterable[BlockedChange], author: Collection[Identity] = ()) -> str:
     """Say whom changes of rows also block; empty where they make or widen no block that needs a confirmation.
 
     `author` are the identities of the author of the changes.
@@ -73,12 +73,12 @@ def warning(changes: Iterable[Change], author: Collection[Identity] = ()) -> str
     return gettext("This also blocks %(hit)s.") % {"hit": shown} if hit else ""
 
 
-def _block(model: type[Any], state: State | None) -> Block | None:
+def _block(model: type[Any], state: RowState | None) -> BlockScope | None:
     """The block of a row, unless it is not enforced; the one of a resource for everyone is none."""
     if state is None:
         return None
     if model is Entity:
-        return Block(str(state.get("identifier"))) if state.get("blocked") else None
+        return BlockScope(str(state.get("identifier"))) if state.get("blocked") else None
     effect, enforcement, counted = (state.get(name) for name in ("effect", "enforcement", "counted"))
     if model is not Policy or effect != PolicyEffect.BLOCKED or enforcement != Enforcement.ENFORCE:
         return None
@@ -86,10 +86,10 @@ def _block(model: type[Any], state: State | None) -> Block | None:
     entity, plan, resource = (str(name) if name else None for name in names)
     if entity is None and plan is None and (resource is not None or counted != Counted.TOTAL):
         return None
-    return Block(entity, plan, resource)
+    return BlockScope(entity, plan, resource)
 
 
-def _also_hit(block: Block, author: Collection[Identity]) -> Iterator[str]:
+def _also_hit(block: BlockScope, author: Collection[Identity]) -> Iterator[str]:
     network = None if block.identifier is None else _network(block.identifier)
     if (block.identifier is None and block.plan is None) or (network is not None and not network.prefixlen):
         yield gettext("everyone")

@@ -19,7 +19,7 @@ from limits_app.models import Entity, Policy, Resource, write_alias
 from limits_app.policies import Choice, choose_each
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
-from limits_app.services.writing import Limits, checked_datetime, set_entity_limits
+from limits_app.services.writing import LimitsInput, checked_datetime, set_entity_limits
 
 _DAYLIGHT_SAVING_SECONDS: Final = HOUR
 """By how much a day may be shorter or longer."""
@@ -28,7 +28,7 @@ _DAYLIGHT_SAVING_SECONDS: Final = HOUR
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
     entity: str | Account,
     resource: str | None,
-    limits: Limits,
+    limits: LimitsInput,
     until: datetime,
     reason: str,
     *,

@@ -16,7 +16,7 @@ from limits_app.engine.limits import Limit as LimitDefinition
 from limits_app.engine.notation import Noted, limit_text
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits, write_alias
 from limits_app.services import definitions
-from limits_app.services.writing import Limits
+from limits_app.services.writing import LimitsInput
 from limits_app.usage.evaluation_counter import entities, totals
 
 logger = logging.getLogger("limits_app")
@@ -57,7 +57,7 @@ class CandidateReport:
 
 def set_candidate(
     policy: Policy,
-    limits: Limits,
+    limits: LimitsInput,
     *,
     percent: int = 100,
     revert_percent: int | None = None,

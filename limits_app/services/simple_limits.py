@@ -64,7 +64,7 @@ _SUBJECTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class SimpleAmount:
     """One limit: for example 100 `requests` per 1 `min`; without a `period` it is the number at the same time."""
 
     number: str

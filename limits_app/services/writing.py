@@ -28,7 +28,7 @@ from limits_app.services.policy_warnings import dropped_messages
 
 logger = logging.getLogger("limits_app")
 
-Limits = Iterable[LimitDefinition | Noted | str] | str
+LimitsInput = Iterable[LimitDefinition | Noted | str] | str
 """Limits as values or as text such as `"tpm=1M/day"`, or all of them as one text."""
 
 
@@ -78,7 +78,7 @@ class EntityFields(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
+def set_system_limits(limits: LimitsInput, **options: Unpack[PolicyOptions]) -> Policy:
     """Set the limits that hold where nothing more specific is set, in place of those set before.
 
     The options are those of `PolicyOptions`. A warning in the log names the limits of replaced policies that it drops.
@@ -87,13 +87,13 @@ def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Polic
     return set_policy(NamedScope(), limits, options)
 
 
-def set_resource_limits(resource: str, limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
+def set_resource_limits(resource: str, limits: LimitsInput, **options: Unpack[PolicyOptions]) -> Policy:
     """Set the limits of a resource, which is made where it does not exist. See `set_system_limits`."""
     return set_policy(NamedScope(check_resource(resource)), limits, options)
 
 
 def set_entity_limits(
-    entity: str | Account, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
+    entity: str | Account, limits: LimitsInput, *, resource: str | None = None, **options: Unpack[PolicyOptions]
 ) -> Policy:
     """Set the limits of an entity on a resource (None: on all), each made where it does not exist.
 
@@ -104,7 +104,7 @@ def set_entity_limits(
 
 
 def set_plan_limits(
-    plan: str, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
+    plan: str, limits: LimitsInput, *, resource: str | None = None, **options: Unpack[PolicyOptions]
 ) -> Policy:
     """Set the limits of a plan on a resource (None: on all), each made where it does not exist.
 
@@ -147,7 +147,7 @@ def checked_datetime(name: str, value: object) -> datetime:
         raise definitions.InvalidDefinition({(name,): error.messages}) from error
 
 
-def set_policy(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Policy:
+def set_policy(scope: NamedScope, limits: LimitsInput, options: PolicyOptions) -> Policy:
     """Set the policy of a scope, which is made where it does not exist. See `set_system_limits`."""
     fields: dict[str, Any] = {**options}
     unknown = fields.keys() - PolicyOptions.__annotations__.keys()

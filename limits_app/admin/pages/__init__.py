@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.urls import URLPattern, path
 
 from limits_app.admin.base import ReadOnly
-from limits_app.admin.pages.common import View
+from limits_app.admin.pages.common import PageView
 from limits_app.admin.pages.exemptions import exemptions_page
 from limits_app.admin.pages.explain import explain_page
 from limits_app.admin.pages.limit import limit_page
@@ -26,7 +26,7 @@ from limits_app.services.rights import Action, may
 class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
     """Pages in place of the list and forms of a model, so that the menu of the admin has an entry for them."""
 
-    pages: tuple[tuple[str, str, View], ...]
+    pages: tuple[tuple[str, str, PageView], ...]
     """The route, the name of the URL and the view of each."""
     action: Action = Action.VIEW_USAGE
     """What viewing them is in the table of rights; rejections are a part of usage."""

@@ -31,7 +31,7 @@ from limits_app.services import simple_limits
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action, to_create_entity, to_replace_row
-from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
+from limits_app.services.simple_limits import SimpleAmount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, forecast
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
@@ -166,11 +166,11 @@ class SimpleLimitForm(forms.Form):
             self.add_error("number_1", gettext("Enter how much, such as 100."))
         return cleaned
 
-    def _amounts(self) -> Iterator[Amount]:
+    def _amounts(self) -> Iterator[SimpleAmount]:
         for row in _ROWS:
             number, unit, periods, period = (self.cleaned_data.get(f"{name}_{row}") for name in _ROW_FIELDS)
             if number:
-                yield Amount(number, unit or _REQUESTS, periods or 1, period or "")
+                yield SimpleAmount(number, unit or _REQUESTS, periods or 1, period or "")
 
     @property
     def limit(self) -> SimpleLimit:

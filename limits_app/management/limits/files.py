@@ -79,7 +79,7 @@ def _question(planned: FilePlan) -> str:
     return f"{warning} Apply it?" if warning else ""
 
 
-def _change(step: Step) -> blocks.Change:
+def _change(step: Step) -> blocks.BlockedChange:
     before, after = (None if entry is None else entry.values for entry in (step.stored, step.wanted))
     return step.entry.section.model, before, after
 

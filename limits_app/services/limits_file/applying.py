@@ -19,9 +19,9 @@ from limits_app.services.limits_file.content import (
     SECTIONS,
     Content,
     FileEntry,
+    FileState,
     Name,
     Section,
-    State,
     stored_content,
     stored_keys,
     stored_where,
@@ -253,7 +253,7 @@ def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
     return {owner: counted[owner] for owner in sorted(counted)}
 
 
-def _written(section: Section, state: State | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _written(section: Section, state: FileState | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in section.fields:
         if state[name] != section.default(name):
             yield name, state[name]

@@ -33,13 +33,13 @@ from limits_app.models.plan import group_names
 from limits_app.models.snapshots import batches
 from limits_app.services.definitions import Definition
 
-Key = tuple[Any, ...]
+FileKey = tuple[Any, ...]
 """The identity of an object in a section; endpoints with the same name and order are numbered."""
 
-Name = tuple[str, Key]
+Name = tuple[str, FileKey]
 """A section, and a key in it."""
 
-State = Mapping[str, Any]
+FileState = Mapping[str, Any]
 """An object as plain data: every field with its value, related objects by their names, dates and times as ISO text in
 UTC, limits as a tuple of texts, and the members of a pool by their names."""
 
@@ -139,8 +139,8 @@ class FileEntry:
     """One object: of a file with its line and its definition, of the database with its primary key."""
 
     section: Section
-    key: Key
-    state: State
+    key: FileKey
+    state: FileState
     line: int = 0
     definition: Definition | None = None
     pk: Any = None
@@ -151,7 +151,7 @@ class FileEntry:
         return self.section.name, self.key
 
     @property
-    def values(self) -> State:
+    def values(self) -> FileState:
         """Every field with its value, also those that identify it."""
         return dict(zip(self.section.identity, self.key, strict=False)) | dict(self.state)
 
@@ -201,7 +201,7 @@ class Content:
         return FileEntry(section, name[1], section.defaults(), line, Definition(self.rows[name]))
 
 
-def noted_limits(state: State) -> list[Noted]:
+def noted_limits(state: FileState) -> list[Noted]:
     """Return the limits of an object, without those that were written past validation."""
     return [limit for text in state[LIMITS] if (limit := _noted(text)) is not None]
 
@@ -248,7 +248,7 @@ def stored_content(using: str) -> dict[Name, FileEntry]:
     return {entry.name: entry for section in SECTIONS.values() for entry in _section(section, using)}
 
 
-def stored_keys(section: Section, using: str) -> dict[Key, Any]:
+def stored_keys(section: Section, using: str) -> dict[FileKey, Any]:
     """Give the primary keys of all objects of a section."""
     rows = _rows(section, section.identity, _all(section, using))
     return {key: pk for pk, key, _ in _counted(section, rows)}
@@ -272,7 +272,7 @@ def stored_where(section: Section, where: models.Q, using: str) -> list[FileEntr
     return [*_whole(section, entries, using, [entry.pk for entry in entries])]
 
 
-def where_named(section: Section, keys: Iterable[Key]) -> Iterator[models.Q]:
+def where_named(section: Section, keys: Iterable[FileKey]) -> Iterator[models.Q]:
     """Give filters that together find the objects with these keys, and of policies those for the same subjects."""
     if section.model is not Policy:
         field = section.field(section.identity[0])
@@ -318,7 +318,7 @@ def _whole(
             yield entry
 
 
-_Rows = Iterator[tuple[Any, Key, dict[str, Any]]]
+_Rows = Iterator[tuple[Any, FileKey, dict[str, Any]]]
 
 
 def _all(section: Section, using: str) -> Any:
@@ -344,19 +344,19 @@ def _rows(section: Section, names: tuple[str, ...], rows: Any) -> _Rows:
 
 def _counted(section: Section, rows: _Rows) -> _Rows:
     """The rows with their whole keys."""
-    seen: Counter[Key] = Counter()
+    seen: Counter[FileKey] = Counter()
     for pk, key, state in rows:
         seen[key] += 1
         yield pk, (*key, seen[key] - 1) if section.counted else key, state
 
 
-def _members(using: str, keys: Collection[Any] | None) -> dict[Any, dict[str, State]]:
+def _members(using: str, keys: Collection[Any] | None) -> dict[Any, dict[str, FileState]]:
     rows = PoolMember._base_manager.using(using).order_by("order", "pk")
     if keys is not None:
         rows = rows.filter(pool__in=keys)
     pools = dict(rows.values_list("pk", "pool_id"))
     limits = _limits("member", using, None if keys is None else pools.keys())
-    states: dict[Any, dict[str, State]] = {}
+    states: dict[Any, dict[str, FileState]] = {}
     for pk, (name,), state in _rows(MEMBERS, (*MEMBERS.identity, *MEMBERS.fields), rows):
         states.setdefault(pools[pk], {})[name] = state | {LIMITS: limits.get(pk, ())}
     return states

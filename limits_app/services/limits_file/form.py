@@ -29,7 +29,7 @@ def _zoned(value: object) -> datetime:
 
 Moment = Annotated[datetime, PlainValidator(_zoned, json_schema_input_type=datetime)]
 _MOMENT: Final[Any] = Moment | None
-Limits = Annotated[
+LimitList = Annotated[
     list[Annotated[str, Field(max_length=256)]],
     Field(description="Limits as text, such as rpm=1000/min or connections=10."),
 ]
@@ -82,7 +82,7 @@ def _model(section: Section) -> type[BaseModel]:
         for name in section.written
     }
     if section.has_limits:
-        fields[LIMITS] = (Limits, [])
+        fields[LIMITS] = (LimitList, [])
     if section.parts is not None:
         fields[section.parts.name] = (_objects_of(section.parts), {})
     options = {"json_schema_extra": partial(_describe, section)}

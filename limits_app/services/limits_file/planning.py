@@ -19,8 +19,8 @@ from limits_app.services.limits_file.content import (
     SECTIONS,
     Content,
     FileEntry,
+    FileState,
     Name,
-    State,
     references,
 )
 from limits_app.services.limits_file.proposed import dropped_limits
@@ -163,7 +163,7 @@ def _steps(wanted: Mapping[Name, FileEntry | None], stored: Mapping[Name, FileEn
             yield Step(PlannedChange.UNCHANGED if there.state == entry.state else PlannedChange.UPDATE, there, entry)
 
 
-def _left_out(entry: FileEntry) -> State:
+def _left_out(entry: FileEntry) -> FileState:
     """An object whose fields were all left out, and those of its members."""
     section, parts = entry.section, entry.section.parts
     return section.defaults() | (
@@ -171,7 +171,7 @@ def _left_out(entry: FileEntry) -> State:
     )
 
 
-def _flat(state: State, within: str = "") -> dict[str, Any]:
+def _flat(state: FileState, within: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in state.items():
         if name == LIMITS and not isinstance(value, str):  # the limits of a rule for URLs are a text

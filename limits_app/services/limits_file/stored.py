@@ -15,7 +15,7 @@ from limits_app.policies import MOST_MEMBERS, members_of_plans
 from limits_app.services.limits_file.content import (
     SECTIONS,
     FileEntry,
-    Key,
+    FileKey,
     Name,
     Section,
     references,
@@ -136,6 +136,6 @@ class StoredObjects:
         return entries
 
 
-def permanent_policy(resource: str) -> Key:
+def permanent_policy(resource: str) -> FileKey:
     """The key of the policy of a resource that always applies."""
     return (resource, "", "", "", "", Counted.EACH.value)

@@ -16,7 +16,7 @@ from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, F
 from limits_app.services.limits_file.proposed import proposed_collector
 from limits_app.stores.memory import MemoryStore
 
-Part = tuple[tuple[Any, ...] | None, Schema]
+RequestPart = tuple[tuple[Any, ...] | None, Schema]
 """A scope and its limits; None for the requesting entity on the requested resource."""
 
 _FOREVER: Final = 2**63
@@ -27,7 +27,7 @@ _YEAR_SECONDS: Final = 366 * DAY
 class Tried:
     """The effective limits of an entity on a resource, until a time in microseconds."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[RequestPart, ...]
     until_us: int = _FOREVER
 
 

@@ -156,7 +156,7 @@ def _moment(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds // 1_000_000, UTC)
 
 
-Key = tuple[Any, ...]
+RefusalKey = tuple[Any, ...]
 """A scope: a resource and an entity, or a resource, None and the key of a limit that all share."""
 
 _MOST_AMOUNTS: Final = 65_536
@@ -238,10 +238,10 @@ class _Machine:
     def __init__(self, proposal: Proposal) -> None:
         self.report = SimulationReport()
         self._proposal = proposal
-        self._records: dict[Key, Record] = {}
+        self._records: dict[RefusalKey, Record] = {}
         self._roads: dict[tuple[str, str | None], Road] = {}
         self._forms: dict[int, tuple[Tried, dict[object, RequestForm]]] = {}
-        self._held: list[tuple[int, int, Claim, list[Key]]] = []
+        self._held: list[tuple[int, int, Claim, list[RefusalKey]]] = []
         self._grants = 0
 
     def decide(self, event: SimulatedRequest) -> bool:
@@ -311,7 +311,7 @@ class _Machine:
         self.report.entities_refused = sum(road.refused for road in self._roads.values())
         return self.report
 
-    def _admits(self, claim: Claim, keys: list[Key], now: int) -> bool:
+    def _admits(self, claim: Claim, keys: list[RefusalKey], now: int) -> bool:
         records = self._load(claim.shape, keys, now)
         self._grants += 1
         admitted = engine.charge(claim, records, now)
@@ -325,7 +325,7 @@ class _Machine:
         records = [self._records[key] for key in keys]
         engine.settle(claim, records, now, claim.shape.changes((), claim.amounts))
 
-    def _load(self, shape: PlanShape, keys: list[Key], now: int) -> list[Record]:
+    def _load(self, shape: PlanShape, keys: list[RefusalKey], now: int) -> list[Record]:
         """Return the records of scopes; changed limits keep their recorded use."""
         records = []
         for key, schema in zip(keys, shape.schemas, strict=True):

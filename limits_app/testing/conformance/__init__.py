@@ -33,7 +33,7 @@ pytest.register_assert_rewrite(*[f"{__name__}.{path.stem}" for path in Path(__fi
 from limits_app.testing.conformance.algorithms import Algorithms  # noqa: E402
 from limits_app.testing.conformance.bounds import Bounds  # noqa: E402
 from limits_app.testing.conformance.change_log import ChangeLogs  # noqa: E402
-from limits_app.testing.conformance.changes import Changes, Versions  # noqa: E402
+from limits_app.testing.conformance.changes import ChangesTests, Versions  # noqa: E402
 from limits_app.testing.conformance.clocks import Clocks  # noqa: E402
 from limits_app.testing.conformance.concurrency import Races, WakingTests  # noqa: E402
 from limits_app.testing.conformance.namespaces import Namespaces  # noqa: E402
@@ -54,7 +54,7 @@ class StoreOperations(
     Leases,
     PermitTests,
     Clocks,
-    Changes,
+    ChangesTests,
     Versions,
     ChangeLogs,
     Namespaces,

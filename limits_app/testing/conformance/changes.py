@@ -74,7 +74,7 @@ DEFINITIONS: Final[dict[str, tuple[AnyLimit, ...]]] = {
 }
 
 
-class Changes(Contract):
+class ChangesTests(Contract):
     """Two definitions for the same scope, one after the other or side by side."""
 
     @pytest.mark.parametrize("first", DEFINITIONS)
