@@ -23,7 +23,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 # A database in memory: a check must leave nothing behind.
 MANAGE := LIMITS_DEMO_DATABASE=:memory: $(PY) manage.py
 
-# Decided in these rooms, so every line and branch of them is tested.
+# Packages that need full coverage of lines and branches.
 DECIDING := limits_app/engine/*,limits_app/acquiring/*,limits_app/stores/*,limits_app/services/*,limits_app/policies/*
 
 # A test that hangs ends its worker with the stacks of all threads, and the run fails instead of waiting for ever.

@@ -75,7 +75,7 @@ class LimitPool:
         if not isinstance(load_balancing, str):
             raise InvalidRequest(f"load_balancing must be the name of a balancer, not {shown(load_balancing)}")
         if len(set(self._sets)) < len(self._sets):
-            raise InvalidRequest("a limit set is there twice: those of a pool must differ, and weights= says how often")
+            raise InvalidRequest("the same limit set was passed twice; to prefer one, use weights=")
         if isinstance(worker_index, bool) or not isinstance(worker_index, int) or worker_index < 0:
             raise InvalidRequest(f"worker_index must be a whole number, 0 or more, not {shown(worker_index)}")
         self.failover = failover
@@ -389,7 +389,7 @@ def _rejected(first: Acquisition | None, others: Sequence[Acquisition]) -> Acqui
 
 
 def _give_up(choice: Choice, *, in_task: bool = False) -> None:
-    """Refund what was charged when the choice was interrupted.
+    """Refund a charge whose choice was interrupted.
 
     A remote store refunds by itself what a cancelled task was charged.
     """

@@ -121,9 +121,9 @@ class Boosted(models.TextChoices):
     """Whose limits are boosted."""
 
     ENTITY = "entity", _("one user, key, tenant or IP address")
-    RESOURCE = "resource", _("everybody on a resource")
-    PLAN = "plan", _("everybody on a plan")
-    EVERYBODY = "everybody", _("everybody, by all permanent policies")
+    RESOURCE = "resource", _("everyone on a resource")
+    PLAN = "plan", _("everyone on a plan")
+    EVERYBODY = "everybody", _("everyone, by all permanent policies")
 
 
 class EntityForm(forms.Form):

@@ -215,7 +215,7 @@ def _whose(row: Policy | Resource | Entity, data: dict[str, Any]) -> tuple[str |
     if row.resource is None and row.counted != Counted.TOTAL:
         raise InvalidRequest(gettext("usage is counted for each resource separately: choose policies with a resource"))
     if row.plan is not None or (row.entity is not None and is_pattern(row.entity.identifier)):
-        raise InvalidRequest(gettext("each entity has usage of its own: choose entities"))
+        raise InvalidRequest(gettext("each entity has its own usage: choose entities"))
     return _name(row.resource) or None, None if row.entity is None else row.entity.identifier, ""
 
 
@@ -267,7 +267,7 @@ RESOURCE_ACTIONS: Final = _state_actions(RequiredReasonForm, TopUpForm)
 
 
 def erase_entity(page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
-    """Lead to the page that erases one entity, because an erasure needs transactions of its own."""
+    """Lead to the page that erases one entity, because an erasure needs its own transactions."""
     rows = list(chosen[:2])
     if len(rows) != 1:
         page.message_user(request, gettext("Select one row for this action."), messages.ERROR)

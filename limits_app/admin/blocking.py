@@ -82,7 +82,7 @@ class BlockingAdmin(UsageListAdmin):
         return confirmation(self, request, form, title=gettext("Erase an identifier"), back=self.list_or_index(request))
 
     def _erased(self, request: HttpRequest, form: EraseForm) -> bool:
-        """Erase the identifier, in transactions of its own; errors are shown in the form."""
+        """Erase the identifier, in its own transactions; errors are shown in the form."""
         data = form.cleaned_data
         try:
             erased = services.erase(

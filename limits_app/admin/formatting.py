@@ -59,7 +59,7 @@ class Bar:
 
 
 def bar(label: str, used: float, capacity: float, remaining: float | None = None, *, in_slices: float = 0) -> Bar:
-    """Draw how much of a capacity is used; more than all of it is as wide as all of it."""
+    """Return a bar for the used part of a capacity; the bar is capped at 100 %."""
     left = max(capacity - used, 0) if remaining is None else remaining
     if label == CallLimit.key:  # of calls there are whole ones
         used, left = ceil(round(used, 3)), floor(round(left, 3))

@@ -229,12 +229,12 @@ class PolicyForm(BlockForm):
         self._before = {name: getattr(self.instance, name) for name in ("enforcement", "rollout_percent")}
 
     def clean(self) -> dict[str, Any] | None:
-        """Refuse the change without the confirmation."""
+        """Reject the change without the confirmation."""
         cleaned = super().clean()
         values = {**self._before, **self.cleaned_data}
         if self.instance.pk and not values.get("confirm_weaker") and (why := weakened(self._before, values)):
-            told = gettext("Tick the box if that is meant; to try other limits, add a candidate.")
-            self.add_error("confirm_weaker", f"{why} {left_without(self.instance)} {told}")
+            advice = gettext("To confirm, tick the box. To test other limits without changing these, add a candidate.")
+            self.add_error("confirm_weaker", f"{why} {left_without(self.instance)} {advice}")
         return cleaned
 
 

@@ -37,7 +37,7 @@ class BlockForm(ConfirmBlock, forms.ModelForm):  # type: ignore[type-arg]  # gen
 def block_problem(request: HttpRequest, changes: Iterable[blocks.BlockedChange]) -> str:
     """Say why changes of rows need a confirmation; empty where they need none."""
     warning = blocks.warning(changes, author_of(request))
-    lifting = gettext("Tick the box if that is meant; `manage.py limits unblock` lifts it.")
+    lifting = gettext("To confirm, tick the box. `manage.py limits unblock` removes the block.")
     return f"{warning} {lifting}" if warning else ""
 
 

@@ -229,10 +229,7 @@ def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
     """
     urls = SiteUrls()
     if rule.enabled and not urls.have(rule.path, rule.view_name):
-        warning = gettext(
-            "The URLs of the site have no view of this name, or at this path: “%(where)s”. "
-            "Names and paths count as they are written."
-        )
+        warning = gettext("No URL pattern matches “%(where)s”. Names and paths are case-sensitive.")
         messages.warning(request, warning % {"where": rule.path or rule.view_name})
     others = urls.other_methods(rule.path, rule.view_name, rule.method_set) if rule.enabled else []
     if others is None:

@@ -91,7 +91,7 @@ class CandidateView(ApiView):
         if action is None:
             raise ValidationError({"action": [_("Must be set, promote, revert or discard.")]})
         if (action is services.set_candidate) != ("limits" in change):
-            raise ValidationError({"limits": [_("Required to set a candidate, and only then.")]})
+            raise ValidationError({"limits": [_("Required for action “set”; not allowed for other actions.")]})
         is_set = action is services.set_candidate
         with changing(request):
             if is_set:

@@ -35,7 +35,7 @@ class WrongQuery(exceptions.ValidationError):
 
 
 class Problem(exceptions.APIException):
-    """An error with a status of its own; `wait` is after how many seconds the client may try again."""
+    """An error with its own status; `wait` is after how many seconds the client may try again."""
 
     def __init__(self, status: HTTPStatus, detail: str, wait: int | None = None) -> None:
         super().__init__(detail)

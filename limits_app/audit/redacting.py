@@ -26,7 +26,7 @@ _PERSONAL: Final[Mapping[str, Any]] = {"name": "", "metadata": {}}
 
 
 class Identifier:
-    """An identifier that is replaced by a pseudonym: in fields of its own, and within texts.
+    """An identifier that is replaced by a pseudonym: in its own fields, and within texts.
 
     One that could be the name of a resource, such as `acme`, is replaced in texts about the entity only.
     A longer identifier that contains it, such as `user:10` or `user:1:phone`, is another one.

@@ -153,7 +153,7 @@ def limit_body(limit: Limit) -> str:
 
 
 def without_zone(text: str) -> tuple[str, str]:
-    """Return the text of a limit with the default time zone in place of its own, and the name of its own, or ""."""
+    """Return the text of a limit with the default time zone, and the name of the time zone that it had, or ""."""
     head, at, rest = text.partition("@")
     zone, colon, options = rest.partition(":")
     return (f"{head}@{DEFAULT_ZONE}{colon}{options}" if at else text), zone.strip()
@@ -196,7 +196,7 @@ def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
         if zone:
             raise InvalidLimit("a time zone goes with a period: write 5M/month@Europe/Berlin")
         if key in _CALL_KEYS and "permits" not in options:
-            raise InvalidLimit(f"say per how much time: {key}=30/10s; or {key}=10:permits, for permits")
+            raise InvalidLimit(f"missing time window: write {key}=30/10s, or {key}=10:permits for a concurrency limit")
         return "permits"
     if zone or window in _ONLY_PERIODS:
         return "quota"
@@ -217,7 +217,7 @@ def _options(said: list[str]) -> dict[str, str]:
         if (name in _WITH_VALUE) is not bool(value) or bool(equals) is not bool(value):
             raise InvalidLimit(f"write {name}=... with a value" if name in _WITH_VALUE else f"{name} takes no value")
         if name in options:
-            raise InvalidLimit(f"{name} is said twice")
+            raise InvalidLimit(f"option {name!r} is given more than once")
         options[name] = value
     return options
 

@@ -309,7 +309,7 @@ class _ReleasingStream:
         return aiter(self._content)
 
     def close(self) -> None:
-        """Release what is held; Django calls this when it closes the response."""
+        """Release permits; Django calls this when it closes the response."""
         self._limits.end()
 
 

@@ -46,7 +46,7 @@ _OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_f
 
 
 class CountedBy(models.TextChoices):
-    """Who is counted by a rule: what has a counter of its own."""
+    """Who is counted by a rule: what has its own counter."""
 
     ENTITY = "entity", _("the client: user, API key or IP address")
     USER = "user", _("the user")
@@ -106,7 +106,7 @@ class Endpoint(Configuration):
         choices=CountedBy.choices,
         default=CountedBy.ENTITY,
         help_text=_(
-            "Each of these has a counter of its own. Where a request has no user, API key, header or session, its "
+            "Each of these has its own counter. Where a request has no user, API key, header or session, its "
             "IP address is counted. Anyone can change a header or begin a new session: count by them only what a "
             "proxy sets or a log-in protects."
         ),
@@ -214,7 +214,9 @@ class Endpoint(Configuration):
         if bool(self.path) is bool(self.view_name):
             raise ValidationError({"path": _PATH_OR_VIEW_NAME})
         if (self.counted_by == CountedBy.HEADER) is not bool(self.header):
-            raise ValidationError({"header": _("Enter a header for “counted by: a request header”, and only then.")})
+            raise ValidationError(
+                {"header": _("Enter a header when counting by request header; leave it empty otherwise.")}
+            )
 
     @classmethod
     def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:

@@ -27,7 +27,7 @@ _GROUP: Final = "auth.Group"  # by name, so that a site without that app gets a 
 
 
 class Plan(Configuration):
-    """A plan has policies as an entity has; each entity on it has buckets of its own."""
+    """A plan has policies as an entity has; each entity on it has its own buckets."""
 
     always_validated = ("name",)
 
@@ -152,7 +152,7 @@ def group_names() -> dict[Any, str]:
 def watch_groups() -> None:
     """Announce a change when users join or leave groups that matter, or such a group changes; see `_groups_matter`.
 
-    Django sends no signal for rows of its own table of memberships that are written directly, nor for those that it
+    Django sends no signal for rows of its table of memberships that are written directly, nor for those that it
     deletes with a user; for those of a model of the site it does.
     """
     pre_delete.connect(_group_deleted, sender=_GROUP, dispatch_uid="limits_app.groups")

@@ -118,10 +118,10 @@ def weakened(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     if before["enforcement"] != Enforcement.ENFORCE or not share:
         return ""
     if after["enforcement"] != Enforcement.ENFORCE:
-        return gettext("This policy is enforced now, and would be so no longer.")
+        return gettext("Saving stops enforcing this policy.")
     if after["rollout_percent"] >= share:
         return ""
-    words = gettext("This policy is enforced for %(before)s %% of the entities now, and would be so for %(after)s %%.")
+    words = gettext("Saving reduces the rollout from %(before)s %% to %(after)s %% of entities.")
     return words % {"before": share, "after": after["rollout_percent"]}
 
 

@@ -246,7 +246,7 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                 },
                 left_out={
                     ExchangeFormat.FILE: "an incident of one site",
-                    ExchangeFormat.REST: "it has a path of its own",
+                    ExchangeFormat.REST: "it has its own path",
                     ExchangeFormat.TABLE: "there is one row",
                 },
             ),
@@ -262,9 +262,9 @@ CONFIGURATION: Final[tuple[type[Configuration], ...]] = tuple(
 
 NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
     {
-        Alert: "what was sent",
-        audit_log.AuditEvent: "what was changed",
-        audit_log.AuditHead: "what was changed",
+        Alert: "sent messages",
+        audit_log.AuditEvent: "recorded changes",
+        audit_log.AuditHead: "recorded changes",
         audit_log.Manifest: "what limits files have made",
         resource.CodeLimits: "what code has passed",
         CoolDown: "what upstreams have asked for",
@@ -273,15 +273,15 @@ NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
         state.ScopeState: "the state of a store",
         state.StoreVersion: "the state of a store",
         state.WaitingBatch: "the state of a store",
-        usage.CollectedBatch: "what was used",
-        usage.Denial: "what was rejected",
+        usage.CollectedBatch: "recorded usage",
+        usage.Denial: "recorded rejections",
         usage.Exemption: "a page of the admin",
         usage.Explain: "a page of the admin",
         usage.Live: "a page of the admin",
         usage.Overview: "a page of the admin",
-        usage.EvaluatedEntity: "what was evaluated",
-        usage.EvaluationCount: "what was evaluated",
-        usage.UsageSnapshot: "what was used",
+        usage.EvaluatedEntity: "recorded evaluations",
+        usage.EvaluationCount: "recorded evaluations",
+        usage.UsageSnapshot: "recorded usage",
     }
 )
 """The other models, and what each of them has instead of what administrators set."""

@@ -1,4 +1,4 @@
-"""Users as entities: each model of users has identifiers of its own."""
+"""Users as entities: each model of users has its own identifiers."""
 
 from __future__ import annotations
 

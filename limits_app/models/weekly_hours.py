@@ -65,7 +65,7 @@ class WeeklyHours:
         )
 
     def next_change(self, moment: datetime) -> datetime | None:
-        """The next start or end of hours; None if there is none."""
+        """The next start or end of hours; None without one."""
         holds = self.holds(moment)
         changes = [other for other in self._candidates(moment) if other > moment and self.holds(other) != holds]
         return min(changes, default=None)

@@ -43,7 +43,7 @@ class _Used:
 class Balancers:
     """The balancers of at most `most` pools; all resources of a pool share one.
 
-    Cool-downs stay in this process where `shares_cool_downs` is False, as in tests with stores of their own.
+    Cool-downs stay in this process where `shares_cool_downs` is False, as in tests with their own stores.
     `clock` returns seconds, and decides when cool-downs are read again.
     """
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from limits_app import audit, conf
 from limits_app.acquiring.credit import credit, credited_parts
-from limits_app.engine.amounts import Amount
+from limits_app.engine.amounts import Amount, shown
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import EntityName, check_idempotency_key, scope_of, total_scope
 from limits_app.engine.limits import CallLimit, MeteredLimit
@@ -227,5 +227,5 @@ def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
         raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")
     parts = credited_parts(scoped, key, amount)
     if not parts:
-        raise InvalidRequest(f"{key} cannot be topped up by nothing: say how much")
+        raise InvalidRequest(f"amount of {key} must be greater than 0; got {shown(amount)}")
     return parts

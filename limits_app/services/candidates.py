@@ -96,7 +96,7 @@ def reports(rows: Iterable[Candidate]) -> list[CandidateReport]:
 
 
 def policy_of_id(policy_id: int) -> Policy:
-    """The policy with this id; raises InvalidLimit if there is none."""
+    """The policy with this id; raises InvalidLimit if it does not exist."""
     policy = Policy.objects.using(write_alias()).filter(pk=policy_id).first()
     if policy is None:
         raise definitions.InvalidDefinition(

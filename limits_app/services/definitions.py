@@ -35,8 +35,8 @@ MOST_PARTS: Final = 100
 MOST_ROWS: Final = 500
 """How many rows a statement writes."""
 _NO_LIMITS: Final = "Add at least one limit, or choose the effect “unlimited” or “blocked”."
-_KEY_TWICE: Final = "Another limit has the key “{key}”: keep one of them, or give one another key."
-_NAME_TWICE: Final = "Another member has the name “{key}”: keep one of them."
+_KEY_TWICE: Final = "Another limit has the key “{key}”: keys must differ."
+_NAME_TWICE: Final = "Another member has the name “{key}”: names must differ."
 
 
 class InvalidDefinition(InvalidLimit):

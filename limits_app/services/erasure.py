@@ -95,7 +95,7 @@ def erase(
     except ValidationError as error:
         raise InvalidRequest("; ".join(error.messages)) from error
     if changes.in_transaction(write_alias()):
-        raise InvalidRequest("an erasure needs transactions of its own: call it outside of a transaction")
+        raise InvalidRequest("an erasure needs its own transactions: call it outside of a transaction")
     mark = audit.Identifier(name, f"{_PREFIX}{secrets.token_hex(16)}")
     if not dry_run:
         _collect()

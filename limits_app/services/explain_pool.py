@@ -28,7 +28,7 @@ class MemberStanding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMember:
-    """One member, and the state of its own limits for the request.
+    """One member, and the state of its limits for the request.
 
     `load` is the largest share in use of any limit of the request.
     `retry_after` is after how many seconds it would admit the request at the earliest; None where that is unknown.

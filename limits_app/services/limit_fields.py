@@ -31,7 +31,7 @@ class LimitKind(models.TextChoices):
     RATE = "rate", _("units")
     CALL = "call", _("requests")
     QUOTA = "quota", _("quota")
-    RESOURCE = "resource", _("concurrent use")
+    RESOURCE = "resource", _("concurrency limit")
 
 
 ALGORITHMS: Final = [(algorithm.value, _(algorithm.label)) for algorithm in RateLimitAlgorithm]
@@ -55,13 +55,16 @@ class LimitFields(models.Model):
         choices=LimitKind.choices,
         default=LimitKind.RATE,
         help_text=_(
-            "Units, such as tokens, or requests: how many in any time of a fixed length. Quota: units per calendar "
-            "period. Concurrent use: how many at the same time."
+            "Rate: units, such as tokens, or requests per time window. Quota: units per calendar period. Concurrency "
+            "limit: units in use at the same time."
         ),
     )
     capacity = _number(
         _("capacity"),
-        _("How many are allowed in the time, or at the same time. To reject every request, use a “blocked” policy."),
+        _(
+            "Largest amount per time window or period, or in use at the same time. To reject every request, use a "
+            "“blocked” policy."
+        ),
         required=True,
     )
     window_seconds = _number(
@@ -76,11 +79,14 @@ class LimitFields(models.Model):
     )
     burst = _number(
         _("burst size"),
-        _("How many can be used in one moment. Leave empty for the capacity. Only for buckets and GCRA."),
+        _("Largest amount that can be used at once. Leave empty for the capacity. Only for buckets and GCRA."),
     )
     max_hold_seconds = _number(
         _("freed after (seconds)"),
-        _("When a use that did not end is no longer counted. Leave empty for never. Only for concurrent use."),
+        _(
+            "Release a permit automatically after this many seconds. Leave empty to never release it automatically. "
+            "Only for concurrency limits."
+        ),
     )
     period = models.CharField(
         _("calendar period"),
@@ -102,7 +108,7 @@ class LimitFields(models.Model):
     soft = models.BooleanField(
         _("report only"),
         default=False,
-        help_text=_("Report usage above the limit without rejecting requests. Not for concurrent use."),
+        help_text=_("Report usage above the limit without rejecting requests. Not for concurrency limits."),
     )
 
     class Meta:
@@ -236,7 +242,7 @@ def _wrong_fields(fields: dict[str, Any]) -> dict[str, Any]:
         if name in filled
     }
     if "soft" in wrong:
-        wrong["soft"] = gettext("Concurrent use cannot be reported only: untick it.")
+        wrong["soft"] = gettext("“Report only” is not available for concurrency limits.")
     if kind in (LimitKind.RATE, LimitKind.CALL) and "window_seconds" not in present:
         wrong["window_seconds"] = gettext("Enter the length of the window in seconds: 60 is a minute, 3600 an hour.")
     if kind is LimitKind.QUOTA:

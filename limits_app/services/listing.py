@@ -37,7 +37,7 @@ class NamedScope(NamedTuple):
 
 
 def get_system_limits(*, counted: str = "each") -> tuple[Limit, ...] | None:
-    """The limits of the policy of the system that always applies; None where there is none.
+    """The limits of the policy of the system that always applies; None without one.
 
     With `counted="total"`, those of the policy over all resources. A policy that is blocked or unlimited has no limits.
     """

@@ -50,7 +50,7 @@ class Rejection:
     `name` is the display name of the entity, if it has one. `limit` is the limit as it was then, or the one that code
     sets; None if it is unknown, for example because code sets several with this key. `policy_id` is its
     policy, `event_id` the primary key of the audit event that wrote that version of the policy, and `event_number` its
-    number; they are None if there is none.
+    number; they are None without one.
     """
 
     count: DenialCount

@@ -124,7 +124,9 @@ def save(
         with acting():
             existing = conflict(limit)
             if existing is not None and existing != instance:
-                raise ValidationError(gettext("There are limits for this already: change those."))
+                raise ValidationError(
+                    gettext("Limits for this URL or resource and this client type already exist. Edit them instead.")
+                )
             model = Endpoint if limit.what == What.URL else Policy
             if instance is not None and type(instance) is not model:
                 instance.delete()

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit
-from limits_app.engine.amounts import MAX_AMOUNT, Amount
+from limits_app.engine.amounts import MAX_AMOUNT, Amount, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.keys import Account, check_entity, check_resource
 from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit
@@ -153,7 +153,7 @@ def _times_as_much(factor: object) -> Decimal:
         exact = Decimal(str(factor))
         if exact.is_finite() and 1 < exact <= MAX_AMOUNT:
             return exact
-    raise InvalidRequest(f"a boost by {factor} gives nothing: say how many times as much, such as 2")
+    raise InvalidRequest(f"boost factor must be a finite number greater than 1, such as 2; got {shown(factor)}")
 
 
 def _now(entity: str, resource: str | None, plan: str | None) -> Choice:

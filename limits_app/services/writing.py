@@ -108,7 +108,7 @@ def set_plan_limits(
 ) -> Policy:
     """Set the limits of a plan on a resource (None: on all), each made where it does not exist.
 
-    Each entity on the plan has buckets of its own. See `set_system_limits`.
+    Each entity on the plan has its own buckets. See `set_system_limits`.
     """
     name = None if resource is None else check_resource(resource)
     return set_policy(NamedScope(name, plan=plan), limits, options)

@@ -106,7 +106,7 @@ class ResilientStore:
         on_fork(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return cast("tuple[object, ...]", self.open().inner.__reduce__())  # another process has breakers of its own
+        return cast("tuple[object, ...]", self.open().inner.__reduce__())  # another process has its own breakers
 
     def after_fork(self) -> None:
         """Start with a free lock in a child."""

@@ -356,7 +356,7 @@ ONE = LimitSet([DB])
     ("make", "message"),
     [
         (lambda: LimitPool([]), "a pool needs at least one limit set"),
-        (lambda: LimitPool([ONE, LimitSet([DB]), ONE]), "a limit set is there twice"),
+        (lambda: LimitPool([ONE, LimitSet([DB]), ONE]), "the same limit set was passed twice"),
         *[
             (lambda sets=sets: LimitPool(sets), r"limit_sets must be several, as in LimitPool\(\[limit_set\]\), not ")
             for sets in (ONE, None, 5)

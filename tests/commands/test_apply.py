@@ -54,8 +54,8 @@ WRONG: Final = [
     ("version: 2", "line 1: version: The version of this format is 1."),
     (f"name: {'a' * 65}", "line 1: name: Write at most 64 characters."),
     ("name: ''", "line 1: name: Write at least 1 character."),
-    ("resources:\n  a: {}\n  a: {}", "line 3: 'a' is there twice: keep one of them"),
-    ("resources: {a: &x {}, b: *x}", "line 1: write it out: there are no anchors and aliases here"),
+    ("resources:\n  a: {}\n  a: {}", "line 3: duplicate key 'a'"),
+    ("resources: {a: &x {}, b: *x}", "line 1: YAML anchors and aliases are not supported"),
     ("version: 1\n---\nversion: 1", "line 2: one file has one document"),
     ("[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "line 1: nest at most 32 levels deep"),
     ("? [a]\n: b", "line 1: a key is a text: write it in one line"),
@@ -278,7 +278,7 @@ def test_a_plan_that_somebody_has_seen_is_the_one_that_is_carried_out() -> None:
     content = limits_file.read_content("policies: [{limits: [calls=1/s]}]")
     seen = limits_file.plan(content)
     limits.set_system_limits([CallLimit.per_second(2)])
-    with pytest.raises(InvalidFile, match="changed in between"):
+    with pytest.raises(InvalidFile, match="the configuration changed after the plan was shown"):
         limits_file.apply(content, expected=seen)
     assert limits_file.apply(content, expected=limits_file.plan(content)).counts()["change"] == 1
 
@@ -351,7 +351,7 @@ def test_a_plan_says_which_policies_would_be_enforced_no_longer() -> None:
     limits_file.apply(limits_file.read_content("policies: [{limits: [calls=5/s]}]"))
     weaker = "policies: [{rollout_percent: 10, limits: [calls=5/s]}]"
     [warning] = limits_file.plan(limits_file.read_content(weaker)).warnings
-    words = "This policy is enforced for 100 % of the entities now, and would be so for 10 %"
+    words = "Saving reduces the rollout from 100 % to 10 % of entities"
     assert warning == f"policy system: {words}"
 
 

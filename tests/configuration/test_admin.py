@@ -271,7 +271,7 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("endpoint", {"view_name": "orders"}, "path", "Enter either a path or a view name."),
     ("endpoint", {"order": "9" * 40}, "order", "less than or equal to"),
     ("endpoint", {"counted_by": "header"}, "header", "Enter a header for"),
-    ("endpoint", {"header": "X-Tenant"}, "header", "and only then"),
+    ("endpoint", {"header": "X-Tenant"}, "header", "leave it empty otherwise"),
     ("endpoint", {"counted_by": "header", "header": "X Tenant"}, "header", "is not the name of a header"),
     ("endpoint", {"path": "/a*/"}, "path", "must be a whole segment"),
     ("endpoint", {"exempt_networks": "10.0.0.0/8\n10.0.0.0/99"}, "exempt_networks", "'10.0.0.0/99' is not an IP"),

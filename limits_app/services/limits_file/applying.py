@@ -70,7 +70,7 @@ def apply(
     with audit.acting(actor=actor, source=source, reason=reason, using=using) as unit:
         planned = plan_of(content, using=using, file=file)
         if expected is not None and planned.steps != expected.steps:
-            raise InvalidFile(file, [FileProblem("the site was changed in between: look at the plan again")])
+            raise InvalidFile(file, [FileProblem("the configuration changed after the plan was shown; run plan again")])
         try:
             _Writer(content, planned, unit, using=using, progress=progress).write()
         except IntegrityError as error:

@@ -102,7 +102,7 @@ class Section:
 
     @property
     def has_limits(self) -> bool:
-        """Whether its objects have limits of their own."""
+        """Whether its objects have their own limits."""
         return self.registered.parts == LIMITS
 
     @property

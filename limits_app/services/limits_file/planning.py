@@ -69,9 +69,9 @@ class FilePlan:
     steps: tuple[Step, ...]
     warnings: tuple[str, ...] = ()
     adopted: Mapping[str, list[Any]] = field(default_factory=dict, hash=False)
-    """Primary keys of the objects that are there already and are the file's from now on, by what they are called."""
+    """Primary keys of existing objects that the file owns from now on, by kind."""
     keys: Mapping[Name, Any] = field(default_factory=dict, hash=False)
-    """Primary keys of the objects that are there already, at least of all that the file has or names."""
+    """Primary keys of existing objects, at least of all that the file defines or references."""
 
     @property
     def drift(self) -> bool:
@@ -142,7 +142,7 @@ def managed(name: str, using: str) -> tuple[dict[str, set[Any]], dict[tuple[str,
 
 
 def _with_implied(content: Content, strange: Set[Name]) -> dict[Name, FileEntry | None]:
-    """The file's objects, and those they name, about which it says nothing; None for those strange to it."""
+    """Objects in the file, plus objects it references without defining; None for objects owned by another file."""
     wanted: dict[Name, FileEntry | None] = {}
     for section in SECTIONS.values():  # what is referred to comes first
         wanted |= {entry.name: entry for entry in content.of(section.name)}

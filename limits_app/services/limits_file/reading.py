@@ -124,7 +124,7 @@ class _Builder:
             depth -= isinstance(event, self._yaml.CollectionEndEvent)
             documents += isinstance(event, self._yaml.DocumentStartEvent)
             if isinstance(event, self._yaml.AliasEvent):
-                raise _NotAllowed("write it out: there are no anchors and aliases here", event)
+                raise _NotAllowed("YAML anchors and aliases are not supported", event)
             if documents > 1:
                 raise _NotAllowed("one file has one document: remove the line of dashes", event)
             if depth > _MAX_DEPTH:
@@ -145,7 +145,7 @@ class _Builder:
             if not isinstance(key, self._yaml.ScalarNode):
                 raise _NotAllowed("a key is a text: write it in one line", key)
             if key.value in mapping:
-                raise _NotAllowed(f"{key.value!r} is there twice: keep one of them", key)
+                raise _NotAllowed(f"duplicate key {key.value!r}", key)
             self.lines[*path, key.value] = _line(key)
             mapping[key.value] = self.value(item, (*path, key.value))
         return mapping

@@ -86,7 +86,7 @@ class ClusterConnections:
                     raise
             self._update_nodes(self.reply_seconds)
             sleep(_SECONDS_BETWEEN_MOVES)
-        raise StoreUnavailable("the keys of the cluster move faster than they can be followed")
+        raise StoreUnavailable(f"gave up after {_MOST_MOVES} attempts: the slots of the cluster keep moving")
 
     def listening_pool(self) -> ConnectionPool:
         """See Connections; every server announces what any of them does."""

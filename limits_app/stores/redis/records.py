@@ -232,7 +232,7 @@ class Records:
                 return
             if self._run(self._swap(changed, now, counters)) == b"A":
                 return
-        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+        raise StoreUnavailable(f"gave up after {_MOST_ATTEMPTS} attempts: the limits of this scope keep changing")
 
     def load(
         self, shorts: Sequence[bytes], schemas: Sequence[Schema], current: Claim | None
@@ -306,7 +306,7 @@ def permits_and_debt(claim: Claim, changes: Amounts) -> Amounts:
 
 
 def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> bytes:
-    """Return the member of a claim in the leases of a limit; it stays the same when the longest hold begins anew."""
+    """Return the member of a claim in the leases of a limit; it stays the same when the longest hold starts again."""
     ends = min(claim.decided_at + limit.rule.hold_us, NEVER_US)
     return holder + pack("<dd", claim.amounts[limit.place], ends)
 

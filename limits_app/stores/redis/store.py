@@ -315,7 +315,7 @@ class RedisStore(AskedInThread):
             else:
                 for claim in claims:
                     self._records.migrate(claim)
-        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+        raise StoreUnavailable(f"gave up after {_MOST_ATTEMPTS} attempts: the limits of this scope keep changing")
 
     def _read(
         self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes, forgotten: int = -1

@@ -1,4 +1,4 @@
-"""Namespaces: each has a version, a log, states and counts of its own, also where all names are the same."""
+"""Namespaces: each has its own version, log, states and counts, also where all names are the same."""
 
 from __future__ import annotations
 
