@@ -618,7 +618,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'overview',
-                'verbose_name_plural': ' Overview',
+                'verbose_name_plural': 'overview',
                 'proxy': True,
                 'default_permissions': (),
                 'indexes': [],

@@ -183,7 +183,7 @@ class Overview(UsageSnapshot):
 
     class Meta(_Page):
         verbose_name = _("overview")
-        verbose_name_plural = _(" Overview")  # with a space, because menus are sorted by name and it comes first
+        verbose_name_plural = _("overview")
 
 
 class Live(UsageSnapshot):

@@ -115,11 +115,6 @@ def erase(
     return erased
 
 
-def erasable(entity: EntityName) -> Erased:
-    """What `erase` would replace, without changing anything."""
-    return erase(entity, dry_run=True)
-
-
 def _collect() -> None:
     """Write what stores and this process have counted, so that it is found in the database."""
     if failed := roll_up().failed:

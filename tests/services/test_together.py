@@ -165,7 +165,7 @@ def test_resources_that_several_pools_serve_are_an_error() -> None:
         ([], "at least one Share"),
         (
             [Share("api", "ann"), Share("api", "bob"), Share("api", "ann", {"call_count": 2})],
-            "duplicate Share for ('api', 'ann'); combine the amounts into one",
+            r"duplicate Share for \('api', 'ann'\); combine the amounts into one",
         ),
         (
             [Share("api", "ann"), Share("llm", "ann")],

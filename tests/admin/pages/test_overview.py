@@ -71,8 +71,10 @@ def test_warnings_say_that_limits_are_off_or_a_store_is_down(
     assert "A store is unavailable: current usage is unknown." in page
 
 
-def test_the_pages_are_in_the_menu_and_overview_is_first(admin_client: Client) -> None:
+def test_the_pages_are_in_the_menu_and_the_app_links_to_the_overview_first(admin_client: Client) -> None:
     response = admin_client.get(reverse("admin:app_list", args=["limits_app"]))
-    names = [model["name"].strip() for model in response.context["app_list"][0]["models"]]
-    assert names[0] == "Overview"
-    assert {"Rejections", "Usage", "Live", "Effective limits", "Exemptions"} <= {*names}
+    names = [model["name"] for model in response.context["app_list"][0]["models"]]
+    assert names == sorted(names)
+    assert {"Overview", "Rejections", "Usage", "Live", "Effective limits", "Exemptions"} <= {*names}
+    tools = response.content.decode().partition('<ul class="object-tools">')[2]
+    assert tools.partition('href="')[2].startswith(reverse(f"admin:{PAGE}"))
