@@ -140,8 +140,8 @@ MAX_BOOST_DAYS: Final = Key[int | None](
 NAMESPACE: Final = Key[str | Callable[[], str | None] | None](
     "NAMESPACE", None, "limits_app.E082", parsers.or_none(parsers.function_of("no arguments"))
 )
-"""Takes no arguments and returns the name of the present tenant, or None. Each name has a configuration and counters of
-its own, beside those of each schema of django-tenants and of each database that a router chooses."""
+"""Takes no arguments and returns the name of the present tenant, or None. Each name has its own configuration and
+counters, beside those of each schema of django-tenants and of each database that a router chooses."""
 NAMESPACE_CONTEXT: Final = Key[str | Callable[[str], AbstractContextManager[object]] | None](
     "NAMESPACE_CONTEXT", None, "limits_app.E083", parsers.or_none(parsers.function_of("a name"))
 )

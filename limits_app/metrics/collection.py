@@ -79,7 +79,7 @@ class Collection:
             self._record("store_errors", 1, (alias, verb))
 
     def worker_called(self, worker: str, result: str, seconds: float) -> None:
-        """See `limits_app.workers.pool.CALL_OBSERVERS`."""
+        """See `limits_app.acquiring.observers.CALL_OBSERVERS`."""
         self._record("worker_call_seconds", seconds, (worker, result))
 
     # ---------------------------------------------------------------------------------- collection

@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from pytest_django import Settings
 
 from limits_app import limits, metrics
+from limits_app.acquiring.observers import CALL_OBSERVERS
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.engine.outcome import LimitStatus, Outcome
@@ -37,7 +38,6 @@ from limits_app.stores.resilient import TIMERS
 from limits_app.testing import fresh_limits
 from limits_app.usage.denial_counter import denials
 from limits_app.workers import Worker
-from limits_app.workers.pool import CALL_OBSERVERS
 from tests.usage.tables import missing
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,4 +1,4 @@
-"""The conformance suite: what every store must do, as tests that run on yours.
+"""Optional: the conformance suite, tests of what every store must do. Nothing else imports it.
 
 Subclass `StoreConformance` in a test module, and define how a new, empty store is made; pytest does the rest:
 
