@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
 
 from limits_app.engine.amounts import MILLI, Amount, shown
 from limits_app.engine.clock import DEFAULT_ZONE, zone_of
@@ -24,14 +24,38 @@ from limits_app.engine.limit_checks import (
 from limits_app.engine.periods import DAY, HOUR, MINUTE, SECOND, WEEK, QuotaPeriod
 
 
+class AlgorithmTraits(NamedTuple):
+    """What definitions of an algorithm may have, and what it promises.
+
+    An algorithm that `is_exact` never admits more than the capacity in any time of one window.
+    """
+
+    takes_burst: bool = False
+    takes_decimals: bool = False
+    refunds: bool = False
+    is_exact: bool = False
+
+
+_NO_TRAITS: Final = AlgorithmTraits()
+
+
 class RateLimitAlgorithm(StrEnum):
     """How a rate is measured; the module of each algorithm describes its use and its weakness."""
 
-    TOKEN_BUCKET = "token_bucket"
-    LEAKY_BUCKET = "leaky_bucket"
-    SLIDING_WINDOW = "sliding_window"
-    FIXED_WINDOW = "fixed_window"
-    GCRA = "gcra"
+    _traits: AlgorithmTraits
+
+    def __new__(cls, value: str, traits: AlgorithmTraits = _NO_TRAITS) -> Self:
+        """Make a member with its traits."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member._traits = traits
+        return member
+
+    TOKEN_BUCKET = "token_bucket", AlgorithmTraits(takes_burst=True, takes_decimals=True, refunds=True)
+    LEAKY_BUCKET = "leaky_bucket", AlgorithmTraits(takes_burst=True)
+    SLIDING_WINDOW = "sliding_window", AlgorithmTraits(is_exact=True)
+    FIXED_WINDOW = "fixed_window", _NO_TRAITS
+    GCRA = "gcra", AlgorithmTraits(takes_burst=True, takes_decimals=True, refunds=True)
 
     TokenBucket = TOKEN_BUCKET
     LeakyBucket = LEAKY_BUCKET
@@ -46,17 +70,17 @@ class RateLimitAlgorithm(StrEnum):
     @property
     def takes_burst(self) -> bool:
         """Whether a definition may have a burst."""
-        return self not in (RateLimitAlgorithm.SLIDING_WINDOW, RateLimitAlgorithm.FIXED_WINDOW)
+        return self._traits.takes_burst
 
     @property
     def takes_decimals(self) -> bool:
         """Whether amounts may have up to three decimals."""
-        return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+        return self._traits.takes_decimals
 
     @property
     def refunds(self) -> bool:
         """Whether unused amounts are refunded."""
-        return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+        return self._traits.refunds
 
     def most_per_window(self, capacity: Amount, burst: Amount | None) -> Amount:
         """Return the most that can be admitted in a time of one window; `burst` is by default the capacity.
@@ -64,7 +88,7 @@ class RateLimitAlgorithm(StrEnum):
         After an idle time, a bucket admits its burst and what it refills within the window.
         Fixed windows admit twice the capacity across a boundary.
         """
-        if self is RateLimitAlgorithm.SLIDING_WINDOW:
+        if self._traits.is_exact:
             return capacity
         return round(capacity + (capacity if burst is None else burst), 3)
 

@@ -19,7 +19,9 @@ from limits_app.testing.conformance.model import BucketModel, model_of
 from tests.engine.algorithms.definitions import ALGORITHMS, WITH_BURST, exact, examples, rate_per_us, rates, spread
 from tests.engine.algorithms.driven import NOW, Driven
 
-TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = ALGORITHMS
+TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET
+LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
+GCRA = RateLimitAlgorithm.GCRA
 
 #: What a double, and so a script in Redis, counts exactly.
 EXACT = 2**53
