@@ -30,7 +30,7 @@ from limits_app.services.notify import thresholds
 from limits_app.testing import FakeClock, freeze_limits
 from tests.alerts.conftest import Receiver, rule
 from tests.commands.running import run
-from tests.docs.pages import ROOT
+from tests.docs.pages import DOCS, ROOT, rows
 from tests.servers.mail import mail_server
 
 pytestmark = pytest.mark.django_db
@@ -130,6 +130,12 @@ EVENTS: list[tuple[str, Callable[[], object], str]] = [
     ("store", lambda: signals.store_degraded.send(None, alias="shared", error=OSError("pass")), "unavailable"),
     ("store", lambda: signals.store_restored.send(None, alias="shared"), "is back"),
 ]
+
+
+def test_each_kind_of_event_is_tested_here_and_has_a_line_in_the_guide() -> None:
+    assert {kind for kind, *_ in EVENTS} | {AlertKind.REJECTIONS, AlertKind.THRESHOLD} == {*AlertKind}
+    documented = [event for event, _ in rows(DOCS / "howto" / "alerts.md", "Alerts")]
+    assert documented == [str(kind.label) for kind in AlertKind]
 
 
 @pytest.mark.parametrize(("kind", "happens", "text"), EVENTS)
