@@ -37,7 +37,7 @@ from limits_app.api.permissions import ModelPermission, Permission, changing
 from limits_app.api.queries import MAX_PAGE_SIZE, PageQuery, read
 from limits_app.api.schema import ApiSchema, described, extend_schema
 from limits_app.api.throttle import ApiThrottle
-from limits_app.integrations.drf.throttle import LimitsMixin
+from limits_app.integrations.drf.throttle import ThrottledViewMixin
 
 _REVALIDATE: Final = "private, no-cache"
 
@@ -106,7 +106,7 @@ class _Search(filters.SearchFilter):
     search_param = "search"
 
 
-class ApiView(LimitsMixin, APIView):
+class ApiView(ThrottledViewMixin, APIView):
     """Ignores the site's REST framework settings, except for authentication.
 
     Answers without a version must not be cached.

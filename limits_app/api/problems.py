@@ -21,7 +21,7 @@ from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from limits_app.engine.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable, Unresolved
-from limits_app.integrations.drf.throttle import Refused, throttled_outcome
+from limits_app.integrations.drf.throttle import ThrottleRejection, throttled_outcome
 from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, content_of, seconds_of, violated
 from limits_app.services.definitions import InvalidDefinition
 
@@ -63,7 +63,7 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
         problem["detail"] = str(recognized.detail)
     if isinstance(recognized, exceptions.Throttled):
         problem["type"] = QUOTA_EXCEEDED
-    elif isinstance(recognized, Refused):
+    elif isinstance(recognized, ThrottleRejection):
         problem["type"] = content_of(recognized.error).problem_type
     if names := _violated(recognized, request):
         problem["violated-policies"] = list(names)
@@ -72,7 +72,7 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
 
 def _violated(error: exceptions.APIException, request: Request | None) -> tuple[str, ...]:
     """The limits that rejected a request; empty for other errors."""
-    if isinstance(error, Refused) and isinstance(error.error, LimitExceeded):
+    if isinstance(error, ThrottleRejection) and isinstance(error.error, LimitExceeded):
         return violated(error.error.outcome)
     outcome = throttled_outcome(request) if isinstance(error, exceptions.Throttled) and request is not None else None
     return () if outcome is None else violated(outcome)

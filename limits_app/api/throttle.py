@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 from limits_app.conf import OnUnavailable
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.integrations.drf.throttle import LimitThrottle, Refused
+from limits_app.integrations.drf.throttle import LimitThrottle, ThrottleRejection
 from limits_app.models import PolicyScope
 from limits_app.policies import PolicyStatus, resolve
 from limits_app.stores.memory import MemoryStore
@@ -38,7 +38,7 @@ class ApiThrottle(LimitThrottle):
         """Return whether the request is allowed; see the class for what does not reject it."""
         try:
             return super().allow_request(request, view)
-        except Refused as refused:
+        except ThrottleRejection as refused:
             if isinstance(refused.error, StoreUnavailable):
                 is_refused = _blocks(self.get_entity(request, view))
             else:

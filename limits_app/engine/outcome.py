@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Final, TypedDict
 
-Number = int | float
+OutcomeAmount = int | float
 """An amount in units, with at most three decimals."""
 
 _NEVER, _CAPACITY_AND_WAIT = attrgetter("never"), attrgetter("capacity", "retry_after")
@@ -21,8 +21,8 @@ _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 class LimitUse:
     """The amounts of one limit that were requested and used (None: not reported)."""
 
-    requested: Number
-    used: Number | None
+    requested: OutcomeAmount
+    used: OutcomeAmount | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,18 @@ class LimitStatus:
     resource: str | None
     entity: str | None
     level: str
-    capacity: Number
-    requested: Number
-    remaining: Number
+    capacity: OutcomeAmount
+    requested: OutcomeAmount
+    remaining: OutcomeAmount
     retry_after: float | None
     reset_after: float
     never: bool = False
-    overdrawn: Number = 0
+    overdrawn: OutcomeAmount = 0
     member: str | None = None
     shared: bool = False
     total: bool = False
     type: str = "rate"
-    limit: Number = 0
+    limit: OutcomeAmount = 0
     window_seconds: float | None = None
     place: int = 0
 
@@ -148,11 +148,11 @@ class Stats(TypedDict, total=False):
     type: str
     algorithm: str | None
     window_seconds: float | None
-    capacity: Number
-    available: Number
-    used: Number
+    capacity: OutcomeAmount
+    available: OutcomeAmount
+    used: OutcomeAmount
     utilization: float
-    burst: Number
+    burst: OutcomeAmount
     holders: int
     period: str | None
     time_zone: str | None
@@ -160,4 +160,4 @@ class Stats(TypedDict, total=False):
     entity: str | None
     level: str
     buckets: list[Stats]
-    in_slices: Number
+    in_slices: OutcomeAmount

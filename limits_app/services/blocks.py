@@ -19,9 +19,9 @@ from limits_app.models.patterns import Patterns
 from limits_app.policies import Subject, policies_for
 from limits_app.services.access import Identity
 
-RowState = Mapping[str, Any]
+BlockState = Mapping[str, Any]
 """The fields of a row by name, where other rows are rows or names."""
-BlockedChange = tuple[type[Any], RowState | None, RowState | None]
+BlockedChange = tuple[type[Any], BlockState | None, BlockState | None]
 """A model, and the state of a row before and after; None before it is made and after it is deleted."""
 
 _MOST_NAMED: Final = 10
@@ -73,7 +73,7 @@ def warning(changes: Iterable[BlockedChange], author: Collection[Identity] = ())
     return gettext("This also blocks %(hit)s.") % {"hit": shown} if hit else ""
 
 
-def _block(model: type[Any], state: RowState | None) -> BlockScope | None:
+def _block(model: type[Any], state: BlockState | None) -> BlockScope | None:
     """The block of a row, unless it is not enforced; the one of a resource for everyone is none."""
     if state is None:
         return None

@@ -32,7 +32,7 @@ ALGORITHMS = tuple(RateLimitAlgorithm)
 DRAINING = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.LEAKY_BUCKET, RateLimitAlgorithm.GCRA)
 REFUNDING = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
 
-CountedUsage = Mapping[tuple[str | None, str | None, bool, int, str], int]
+CountsByScope = Mapping[tuple[str | None, str | None, bool, int, str], int]
 """Thousandths by resource, entity, shared, hour and key."""
 
 
@@ -190,7 +190,7 @@ def wait_us(refused: Acquisition) -> int:
     return round(seconds * SECOND)
 
 
-def collected(store: CountingStore, namespace: str = "") -> CountedUsage:
+def collected(store: CountingStore, namespace: str = "") -> CountsByScope:
     """Everything that was counted in a namespace."""
     counts: Counter[tuple[str | None, str | None, bool, int, str]] = Counter()
     while (batch := store.collect_counts(namespace)) is not None:
