@@ -27,10 +27,10 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
     @property
     def db(self) -> str:
         """The database; parts of a row are read where the row was read, because replicas may lag behind."""
-        found: Any = self
-        whole = found._hints.get("instance")
-        known = None if found._db or found._for_write or whole is None else whole._state.db
-        return known or super().db
+        queryset: Any = self
+        whole = queryset._hints.get("instance")
+        alias = None if queryset._db or queryset._for_write or whole is None else whole._state.db
+        return alias or super().db
 
     def update(self, **kwargs: Any) -> int:
         """Update all rows.

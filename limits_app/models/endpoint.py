@@ -304,12 +304,12 @@ def _has_existed(name: str, using: str) -> bool:
     return Resource.objects.using(using).filter(name=name).exists() or events.exists() or usage.exists()
 
 
-def _make_resource(wanted: str, rule: str, using: str) -> Resource:
+def _make_resource(name: str, rule: str, using: str) -> Resource:
     """Return the resource with this name for the limits of a rule, which is made where it does not exist."""
     resources = Resource.objects.using(using)
     description = gettext("Made for the URL rule “%(name)s”, which has its limits.") % {"name": rule}
     defaults = {"made_for_rule": True, "description": description}
-    resource, is_new = resources.get_or_create(name=wanted, defaults=defaults)
+    resource, is_new = resources.get_or_create(name=name, defaults=defaults)
     if not (is_new or resource.made_for_rule):
         resource.made_for_rule = True
         resource.save(using=using)

@@ -110,11 +110,11 @@ class Unit:
 
     def read(self, rows: models.QuerySet[Any]) -> list[Any]:
         """Return objects to be changed, which belong to no others, and store their states as they were read."""
-        found = [*whole(rows.using(self._using))]
+        complete = [*whole(rows.using(self._using))]
         author = _author.get() or _CODE
-        for row in found:
+        for row in complete:
             self._before.setdefault((type(row), row.pk), (taken(row), author))
-        return found
+        return complete
 
     def touch(self, rows: models.QuerySet[Any]) -> None:
         """Store the states of objects, or of the objects that they belong to, before they change."""
@@ -183,8 +183,8 @@ class Unit:
         """Append the events of all objects that changed since the last time, in the order of their first change."""
         if transaction.get_rollback(self._using):
             return
-        for model, there in self._keys().items():
-            model.complete_written({key: _state(self._before[model, key][0]) or {} for key in there}, self._using)
+        for model, model_keys in self._keys().items():
+            model.complete_written({key: _state(self._before[model, key][0]) or {} for key in model_keys}, self._using)
         keys = self._keys()
         after = {model: snapshots(model, model_keys, self._using) for model, model_keys in keys.items()}
         self._check(after)
@@ -233,8 +233,8 @@ def _columns(rows: models.QuerySet[Any], names: Sequence[str]) -> list[set[Any]]
     return [{row[place] for row in owners} for place in range(len(names))]
 
 
-def _state(found: Taken | None) -> Snapshot | None:
-    return None if found is None else found.state
+def _state(taken: Taken | None) -> Snapshot | None:
+    return None if taken is None else taken.state
 
 
 def _event(model: Model, key: Any, before: Taken | None, after: Taken | None, *, author: Author) -> AuditEvent:

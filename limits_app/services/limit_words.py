@@ -110,13 +110,13 @@ def own_limits(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLim
     Raises StoreUnavailable while the store is down.
     """
     names = [*resources] or Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST]
-    found: dict[tuple[str, str], OwnLimit] = {}
+    own: dict[tuple[str, str], OwnLimit] = {}
     for status in status_of_each([(name, entity) for name in names]):
         for key, stats in sorted(status.limits.items()):
             of_total = key.startswith(TOTAL_PREFIX)
             place = (gettext("all resources") if of_total else status.resource, key.removeprefix(TOTAL_PREFIX))
-            found.setdefault(place, _own(*place, stats))
-    return list(found.values())
+            own.setdefault(place, _own(*place, stats))
+    return list(own.values())
 
 
 def own_limits_or_none(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit] | None:

@@ -242,7 +242,7 @@ def _labels(counts: Iterable[DenialCount], plans: Collection[Plan]) -> set[str]:
 def _code_limits(counts: Iterable[DenialCount]) -> dict[tuple[str, str], set[Definition]]:
     """The limits that code sets, by resource and key."""
     limits: dict[tuple[str, str], set[Definition]] = {}
-    for row in CodeLimits.objects.filter(resource__in={one.resource for one in counts}):
+    for row in CodeLimits.objects.filter(resource__in={count.resource for count in counts}):
         for limit in row.definitions:
             limits.setdefault((row.resource, limit.key), set()).add(limit)
     return limits

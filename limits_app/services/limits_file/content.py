@@ -256,8 +256,8 @@ def stored_keys(section: Section, using: str) -> dict[FileKey, Any]:
 
 def stored_entries(section: Section, using: str, where: models.Q | None = None) -> Iterator[FileEntry]:
     """Give the objects of a section without their parts: policies without limits, and pools without members."""
-    found = _all(section, using) if where is None else _all(section, using).filter(where)
-    rows, defaults = _rows(section, (*section.identity, *section.fields), found), section.defaults()
+    queryset = _all(section, using) if where is None else _all(section, using).filter(where)
+    rows, defaults = _rows(section, (*section.identity, *section.fields), queryset), section.defaults()
     for pk, key, state in _counted(section, rows):
         yield FileEntry(section, key, defaults | state, pk=pk)
 
@@ -331,9 +331,9 @@ def _rows(section: Section, names: tuple[str, ...], rows: Any) -> _Rows:
     fields = [section.field(name) for name in names]
     width = len(section.identity)
     elsewhere = [place for place, field in enumerate(fields) if _is_elsewhere(field)]
-    found = rows.values_list("pk", *map(_column, fields))
-    groups = group_names() if elsewhere and found else {}
-    for pk, *values in found:
+    records = rows.values_list("pk", *map(_column, fields))
+    groups = group_names() if elsewhere and records else {}
+    for pk, *values in records:
         for place in elsewhere:
             values[place] = groups.get(values[place])
         if any(values[place] is None for place in elsewhere):

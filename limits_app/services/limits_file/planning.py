@@ -90,42 +90,42 @@ class FilePlan:
 
 def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> FilePlan:
     """Compare a file with the database; InvalidFile where the two cannot go together."""
-    there = StoredObjects(using)
-    there.read_named(content.entries)
-    there.read_named([name for entry in content.entries.values() for name in references(entry)])
+    objects = StoredObjects(using)
+    objects.read_named(content.entries)
+    objects.read_named([name for entry in content.entries.values() for name in references(entry)])
     mine, others = managed(content.name, using)
-    there.read_keys(mine)
-    stored = there.entries
-    own = {name for name, one in stored.items() if one.pk in mine.get(SECTIONS[name[0]].kind, ())}
-    wanted = _with_implied(content, stored.keys() - own)
-    warnings = [*_kept(wanted, stored)]
-    deleted = {entry.name: entry for entry in there.in_order() if entry.name in own and entry.name not in wanted}
-    there.read_compared(wanted, deleted.values())
-    after = _after(stored, wanted, deleted)
-    problems = [*_owned(wanted, stored, others), *_dangling(after, deleted), *lines(after), *overlapping(after)]
+    objects.read_keys(mine)
+    stored = objects.entries
+    own = {name for name, entry in stored.items() if entry.pk in mine.get(SECTIONS[name[0]].kind, ())}
+    proposed = _with_implied(content, stored.keys() - own)
+    warnings = [*_kept(proposed, stored)]
+    deleted = {entry.name: entry for entry in objects.in_order() if entry.name in own and entry.name not in proposed}
+    objects.read_compared(proposed, deleted.values())
+    after = _after(stored, proposed, deleted)
+    problems = [*_owned(proposed, stored, others), *_dangling(after, deleted), *lines(after), *overlapping(after)]
     problems += [*_without_group(content, using), *_taken(after, using)]
     if problems:
         raise InvalidFile(file, problems)
     adopted: dict[str, list[Any]] = {}
-    for name in [name for name, entry in wanted.items() if entry is not None and name in stored]:
+    for name in [name for name, entry in proposed.items() if entry is not None and name in stored]:
         adopted.setdefault(SECTIONS[name[0]].kind, []).append(stored[name].pk)
-    steps = [*_steps(wanted, stored), *[Step(PlannedChange.DELETE, one, None) for one in deleted.values()]]
+    steps = [*_steps(proposed, stored), *[Step(PlannedChange.DELETE, entry, None) for entry in deleted.values()]]
     changed = [step for step in steps if step.change is not PlannedChange.UNCHANGED]
     warnings += _of_changes(changed, using)
     if policies := [step.entry for step in changed if step.wanted and step.entry.section.name == "policies"]:
-        there.read_replaced(policies)
-        warnings += dropped_limits(_after(stored, wanted, deleted).values(), policies, using)
+        objects.read_replaced(policies)
+        warnings += dropped_limits(_after(stored, proposed, deleted).values(), policies, using)
     return FilePlan(
-        content.name, tuple(steps), tuple(warnings), adopted, {name: one.pk for name, one in stored.items()}
+        content.name, tuple(steps), tuple(warnings), adopted, {name: entry.pk for name, entry in stored.items()}
     )
 
 
 def _after(
-    stored: Mapping[Name, FileEntry], wanted: Mapping[Name, FileEntry | None], deleted: Mapping[Name, FileEntry]
+    stored: Mapping[Name, FileEntry], proposed: Mapping[Name, FileEntry | None], deleted: Mapping[Name, FileEntry]
 ) -> dict[Name, FileEntry]:
     """The objects that are there once the file is applied, as far as they were read."""
     kept = {name: entry for name, entry in stored.items() if name not in deleted}
-    return kept | {name: entry for name, entry in wanted.items() if entry is not None}
+    return kept | {name: entry for name, entry in proposed.items() if entry is not None}
 
 
 def managed(name: str, using: str) -> tuple[dict[str, set[Any]], dict[tuple[str, Any], str]]:
@@ -143,24 +143,26 @@ def managed(name: str, using: str) -> tuple[dict[str, set[Any]], dict[tuple[str,
 
 def _with_implied(content: Content, strange: Set[Name]) -> dict[Name, FileEntry | None]:
     """Objects in the file, plus objects it references without defining; None for objects owned by another file."""
-    wanted: dict[Name, FileEntry | None] = {}
+    defined: dict[Name, FileEntry | None] = {}
     for section in SECTIONS.values():  # what is referred to comes first
-        wanted |= {entry.name: entry for entry in content.of(section.name)}
+        defined |= {entry.name: entry for entry in content.of(section.name)}
     implied: dict[Name, FileEntry | None] = {}
     for entry in content.entries.values():
         for name in references(entry):
-            if name not in wanted and name[0] != "pools":
+            if name not in defined and name[0] != "pools":
                 implied[name] = None if name in strange else content.implied(name, entry.line)
-    return implied | wanted
+    return implied | defined
 
 
-def _steps(wanted: Mapping[Name, FileEntry | None], stored: Mapping[Name, FileEntry]) -> Iterator[Step]:
-    for name, entry in wanted.items():
-        there = stored.get(name)
-        if entry is not None and there is None:
+def _steps(proposed: Mapping[Name, FileEntry | None], stored: Mapping[Name, FileEntry]) -> Iterator[Step]:
+    for name, entry in proposed.items():
+        current = stored.get(name)
+        if entry is not None and current is None:
             yield Step(PlannedChange.CREATE, None, entry)
-        elif entry is not None and there is not None:
-            yield Step(PlannedChange.UNCHANGED if there.state == entry.state else PlannedChange.UPDATE, there, entry)
+        elif entry is not None and current is not None:
+            yield Step(
+                PlannedChange.UNCHANGED if current.state == entry.state else PlannedChange.UPDATE, current, entry
+            )
 
 
 def _left_out(entry: FileEntry) -> FileState:
@@ -186,9 +188,9 @@ def _flat(state: FileState, within: str = "") -> dict[str, Any]:
 
 
 def _owned(
-    wanted: Mapping[Name, FileEntry | None], stored: Mapping[Name, FileEntry], others: Mapping[tuple[str, Any], str]
+    proposed: Mapping[Name, FileEntry | None], stored: Mapping[Name, FileEntry], others: Mapping[tuple[str, Any], str]
 ) -> Iterator[FileProblem]:
-    for name, entry in wanted.items():
+    for name, entry in proposed.items():
         owner = others.get((SECTIONS[name[0]].kind, stored[name].pk)) if name in stored else None
         if entry is not None and entry.line and owner is not None:
             yield FileProblem(f"{entry.label} belongs to the file named {owner!r}: change it there", entry.line)
@@ -212,17 +214,21 @@ def _dangling(after: Mapping[Name, FileEntry], deleted: Mapping[Name, object]) -
                 )
 
 
-def _kept(wanted: dict[Name, FileEntry | None], stored: Mapping[Name, FileEntry]) -> Iterator[str]:
+def _kept(proposed: dict[Name, FileEntry | None], stored: Mapping[Name, FileEntry]) -> Iterator[str]:
     """Let objects keep the fields that a file sets for new ones only; say where they differ."""
-    for name, entry in wanted.items():
-        there = stored.get(name)
-        if entry is None or there is None:
+    for name, entry in proposed.items():
+        current = stored.get(name)
+        if entry is None or current is None:
             continue
-        kept = {one: value for one in entry.section.registered.only_new if (value := there.state[one])}
-        for one, value in kept.items():
-            if entry.state[one] not in ("", value):
-                yield f"{entry.label} keeps the {one} {value}, and does not get {entry.state[one]}"
-        wanted[name] = replace(entry, state={**entry.state, **kept})
+        kept = {
+            field_name: value
+            for field_name in entry.section.registered.only_new
+            if (value := current.state[field_name])
+        }
+        for field_name, value in kept.items():
+            if entry.state[field_name] not in ("", value):
+                yield f"{entry.label} keeps the {field_name} {value}, and does not get {entry.state[field_name]}"
+        proposed[name] = replace(entry, state={**entry.state, **kept})
 
 
 def _taken(after: Mapping[Name, FileEntry], using: str) -> Iterator[FileProblem]:
@@ -252,9 +258,9 @@ def _taken(after: Mapping[Name, FileEntry], using: str) -> Iterator[FileProblem]
 
 def _without_group(content: Content, using: str) -> Iterator[FileProblem]:
     """Groups of users that are not there, or that cannot have plans."""
-    wanted = [*content.of("plan_groups")]
-    names = {*group_names().values()} if wanted else set()
-    for entry in wanted:
+    plan_groups = [*content.of("plan_groups")]
+    names = {*group_names().values()} if plan_groups else set()
+    for entry in plan_groups:
         if entry.key[0] not in names:
             yield FileProblem(f"this site has no {entry.label}: create it first, or remove it here", entry.line)
         elif not groups_have_plans(using):

@@ -34,12 +34,12 @@ class StoredObjects:
 
     def read_named(self, names: Iterable[Name]) -> None:
         """Read the objects of these names, as far as they exist."""
-        wanted: dict[str, list[Name]] = {}
+        by_section: dict[str, list[Name]] = {}
         for name in names:
             if name not in self._asked:
                 self._asked.add(name)
-                wanted.setdefault(name[0], []).append(name)
-        for section_name, keys in wanted.items():
+                by_section.setdefault(name[0], []).append(name)
+        for section_name, keys in by_section.items():
             section = SECTIONS[section_name]
             for where in where_named(section, [key for _, key in keys]):
                 self._read(section, where)

@@ -99,13 +99,13 @@ class _Columns:
     def _rest(self, row: tuple[str, ...]) -> tuple[str, str | None, Wanted, int]:
         cells = dict(zip(self._names, row, strict=True))
         entity, resource, seconds = (cells.get(name, "") for name in ("entity", "resource", "seconds"))
-        wanted = tuple((key, _milli(cells[name])) for name, key in self._keys.items() if cells[name].strip())
-        held = _milli(seconds) * 1000 if seconds.strip() else 0
+        amounts = tuple((key, _milli(cells[name])) for name, key in self._keys.items() if cells[name].strip())
+        hold_us = _milli(seconds) * 1000 if seconds.strip() else 0
         return (
             check_resource(resource.strip() or self._resource),
             check_entity(entity) if entity else None,
-            wanted,
-            held,
+            amounts,
+            hold_us,
         )
 
 
@@ -123,21 +123,21 @@ def recorded_events(
             used.setdefault((name, entity or None), []).append((key, milli))
         for step in range(steps):
             for (name, entity), amounts in used.items():
-                wanted = tuple((key, share) for key, milli in amounts if (share := _share(milli, step, steps)))
-                if wanted:
-                    yield SimulatedRequest(begins_us + HOUR_US * step // steps, name, entity, wanted, implied=False)
+                shares = tuple((key, share) for key, milli in amounts if (share := _share(milli, step, steps)))
+                if shares:
+                    yield SimulatedRequest(begins_us + HOUR_US * step // steps, name, entity, shares, implied=False)
 
 
 def _snapshots(since: datetime | None, until: datetime | None, resource: str | None) -> Iterator[Any]:
-    found = UsageSnapshot.objects.filter(period=Period.HOUR, bucket=Bucket.ENTITY, admitted_milli__gt=0)
+    snapshots = UsageSnapshot.objects.filter(period=Period.HOUR, bucket=Bucket.ENTITY, admitted_milli__gt=0)
     if since is not None:
-        found = found.filter(start__gte=since)
+        snapshots = snapshots.filter(start__gte=since)
     if until is not None:
-        found = found.filter(start__lt=until)
+        snapshots = snapshots.filter(start__lt=until)
     if resource is not None:
-        found = found.filter(resource=resource)
+        snapshots = snapshots.filter(resource=resource)
     names = ("start", "resource", "entity", "key", "admitted_milli")
-    return found.order_by("start", "resource", "entity", "key").values_list(*names).iterator()
+    return snapshots.order_by("start", "resource", "entity", "key").values_list(*names).iterator()
 
 
 def _share(milli: int, step: int, steps: int) -> int:

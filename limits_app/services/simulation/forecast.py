@@ -195,8 +195,8 @@ class _Usage:
         for consumer, (total,) in self._by_consumer(by_entity, whose):
             totals[consumer] += total
         by_consumer = {consumer: Counter[int]() for consumer, total in totals.most_common(MOST + 1) if total > above}
-        wanted = {f"{field}__in": {consumer[place] for consumer in by_consumer} for place, field in enumerate(whose)}
-        by_hour = self._rows.filter(**wanted).values_list(*_FIELDS, "start", "admitted_milli")
+        filters = {f"{field}__in": {consumer[place] for consumer in by_consumer} for place, field in enumerate(whose)}
+        by_hour = self._rows.filter(**filters).values_list(*_FIELDS, "start", "admitted_milli")
         for consumer, (start, milli) in self._by_consumer(by_hour, whose):
             if consumer in by_consumer:
                 by_consumer[consumer][int(aware(start).timestamp()) // HOUR] += milli

@@ -227,26 +227,26 @@ class ChangesTests(Contract):
         assert available(minute) == 10
 
     def test_another_number_of_permits_counts_those_that_are_held(self, store: Store) -> None:
-        two, three, one = (limits_of(store, ResourceLimit("db", capacity)) for capacity in (2, 3, 1))
+        two, three, single = (limits_of(store, ResourceLimit("db", capacity)) for capacity in (2, 3, 1))
         claims = [taken(two), taken(two)]
         assert not taken(two).admitted
         claims.append(taken(three))
         assert claims[-1].admitted
-        assert not taken(one).admitted
+        assert not taken(single).admitted
         for claim in claims[:2]:
             give_back(two, claim)
-            assert not taken(one).admitted
+            assert not taken(single).admitted
         give_back(two, claims[2])
-        assert taken(one).admitted
+        assert taken(single).admitted
 
     def test_a_lease_of_a_removed_limit_ends_in_time(self, store: Store, clock: FakeClock) -> None:
-        held = limits_of(store, ResourceLimit("db", 1))
-        assert admissions(held, 2) == [True, False]
+        narrow = limits_of(store, ResourceLimit("db", 1))
+        assert admissions(narrow, 2) == [True, False]
         assert limits_of(store, CallLimit(100, 60)).try_acquire()
         clock.move(store.lease_us - 1)
-        assert not taken(held).admitted
+        assert not taken(narrow).admitted
         clock.move(1)
-        assert taken(held).admitted
+        assert taken(narrow).admitted
 
 
 class Versions(Contract):
@@ -366,13 +366,13 @@ class Versions(Contract):
         assert (available(now), available(now, "others")) == (7, 2)
 
     def test_a_reset_of_some_limits_and_scopes_leaves_the_others_alone(self, store: Store) -> None:
-        one, two, three = (
+        first, two, three = (
             limits_of(store, RateLimit("first", 10, 60), RateLimit("second", 10, 60), entity=name) for name in "abc"
         )
-        for limits in (one, two, three):
+        for limits in (first, two, three):
             assert limits.try_acquire({"first": 5, "second": 5})
-        store.reset([one.scoped[0].scope.key, three.scoped[0].scope.key, "v1:never:seen"], ["second", "unknown"])
-        left = [(available(limits, "first"), available(limits, "second")) for limits in (one, two, three)]
+        store.reset([first.scoped[0].scope.key, three.scoped[0].scope.key, "v1:never:seen"], ["second", "unknown"])
+        left = [(available(limits, "first"), available(limits, "second")) for limits in (first, two, three)]
         assert left == [(5, 10), (5, 5), (5, 10)]
 
 

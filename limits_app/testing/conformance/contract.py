@@ -92,9 +92,9 @@ def counting(store: Store, *limits: AnyLimit, entity: str = "someone") -> LimitS
 
 def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
     """Return a claim as a set makes it, without an acquisition: its permits are not renewed."""
-    wanted = requested or {}
-    plan = plan_for(limit_set.scoped, tuple(wanted), left_out=frozenset(left_out))
-    amounts, _ = plan.shape.amounts(wanted)
+    requests = requested or {}
+    plan = plan_for(limit_set.scoped, tuple(requests), left_out=frozenset(left_out))
+    amounts, _ = plan.shape.amounts(requests)
     return Claim(plan, amounts, limit_set.version)
 
 
