@@ -129,7 +129,7 @@ class LimitPool:
             return self._set_at(which)
         if len(self._sets) > 1:
             raise TypeError(
-                f"a pool of {len(self._sets)} sets has no one limit {which!r}: say which set, as in pool[0]"
+                f"a pool of {len(self._sets)} sets has several limits {which!r}: choose a set, as in pool[0]"
             )
         return self._sets[0][which]
 

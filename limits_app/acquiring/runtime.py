@@ -26,7 +26,7 @@ def start_thread(work: Callable[[], object], name: str) -> Thread | None:
     try:
         thread.start()
     except RuntimeError as error:
-        logger.warning("the thread %s could not be started, which is tried again later: %s", name, error)
+        logger.warning("cannot start the thread %s; it is started again later: %s", name, error)
         return None
     return thread
 

@@ -221,7 +221,7 @@ class PolicyForm(BlockForm):
     confirm_weaker = forms.BooleanField(
         label=_("Confirm weaker enforcement"),
         required=False,
-        help_text=_("Needed to set a policy in force to shadow, off or a smaller rollout."),
+        help_text=_("Required to stop enforcing a policy, or to reduce its rollout."),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

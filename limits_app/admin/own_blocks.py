@@ -22,7 +22,7 @@ class ConfirmBlock(forms.Form):
     confirm_block = forms.BooleanField(
         label=_("Confirm the block"),
         required=False,
-        help_text=_("Needed for a block that also hits you, a proxy, a private network or everyone."),
+        help_text=_("Required for a block that also affects you, a proxy, a private network or everyone."),
     )
 
 

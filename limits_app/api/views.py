@@ -42,7 +42,7 @@ def check_confirmed(request: Request, problems: Iterable[str]) -> None:
     """Raise Problem with the status 409 for what needs a confirmation, unless the request has `confirm=true`."""
     reasons = [] if request.query_params.get("confirm") == "true" else [*problems]
     if reasons:
-        confirm = _("Send it with ?confirm=true if that is meant.")
+        confirm = _("To confirm, send the request with ?confirm=true.")
         raise Problem(HTTPStatus.CONFLICT, " ".join([*reasons, confirm]))
 
 

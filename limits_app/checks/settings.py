@@ -217,7 +217,7 @@ def _several_machines() -> Iterator[CheckMessage]:
             f"the process store {alias!r} is shared by the processes of one machine or container, but "
             f"{' and '.join(reasons)}",
             hint="Use a store in Redis or in the database: with the process store each pod and each machine "
-            "admits all of every limit. Silence this check where there is exactly one.",
+            "allows the full capacity of every limit. Silence this check where there is exactly one.",
             id="limits_app.W058",
         )
 

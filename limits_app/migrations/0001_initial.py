@@ -499,7 +499,7 @@ class Migration(migrations.Migration):
                 ('description', models.TextField(blank=True, help_text='A description for other administrators.', validators=[limits_app.models.validators.validate_text], verbose_name='description')),
                 ('store', limits_app.models.fields.ExactTextField(blank=True, db_default='', default='', help_text="The store that counts its usage, a key of LIMITS['STORES']; leave empty for the default store. Changing the store resets all counters of this resource.", max_length=64, validators=[limits_app.models.validators.validate_store], verbose_name='store')),
                 ('made_for_rule', models.BooleanField(db_default=False, default=False, editable=False, verbose_name='made for a URL rule')),
-                ('pool', models.ForeignKey(blank=True, help_text='For several back ends that can serve it, such as regions: one with room is chosen for each request.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='resources', to='limits_app.pool', verbose_name='pool')),
+                ('pool', models.ForeignKey(blank=True, help_text='For several back ends that can serve it, such as regions: one with free capacity is chosen for each request.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='resources', to='limits_app.pool', verbose_name='pool')),
             ],
             options={
                 'verbose_name': 'resource',

@@ -51,7 +51,8 @@ class Resource(Configuration):
         blank=True,
         related_name="resources",
         help_text=_(
-            "For several back ends that can serve it, such as regions: one with room is chosen for each request."
+            "For several back ends that can serve it, such as regions: one with free capacity is chosen for each "
+            "request."
         ),
     )
     store = ExactTextField(

@@ -110,7 +110,9 @@ class Balancers:
             if self.shares_cool_downs:
                 keep_cool_down(pool, member, cooling)
         except DATABASE_ERRORS as error:
-            logger.warning("other processes do not know that %s of the pool %s cools down: %s", member, pool, error)
+            logger.warning(
+                "other processes were not notified that %s of the pool %s cools down: %s", member, pool, error
+            )
         with self._lock:
             used = self._by_pool.get((current_keys(), pool))
             if used is not None:

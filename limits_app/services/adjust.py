@@ -217,7 +217,7 @@ class _AuditedOnce:
     def _is_same(self, earlier: AuditEvent) -> bool:
         fields = {name: (earlier.after or {}).get(name) for name in self._asked}
         if (earlier.verb, fields) != (self._verb, self._asked):
-            raise InvalidRequest(f"idempotency key {self._key!r} was used for something else: {earlier}")
+            raise InvalidRequest(f"idempotency key {self._key!r} was used for another operation: {earlier}")
         return True
 
 

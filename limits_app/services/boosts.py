@@ -62,7 +62,7 @@ def check_boost_end(until: object) -> None:
     """Raise InvalidLimit unless a boost may end then: in the future, and within `LIMITS["MAX_BOOST_DAYS"]`."""
     end, now, most = checked_datetime("until", until), timezone.now(), conf.get(conf.MAX_BOOST_DAYS)
     if end <= now:
-        raise InvalidLimit(f"a boost until {until} has ended already: say when it is to end")
+        raise InvalidLimit(f"a boost until {until} has ended already: pass a time in the future")
     if most is not None and end > now + timedelta(days=most):
         raise InvalidLimit(
             f"a boost until {until} is too long: LIMITS['MAX_BOOST_DAYS'] allows {most} days; set a policy instead"

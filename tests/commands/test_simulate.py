@@ -263,7 +263,7 @@ WRONG: Final = {
     "no limit key": ("time,resource,a b\n", "line 1: the column 'a b' is not a limit key"),
     "too few cells": ("time,resource,t\n1,api\n", "line 2: it has 2 cells, and not 3"),
     "no moment": ("time,resource\nnoon,api\n", "line 2: Invalid isoformat string: 'noon'"),
-    "no zone": ("time,resource\n2026-03-01T12:00,api\n", "line 2: '2026-03-01T12:00' says no time zone"),
+    "no zone": ("time,resource\n2026-03-01T12:00,api\n", "line 2: '2026-03-01T12:00' has no time zone"),
     "long ago": ("time,resource\n1900-01-01T00:00Z,api\n", "line 2: '1900-01-01T00:00Z' must be a time between 1970"),
     "too late": ("time,resource\n99999999999999,api\n", "must be a time between 1970 and 2112"),
     "backwards": ("time,resource\n5,api\n4,api\n", "line 3: it is earlier than the event before it: sort"),

@@ -164,7 +164,7 @@ def test_a_key_that_was_used_for_something_else_is_an_error() -> None:
         lambda: limits.top_up("api", key="tpm", amount=2, entity="user:1", idempotency_key="one"),
         lambda: limits.reset("api", idempotency_key="one"),
     ):
-        with pytest.raises(InvalidRequest, match="'one' was used for something else: top_up state api"):
+        with pytest.raises(InvalidRequest, match="'one' was used for another operation: top_up state api"):
             again()
 
 

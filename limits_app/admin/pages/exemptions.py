@@ -144,11 +144,11 @@ def _add(site: AdminSite, request: HttpRequest, form: ExemptForm) -> bool:
     if policy.entity is not None and not policy.entity.is_pattern:
         verdict = verdict_on(policy.entity.identifier)
         if verdict.access is Access.BLOCKED and verdict.reason is not None:
-            text = gettext("It is blocked all the same, by %(subject)s: unblock that first.")
+            text = gettext("It is still blocked by %(subject)s: unblock that first.")
             messages.warning(request, text % {"subject": verdict.reason.subject or gettext("a block of everything")})
         elif verdict.access is Access.LIMITED:
             text = gettext(
-                "It is not exempt yet: it counts for a parent that is not exempt, or another policy precedes."
+                "It is not exempt yet: it counts for a parent that is not exempt, or another policy takes precedence."
             )
             messages.warning(request, text)
     return True

@@ -113,7 +113,7 @@ def denials(options: Namespace, out: Output) -> None:
 
 
 @subcommand(
-    "say why an entity was rejected, in the last hour or in a minute",
+    "show why an entity was rejected, in the last hour or in a minute",
     ENTITY,
     argument("--at", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is the last hour"),
     OF_RESOURCE,

@@ -92,7 +92,7 @@ def _pool(pool: FileEntry, *, is_used: bool) -> Iterator[Finding]:
             "limits_app.D012",
             Severity.ERROR if is_used else Severity.WARNING,
             f"{pool.label} has no enabled member: all requests are rejected",
-            "Switch a member on, or take the pool away from its resources.",
+            "Enable a member, or remove the pool from its resources.",
         )
     for name, member in enabled.items():
         try:
@@ -115,7 +115,7 @@ def _spread(resources: list[FileEntry]) -> Iterator[Finding]:
                 "limits_app.D018",
                 Severity.WARNING,
                 f"the pool {pool} serves resources that are counted in several stores: {aliases}",
-                "Put these resources into one store: each store gives out all that the members have.",
+                "Put these resources into one store: each store allows the full capacity of the members.",
             )
 
 

@@ -74,7 +74,7 @@ def answers(ask: Callable[[], object], seconds: float) -> str | None:
         except Exception as error:
             failed.append(error)  # every error is a finding
             if not isinstance(error, (*DATABASE_ERRORS, ImproperlyConfigured, StoreUnavailable)):
-                logger.exception("an error that the doctor does not know")
+                logger.exception("an unknown error")
         finally:
             done.set()
 
@@ -93,7 +93,7 @@ def asked_database(seconds: float) -> Iterator[Finding]:
             "limits_app.D001",
             Severity.ERROR,
             f"the database {using!r}, in which limits are set, cannot be used: {why}",
-            "Start it, or correct DATABASES; until then processes go by what they know, and new ones by nothing.",
+            "Start it, or correct DATABASES; until then processes use the last known limits, and new ones have none.",
         )
 
 
@@ -138,7 +138,7 @@ def asked_stores(seconds: float) -> Iterator[Finding]:
                 "limits_app.D004",
                 Severity.ERROR,
                 f"the store {alias!r} cannot be used: {why}",
-                "Start it, or correct LIMITS; until then requests are answered as policies say.",
+                "Start it, or correct LIMITS; until then `on_unavailable` decides about requests.",
             )
 
 

@@ -168,7 +168,7 @@ def _moment_us(cell: str) -> int:
     else:
         moment = datetime.fromisoformat(cell)
         if moment.tzinfo is None:
-            raise InvalidRequest(f"{cell!r} says no time zone: write 2026-03-01T12:00:00+00:00")
+            raise InvalidRequest(f"{cell!r} has no time zone: write 2026-03-01T12:00:00+00:00")
         now_us = (moment - EPOCH) // MICROSECOND
     if not 0 <= now_us < _LATEST_US:
         raise InvalidRequest(f"{cell!r} must be a time between 1970 and 2112")

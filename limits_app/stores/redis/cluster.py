@@ -174,7 +174,7 @@ class RedisClusterStore(RedisStore):
             for part, _ in reversed(parts):
                 super()._settle(part, [-amount for amount in part.amounts], undo=True)
         except StoreUnavailable:
-            logger.warning("what a rejected request charged on several servers could not be refunded", exc_info=True)
+            logger.warning("a rejected request could not be refunded on all servers", exc_info=True)
 
     def _settle(self, claim: Claim, changes: Amounts, *, undo: bool = False) -> bool:
         parts = self._parts(claim)
