@@ -279,7 +279,7 @@ def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(root: APIClie
     where, match = f"{ROOT}policies/{policy.pk}/", {"If-Match": "*"}
     refused = root.patch(where, change, format="json", headers=match)
     assert refused.status_code == 409
-    confirm = "Without it no policy applies, and everything is allowed. Send it with ?confirm=true"
+    confirm = "Without it no policy applies, and everything is allowed. To confirm, send the request with ?confirm=true"
     assert confirm in refused.data["detail"]
     policy.refresh_from_db()
     assert policy.enforcement == "enforce"
