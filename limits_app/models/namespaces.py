@@ -122,9 +122,9 @@ def entered(namespace: SiteNamespace) -> Iterator[None]:
         yield
         return
     with _context_of(namespace):
-        namespaces = _computed(namespace.alias)
-        if namespaces != namespace:
-            raise _not_entered(namespace.name, namespaces.name)
+        computed = _computed(namespace.alias)
+        if computed != namespace:
+            raise _not_entered(namespace.name, computed.name)
         token = _ENTERED.set(namespace)
         try:
             yield

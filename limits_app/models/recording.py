@@ -56,8 +56,8 @@ def acting(*, actor: str = "", source: str = "code", reason: str = "", using: st
         author = Author(outer.actor or author.actor, outer.source, outer.reason or author.reason)
     token = _author.set(author)
     try:
-        with unit(using or router.db_for_write(AuditEvent)) as recorder:
-            yield recorder
+        with unit(using or router.db_for_write(AuditEvent)) as change_unit:
+            yield change_unit
     finally:
         _author.reset(token)
 

@@ -138,8 +138,10 @@ class _Writer:
         """Read the primary keys of new rows where the database has not returned them."""
         if any(_row(entry).pk is None for entry in entries):
             names = [entry.key for entry in entries]
-            rows = [row for where in where_named(section, names) for row in stored_where(section, where, self._using)]
-            keys = {entry.key: entry.pk for entry in rows}
+            stored = [
+                entry for where in where_named(section, names) for entry in stored_where(section, where, self._using)
+            ]
+            keys = {entry.key: entry.pk for entry in stored}
             for entry in entries:
                 _row(entry).pk = keys[entry.key]
 
