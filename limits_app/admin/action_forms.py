@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ from limits_app.models.validators import validate_identifier, validate_text
 from limits_app.services.boosts import check_boost_end
 
 _MINUTE: Final = "%Y-%m-%dT%H:%M"
+_FRIDAY: Final = 4
+"""Its number in `date.weekday`."""
 
 
 class ReasonForm(forms.Form):
@@ -107,6 +109,61 @@ class BoostForm(RequiredReasonForm):
         return until
 
 
+class BoostEnd(models.TextChoices):
+    """When a boost ends, counted from now by the clock of the site."""
+
+    HOUR = "hour", _("For 1 hour")
+    TODAY = "today", _("Until tonight")
+    FRIDAY = "friday", _("Until the end of Friday")
+    DATE = "date", _("Until the end of this day")
+
+
+class QuickBoostForm(ReasonForm):
+    """How many times as much a client may use, and until when: `ends` is the value of the button that was pressed."""
+
+    factor = forms.TypedChoiceField(
+        label=_("Multiply limits by"),
+        choices=[(factor, f"\N{MULTIPLICATION SIGN}{factor}") for factor in ("2", "5", "10")],
+        coerce=Decimal,
+        initial="2",
+        widget=forms.RadioSelect,
+    )
+    ends = forms.ChoiceField(label=_("Until"), choices=BoostEnd.choices)
+    last_day = forms.DateField(
+        label=_("Day"), required=False, widget=forms.DateInput(format="%Y-%m-%d", attrs={"type": "date"})
+    )
+    field_order = ["factor", "reason", "ends", "last_day"]
+
+    def clean(self) -> dict[str, Any]:
+        """Set `until`, a moment in the future."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        if "ends" not in cleaned or "last_day" not in cleaned:
+            return cleaned
+        day = cleaned["last_day"]
+        if cleaned["ends"] == BoostEnd.DATE and day is None:
+            self.add_error("last_day", self.fields["last_day"].error_messages["required"])
+            return cleaned
+        cleaned["until"] = _end_of_boost(BoostEnd(cleaned["ends"]), day)
+        try:
+            check_boost_end(cleaned["until"])
+        except InvalidLimit as error:
+            self.add_error("last_day" if cleaned["ends"] == BoostEnd.DATE else "ends", str(error))
+        return cleaned
+
+
+def _end_of_boost(ends: BoostEnd, day: date | None) -> datetime:
+    now = timezone.localtime()
+    if ends == BoostEnd.HOUR:
+        return now + timedelta(hours=1)
+    last = now.date()
+    if ends == BoostEnd.FRIDAY:
+        last += timedelta(days=(_FRIDAY - last.weekday()) % 7)
+    if ends == BoostEnd.DATE and day is not None:
+        last = day
+    # The last second: the end of the next day's first one would be read as that day.
+    return timezone.make_aware(datetime.combine(last, time(23, 59, 59)), now.tzinfo)
+
+
 class TopUpForm(RequiredReasonForm):
     """How much credit of which limit."""
 
@@ -162,7 +219,7 @@ class EntityBoostForm(EntityForm, BoostForm):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.fields["resource"].help_text = gettext("Leave empty for the limits of all resources.")
+        self.fields["resource"].help_text = gettext("Leave empty for every resource that limits the client.")
 
 
 class GrantForm(EntityBoostForm):

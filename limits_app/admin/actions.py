@@ -198,11 +198,18 @@ def _top_up(row: Policy | Resource | Entity, data: dict[str, Any], key: str) -> 
 
 
 def _boost(row: Policy | Entity, data: dict[str, Any], _key: str) -> None:
-    how = data["factor"], data["until"], data["reason"]
     if isinstance(row, Policy):
-        services.boost_policies([row], *how)
+        services.boost_policies([row], data["factor"], data["until"], data["reason"])
     else:
-        services.boost(row.identifier, _name(data["resource"]) or None, *how, plan=_name(data["plan"]))
+        boost_client(row.identifier, data)
+
+
+def boost_client(identifier: str, data: Mapping[str, Any]) -> list[Policy]:
+    """Boost an entity as a form says: on its resource, or without one on each that limits the entity."""
+    how, plan = (data["factor"], data["until"], data["reason"]), _name(data["plan"])
+    if data["resource"] is None:
+        return services.boost_each(identifier, *how, plan=plan)
+    return [services.boost(identifier, data["resource"].name, *how, plan=plan)]
 
 
 def _whose(row: Policy | Resource | Entity, data: dict[str, Any]) -> tuple[str | None, str | None, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.admin import AllValuesFieldListFilter
+from django.contrib.admin import AdminSite, AllValuesFieldListFilter
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import FieldDoesNotExist, PermissionDenied
@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import audit
 from limits_app.admin.action_forms import RevertForm
 from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
+from limits_app.admin.formatting import moment
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.audit.reverting import MODELS
@@ -55,6 +56,19 @@ def kind_in_words(object_type: str) -> str:
     """Return the label of the object type of an event."""
     model = MODELS.get(object_type)
     return str(_OTHER_KINDS.get(object_type, object_type) if model is None else model._meta.verbose_name)
+
+
+def event_in_words(site: AdminSite, event: AuditEvent) -> dict[str, str]:
+    """Who changed what, when and why, and where that can be seen in full and undone."""
+    revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk])
+    return {
+        "when": moment(event.when, "SHORT_DATETIME_FORMAT"),
+        "who": event.actor or source_in_words(event.source),
+        "what": f"{event.get_verb_display()}: {kind_in_words(event.object_type)} {event.object_label}",
+        "reason": event.reason,
+        "url": reverse(f"{site.name}:limits_app_auditevent_change", args=[event.pk]),
+        "undo": revert if event.object_type in MODELS else "",
+    }
 
 
 def field_in_words(object_type: str, field: str) -> str:

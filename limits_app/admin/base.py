@@ -17,7 +17,7 @@ from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db import models, router
 from django.db.models import QuerySet
-from django.forms import Form
+from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -26,6 +26,7 @@ from django.utils.translation import gettext as _
 
 from limits_app import audit
 from limits_app.admin.forms import Autocomplete, DateTimeFormField, DateTimeWidget, JSONField, is_primary_key
+from limits_app.admin.menu import menu
 from limits_app.models.snapshots import snapshots
 from limits_app.services.rights import Action, may, may_change_rows
 
@@ -33,10 +34,23 @@ _NUL = "\0"
 
 
 class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
-    """A list that handles all invalid filter values in the same way."""
+    """A list below the menu of the app, which handles all invalid filter values in the same way."""
 
     class Media:
-        css = {"all": ["limits_app/lists.css"]}
+        css = {"all": ["limits_app/lists.css", "limits_app/pages.css"]}
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Stay out of the menu, whose entries lead here."""
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Show the list."""
+        return super().changelist_view(request, {**(extra_context or {}), "menu": menu(self.admin_site, request)})
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
+        """Show the form."""
+        context["menu"] = menu(self.admin_site, request)
+        return super().render_change_form(request, context, *args, **options)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Filter; Django raises errors for NUL and for dates at the ends of the calendar."""
@@ -173,7 +187,7 @@ class ReadOnly:
 
 
 def site_page(
-    site: AdminSite, request: HttpRequest, template: str, *, title: Any, form: Form | None = None, **context: Any
+    site: AdminSite, request: HttpRequest, template: str, *, title: Any, form: BaseForm | None = None, **context: Any
 ) -> TemplateResponse:
     """Return a page whose links, and the autocompletion of whose form, stay on a site of the admin.
 
@@ -190,7 +204,7 @@ def site_page(
 def confirmation(
     page: ModelAdmin[Any],
     request: HttpRequest,
-    form: Form,
+    form: BaseForm,
     *,
     title: Any,
     template: str = "confirm_action",

@@ -52,9 +52,9 @@ class BlockingAdmin(UsageListAdmin):
         if form.is_valid() and self._blocked(request, entity, form):
             message = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": identifier}
             self.message_user(request, message, messages.SUCCESS)
-            return HttpResponseRedirect(self._back(request))
+            return HttpResponseRedirect(self._back(request, identifier))
         title = gettext("Block %(entity)s") % {"entity": identifier}
-        return confirmation(self, request, form, title=title, entity=identifier, back=self._back(request))
+        return confirmation(self, request, form, title=title, entity=identifier, back=self._back(request, identifier))
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Continue with the form of a new policy for the entity, or with that of the entity if it has no row."""
@@ -129,11 +129,13 @@ class BlockingAdmin(UsageListAdmin):
             entity.save()
         return True
 
-    def _back(self, request: HttpRequest) -> str:
-        """The page that led here, or the list of entities."""
+    def _back(self, request: HttpRequest, identifier: str) -> str:
+        """The page that led here, or that of the client, or what the user may view."""
         back = request.GET.get("next", "")
         if url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()}, require_https=request.is_secure()):
             return back
+        if may(request.user, Action.VIEW_LIMITS):
+            return reverse(f"{self.admin_site.name}:limits_app_client", query={"entity": identifier})
         return self.list_or_index(request)
 
 
@@ -161,11 +163,12 @@ class LimitsUserAdminMixin:
 
     @admin.display(description=_("limits"))
     def limits_links(self, user: Any) -> str:
-        """Links that block the user, limit the user, and explain the limits."""
+        """Links to the page of the user's limits, and to what blocks and limits the user."""
         entity, name = entity_of_user(user), self.admin_site.name  # type: ignore[attr-defined]  # of the admin
         if entity is None:
             return "-"
         pages = (
+            ("limits_app_client", gettext("Limits and usage")),
             ("limits_app_entity_block", gettext("Block")),
             ("limits_app_entity_limit", gettext("Limit")),
             ("limits_app_denial_changelist", gettext("Rejections")),

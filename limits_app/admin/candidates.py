@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, path, reverse
@@ -16,7 +17,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.base import AuditedAdmin
+from limits_app.admin.base import AuditedAdmin, confirmation
+from limits_app.admin.formatting import percent
 from limits_app.engine.errors import LimitsError
 from limits_app.models import Candidate, CandidateState, Policy
 from limits_app.services.candidates import reports
@@ -29,6 +31,9 @@ _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], obj
 }
 """What can be done with a candidate: in which state, the label of the button, and the function."""
 
+_USUAL_REVERT_PERCENT: Final = 10
+"""The share of rejected entities above which a promotion is reverted, unless somebody chooses another."""
+
 
 def _reported(name: str, label: Any) -> Callable[[Any, Any], Any]:
     """A column with a number of the report of a candidate."""
@@ -39,6 +44,32 @@ _BUTTON: Final = (
     '<button type="submit" class="button" formaction="{}" formmethod="post" formnovalidate>'
     '{}<span class="visually-hidden"> {}</span></button>'
 )
+
+
+class PromotionForm(ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
+    """When a promotion is reverted by itself."""
+
+    class Meta:
+        model = Candidate
+        fields = ["revert_percent", "revert_minutes"]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.instance.revert_percent is None:
+            self.initial["revert_percent"] = _USUAL_REVERT_PERCENT
+
+
+def _effect(candidate: Candidate) -> str:
+    """Say what the candidate would have rejected so far."""
+    report = reports([candidate])[0]
+    if not report.evaluated:
+        return gettext("No request was evaluated so far: what it would reject is unknown.")
+    values = {
+        "rejected": report.rejected,
+        "evaluated": report.evaluated,
+        "share": percent(report.rejected / report.evaluated),
+    }
+    return gettext("It would have rejected %(rejected)s of %(evaluated)s requests (%(share)s).") % values
 
 
 @admin.register(Candidate)
@@ -92,15 +123,22 @@ class CandidateAdmin(AuditedAdmin):
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_candidate_change", args=[obj.pk]))
 
     def decide_view(self, request: HttpRequest, object_id: int, decision: str) -> HttpResponse:
-        """Promote, discard or revert one candidate."""
+        """Promote, discard or revert one candidate; a promotion is confirmed, with what is known of its effect."""
         if not self.has_promote_permission(request):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         candidate = get_object_or_404(Candidate.objects.select_related("policy"), pk=object_id)
         _state, label, do = _DECISIONS[decision]
+        form = PromotionForm(request.POST if "confirmed" in request.POST else None, instance=candidate)
+        if decision == "promote" and not form.is_valid():
+            back = reverse(f"{self.admin_site.name}:limits_app_candidate_changelist")
+            rows, note = [candidate.policy], _effect(candidate)
+            return confirmation(self, request, form, title=label, rows=rows, note=note, back=back)
         try:
-            with self.acting(request):
+            with self.acting(request, _effect(candidate) if decision == "promote" else ""):
+                if decision == "promote":
+                    form.save()
                 do(candidate.policy)
         except LimitsError as error:
             self.message_user(request, str(error), messages.ERROR)

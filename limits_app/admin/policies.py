@@ -23,7 +23,13 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.action_forms import Boosted, GrantForm
-from limits_app.admin.actions import MOST_ROWS, POLICY_ACTIONS, StatePermissions, dropped_limits_warning
+from limits_app.admin.actions import (
+    MOST_ROWS,
+    POLICY_ACTIONS,
+    StatePermissions,
+    boost_client,
+    dropped_limits_warning,
+)
 from limits_app.admin.base import PartOf, confirmation
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.formatting import STANDINGS, short_moment, written_limits
@@ -264,10 +270,6 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         view = self.admin_site.admin_view(self.grant_view)
         return [path("boost/", view, name="limits_app_policy_boost"), *super().get_urls()]
 
-    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """List policies in the index also with the permission to grant boosts."""
-        return {**super().get_model_perms(request), "boost": self.has_boost_permission(request)}
-
     def grant_view(self, request: HttpRequest) -> HttpResponse:
         """Show the form, or grant the boost."""
         if not self.has_boost_permission(request):
@@ -315,8 +317,6 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         if data["whom"] != Boosted.ENTITY:
             form.add_error(None, gettext("There is no permanent policy with limits to boost."))
             return False
-        resource = None if data["resource"] is None else data["resource"].name
-        plan = None if data["plan"] is None else data["plan"].name
         try:
             with self.acting(request):
                 if not may(request.user, Action.BOOST, *to_create_entity(data["entity"])):
@@ -324,13 +324,12 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
                         "entity", gettext("This entity has no row: you need the permission to add entities.")
                     )
                     return False
-                policy = services.boost(
-                    data["entity"], resource, data["factor"], data["until"], data["reason"], plan=plan
-                )
+                boosted = boost_client(data["entity"], data)
         except LimitsError as error:
             form.add_error(None, str(error))
             return False
-        message = gettext("%(policy)s is boosted %(when)s.") % {"policy": policy, "when": policy.when(short_moment)}
+        values = {"policies": ", ".join(map(str, boosted)), "when": boosted[0].when(short_moment)}
+        message = gettext("Boosted %(when)s: %(policies)s.") % values
         self.message_user(request, message, messages.SUCCESS)
         return True
 

@@ -10,6 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db import router
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -116,7 +117,8 @@ class PlanAdmin(AuditedAdmin):
 class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
 
-    list_display = ["identifier", "name", "status", "in_use", "source", "parent", "plan"]
+    list_display = ["client", "name", "status", "in_use", "source", "parent", "plan"]
+    list_display_links = None
     list_filter = ["cascade", "unlimited", "blocked", "plan"]
     list_select_related = ["parent", "plan"]
     search_fields = ["identifier", "name"]
@@ -124,6 +126,15 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
     form = BlockForm
+
+    @admin.display(description=_("identifier"), ordering="identifier")
+    def client(self, entity: Any) -> SafeString:
+        """Lead to the page of a client; of a pattern, to its form."""
+        site = self.admin_site.name
+        url = reverse(f"{site}:limits_app_client", query={"entity": entity.identifier})
+        if entity.is_pattern:
+            url = reverse(f"{site}:limits_app_entity_change", args=[entity.pk])
+        return format_html('<a href="{}">{}</a>', url, entity.identifier)
 
     @admin.display(description=_("status"), ordering="blocked")
     def status(self, entity: Any) -> str:

@@ -571,12 +571,12 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='Exemption',
+            name='ActivityEntry',
             fields=[
             ],
             options={
-                'verbose_name': 'exemptions',
-                'verbose_name_plural': 'exemptions',
+                'verbose_name': 'activity',
+                'verbose_name_plural': 'activity',
                 'proxy': True,
                 'default_permissions': (),
                 'indexes': [],
@@ -585,12 +585,12 @@ class Migration(migrations.Migration):
             bases=('limits_app.usagesnapshot',),
         ),
         migrations.CreateModel(
-            name='Explain',
+            name='AlertsEntry',
             fields=[
             ],
             options={
-                'verbose_name': 'effective limits',
-                'verbose_name_plural': 'effective limits',
+                'verbose_name': 'alerts',
+                'verbose_name_plural': 'alerts',
                 'proxy': True,
                 'default_permissions': (),
                 'indexes': [],
@@ -599,12 +599,26 @@ class Migration(migrations.Migration):
             bases=('limits_app.usagesnapshot',),
         ),
         migrations.CreateModel(
-            name='Live',
+            name='ClientsEntry',
             fields=[
             ],
             options={
-                'verbose_name': 'live',
-                'verbose_name_plural': 'live',
+                'verbose_name': 'clients',
+                'verbose_name_plural': 'clients',
+                'proxy': True,
+                'default_permissions': (),
+                'indexes': [],
+                'constraints': [],
+            },
+            bases=('limits_app.usagesnapshot',),
+        ),
+        migrations.CreateModel(
+            name='LimitsEntry',
+            fields=[
+            ],
+            options={
+                'verbose_name': 'limits',
+                'verbose_name_plural': 'limits',
                 'proxy': True,
                 'default_permissions': (),
                 'indexes': [],
@@ -619,6 +633,20 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'overview',
                 'verbose_name_plural': 'overview',
+                'proxy': True,
+                'default_permissions': (),
+                'indexes': [],
+                'constraints': [],
+            },
+            bases=('limits_app.usagesnapshot',),
+        ),
+        migrations.CreateModel(
+            name='SettingsEntry',
+            fields=[
+            ],
+            options={
+                'verbose_name': 'settings',
+                'verbose_name_plural': 'settings',
                 'proxy': True,
                 'default_permissions': (),
                 'indexes': [],

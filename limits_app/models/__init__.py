@@ -10,6 +10,14 @@ from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, em
 from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit, noted_limits
+from limits_app.models.menu import (
+    ActivityEntry,
+    AlertsEntry,
+    ClientsEntry,
+    LimitsEntry,
+    Overview,
+    SettingsEntry,
+)
 from limits_app.models.namespaces import write_alias
 from limits_app.models.plan import Plan, PlanGroup
 from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope
@@ -25,10 +33,6 @@ from limits_app.models.usage import (
     EvaluatedEntity,
     EvaluationCount,
     EvaluationKind,
-    Exemption,
-    Explain,
-    Live,
-    Overview,
     Period,
     UsageSnapshot,
 )

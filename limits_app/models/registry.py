@@ -14,7 +14,7 @@ from typing import Final
 
 from django.db.models import Model
 
-from limits_app.models import audit_log, resource, state, usage
+from limits_app.models import audit_log, menu, resource, state, usage
 from limits_app.models.alerts import Alert, AlertRule
 from limits_app.models.base import Configuration, Definable
 from limits_app.models.candidate import Candidate
@@ -268,6 +268,12 @@ NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
         audit_log.Manifest: "what limits files have made",
         resource.CodeLimits: "what code has passed",
         CoolDown: "what upstreams have asked for",
+        menu.ActivityEntry: "an entry of the menu",
+        menu.AlertsEntry: "an entry of the menu",
+        menu.ClientsEntry: "an entry of the menu",
+        menu.LimitsEntry: "an entry of the menu",
+        menu.Overview: "an entry of the menu",
+        menu.SettingsEntry: "an entry of the menu",
         state.LayoutDefinition: "the state of a store",
         state.ScopeCount: "the state of a store",
         state.ScopeState: "the state of a store",
@@ -275,10 +281,6 @@ NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
         state.WaitingBatch: "the state of a store",
         usage.CollectedBatch: "recorded usage",
         usage.Denial: "recorded rejections",
-        usage.Exemption: "a page of the admin",
-        usage.Explain: "a page of the admin",
-        usage.Live: "a page of the admin",
-        usage.Overview: "a page of the admin",
         usage.EvaluatedEntity: "recorded evaluations",
         usage.EvaluationCount: "recorded evaluations",
         usage.UsageSnapshot: "recorded usage",

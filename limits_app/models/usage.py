@@ -171,45 +171,6 @@ class EvaluatedEntity(models.Model):
         return f"{self.rejected} of {self.evaluated} for {self.entity}"
 
 
-class _Page:
-    """The options of a model that only stands for a page of the admin."""
-
-    proxy = True
-    default_permissions = ()
-
-
-class Overview(UsageSnapshot):
-    """The page “Overview” of the admin, whose menu has an entry for each model."""
-
-    class Meta(_Page):
-        verbose_name = _("overview")
-        verbose_name_plural = _("overview")
-
-
-class Live(UsageSnapshot):
-    """The page “Live” of the admin."""
-
-    class Meta(_Page):
-        verbose_name = _("live")
-        verbose_name_plural = _("live")
-
-
-class Exemption(UsageSnapshot):
-    """The page “Exemptions” of the admin."""
-
-    class Meta(_Page):
-        verbose_name = _("exemptions")
-        verbose_name_plural = _("exemptions")
-
-
-class Explain(UsageSnapshot):
-    """The page “Effective limits” of the admin."""
-
-    class Meta(_Page):
-        verbose_name = _("effective limits")
-        verbose_name_plural = _("effective limits")
-
-
 class CollectedBatch(models.Model):
     """The name of a batch of counts that has been added to the snapshots, so that it is not added again."""
 

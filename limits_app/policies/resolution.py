@@ -5,7 +5,7 @@ For lists, the policies of many entities on many resources are read together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -138,9 +138,7 @@ def resolution_of(
     links = [without_others(link, at) for link in found.links]
     if lifts_blocks:
         links = [without_blocks(link) for link in links]
-    if default_limits:
-        of_code = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
-        links[0] = replace(links[0], policies=(*links[0].policies, of_code))
+    links[0] = _with_code_limits(links[0], default_limits)
     switch = found.emergency if conf.get(conf.ENABLED) else _DISABLED
     is_lifted = switch.mode != Enforcement.ENFORCE
     choices, shadows = _chosen(links, at, switch.mode)
@@ -253,18 +251,57 @@ def _chosen(
     return choices, tuple(judge(with_candidates(link), now, shadow=True) for link in evaluated)
 
 
-def choose_each(pairs: Collection[Pair], now: datetime, plan: str | None = None) -> list[Choice]:
+def choose_each(
+    pairs: Collection[Pair], now: datetime, plan: str | None = None, *, of_code: Mapping[str, Limits] | None = None
+) -> list[Choice]:
     """Choose the policies of each pair, in their order, without those of the entities above it.
 
-    `plan` is as in `resolve`.
+    `plan` is as in `resolve`, and `of_code` are the limits that code sets, by resource.
     """
     check_plan(plan)
-    now = aware(now)
-    subjects = iter([Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs])
-    found = []
-    while some := list(islice(subjects, BATCH)):
-        found += [judge(one.links[0], now) for one in policies_of_each(some, write_alias(), now)]
-    return found
+    now, code_limits_of = aware(now), of_code or {}
+    subjects = [Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs]
+    links = (chain.links[0] for chain in _chains(subjects, now))
+    return [
+        judge(_with_code_limits(link, code_limits_of.get(subject.resource or "", ())), now)
+        for link, subject in zip(links, subjects, strict=True)
+    ]
+
+
+def resolve_each(
+    subjects: Sequence[Subject], of_code: Mapping[str, Limits], *, now: float, store: Store | None = None
+) -> list[Resolution]:
+    """`resolve` for each of several subjects on resources, whose policies are read in one query for 100 of them.
+
+    `of_code` are the limits that code sets, by resource.
+    """
+    for subject in subjects:
+        check_names(subject.resource, subject.entity)
+        check_plan(subject.plan)
+    at, versions = datetime.fromtimestamp(now, UTC), StoreVersions(store)
+    return [
+        resolution_of(
+            read_policies(subject, at, versions, found=chain),
+            subject.resource or "",
+            of_code.get(subject.resource or "", ()),
+            at,
+        )
+        for subject, chain in zip(subjects, _chains(subjects, at), strict=True)
+    ]
+
+
+def _chains(subjects: Sequence[Subject], now: datetime) -> Iterator[PolicyChain]:
+    """The policies of each subject, in their order."""
+    waiting = iter(subjects)
+    while some := list(islice(waiting, BATCH)):
+        yield from policies_of_each(some, write_alias(), now)
+
+
+def _with_code_limits(link: EntityPolicies, limits: Limits) -> EntityPolicies:
+    """The policies of an entity, followed by the limits that code sets."""
+    if not limits:
+        return link
+    return replace(link, policies=(*link.policies, PolicyValue(CODE, PolicyEffect.LIMITS, limits, None)))
 
 
 def _name_of(row: Resource | Entity | None) -> str | None:

@@ -51,6 +51,7 @@ from limits_app.services.status import (
 from limits_app.services.temporary import (
     PlannedBoost,
     boost,
+    boost_each,
     boost_policies,
     emergency,
     planned_boosts,
@@ -96,6 +97,7 @@ __all__ = [
     "atry_acquire",
     "atry_acquire_all",
     "boost",
+    "boost_each",
     "boost_policies",
     "candidates",
     "check",

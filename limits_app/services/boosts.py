@@ -15,8 +15,8 @@ from limits_app.engine.keys import Account, check_entity, check_resource
 from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.engine.notation import limit_text
 from limits_app.engine.periods import HOUR, QuotaPeriod
-from limits_app.models import Entity, Policy, Resource, write_alias
-from limits_app.policies import Choice, choose_each
+from limits_app.models import CodeLimits, Entity, Policy, Resource, write_alias
+from limits_app.policies import Choice, choose_each, latest_code_limits_of_each
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
 from limits_app.services.writing import LimitsInput, checked_datetime, set_entity_limits
@@ -46,11 +46,11 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
     check_plan_known(name, plan)
     now = timezone.now()
     with audit.acting(actor=actor, source="service", reason=reason):
-        before = _choices(name, resource, now, plan)
+        before = current_choices(name, resource, plan)
         policy = set_entity_limits(
             name, limits, resource=resource, extends=True, valid_from=now, valid_until=until, reason=reason
         )
-        after = _choices(name, resource, now, plan)
+        after = current_choices(name, resource, plan)
         for place, choice in before.items():
             if problem := next(_lowered(choice, after[place]), ""):
                 where = "" if place is None else f" on {place}"
@@ -69,13 +69,19 @@ def check_boost_end(until: object) -> None:
         )
 
 
-def _choices(entity: str, resource: str | None, now: datetime, plan: str | None) -> dict[str | None, Choice]:
-    """The effective policies of the entity on each resource that the boost is about; None: on those without a row."""
-    rows: list[Resource | None] = [None, *Resource.objects.using(write_alias()).only("name")]
-    if resource is not None:
-        rows = [Resource(name=check_resource(resource))]
-    choices = choose_each([(row, Entity(identifier=entity)) for row in rows], now, plan)
-    return {None if row is None else row.name: choice for row, choice in zip(rows, choices, strict=True)}
+def current_choices(entity: str, resource: str | None, plan: str | None) -> dict[str | None, Choice]:
+    """The effective policies of an entity on a resource, or on each resource, and by None on all others.
+
+    The limits that code used last are among them.
+    """
+    names: list[str] = [] if resource is None else [check_resource(resource)]
+    if resource is None:
+        of_rows = Resource.objects.using(write_alias()).values_list("name", flat=True)
+        names = sorted({*of_rows, *CodeLimits.objects.using(write_alias()).values_list("resource", flat=True)})
+    of_code = latest_code_limits_of_each(names)
+    places: list[str | None] = [None, *names] if resource is None else [*names]
+    pairs = [(None if name is None else Resource(name=name), Entity(identifier=entity)) for name in places]
+    return dict(zip(places, choose_each(pairs, timezone.now(), plan, of_code=of_code), strict=True))
 
 
 def _lowered(before: Choice, after: Choice) -> Iterator[str]:

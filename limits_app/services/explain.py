@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -15,7 +16,7 @@ from limits_app.engine.keys import EntityName
 from limits_app.engine.limits import Blocked
 from limits_app.engine.notation import limit_text
 from limits_app.engine.outcome import LimitStatus, Outcome
-from limits_app.models import ENFORCED, CandidateValue, Emergency
+from limits_app.models import ENFORCED, CandidateValue, CodeLimits, Emergency
 from limits_app.models.users import entity_name
 from limits_app.policies import (
     LIMITED,
@@ -28,10 +29,12 @@ from limits_app.policies import (
     PolicyValue,
     PooledSet,
     Resolution,
+    Subject,
     Verdict,
     group_of,
     policy_source,
     resolve,
+    resolve_each,
     resolver,
 )
 from limits_app.services.access import verdict_on
@@ -170,6 +173,25 @@ def explain(
             return replace(explained, access=verdict_on(resolution.entity, plan, resolution.emergency))
         except StaleConfiguration:
             continue
+
+
+def explain_each(resources: Collection[str], *, entity: EntityName = None) -> list[Explanation]:
+    """`explain` for an entity on each of several resources, whose policies are read in one query for 100 of them."""
+    of_code: dict[str, list[CodeLimits]] = {name: [] for name in resources}
+    for row in policy_source.code_limits(*resources):
+        of_code[row.resource].append(row)
+    latest = {name: rows[0].definitions for name, rows in of_code.items() if rows}
+    name = entity_name(entity)
+    while True:
+        try:
+            resolutions = resolve_each([Subject(one, name) for one in resources], latest, now=resolver.clock())
+            explained = [
+                _explained(one, None, tuple([row.limits for row in of_code[one.resource][1:]])) for one in resolutions
+            ]
+        except StaleConfiguration:
+            continue
+        access = verdict_on(name, None, resolutions[0].emergency) if resolutions else LIMITED
+        return [replace(one, access=access) for one in explained]
 
 
 aexplain: Final = sync_to_async(explain)

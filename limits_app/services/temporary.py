@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import ROUND_DOWN, Decimal
-from typing import Final
+from typing import Any, Final
 
 from django.db.models import Q
 from django.utils import timezone
@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from limits_app import audit
 from limits_app.engine.amounts import MAX_AMOUNT, Amount, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.keys import Account, check_entity, check_resource
+from limits_app.engine.keys import Account, check_entity
 from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.engine.notation import Noted, limit_text
 from limits_app.models import (
@@ -23,20 +23,19 @@ from limits_app.models import (
     Emergency,
     EmergencySwitch,
     Enforcement,
-    Entity,
     Policy,
     PolicyEffect,
-    Resource,
     write_alias,
 )
-from limits_app.policies import Choice, choose_each, switch_in_force
+from limits_app.policies import Choice, switch_in_force
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
-from limits_app.services.boosts import check_boost_end, grant_boost
-from limits_app.services.writing import checked_datetime
+from limits_app.services.boosts import check_boost_end, current_choices, grant_boost
+from limits_app.services.writing import checked_datetime, set_entity_limits
 
 _THOUSANDTH: Final = Decimal("0.001")
+_MOST_BOOSTED: Final = 100
 
 
 def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sentence
@@ -55,11 +54,8 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
     See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
     """
     name, times = check_entity(one_client(entity)), _times_as_much(factor)
-    before = [
-        effective.limit
-        for effective in _now(name, resource, plan).limits
-        if not (effective.shared or isinstance(effective.limit, Blocked))
-    ]
+    check_plan_known(name, plan)
+    before = _own(current_choices(name, resource, plan)[resource])
     limits = [_multiplied(limit, times) for limit in before]
     on = "all resources" if resource is None else resource
     if not limits:
@@ -67,6 +63,64 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
     if limits == before:
         raise InvalidRequest(f"a boost by {factor} changes no limit of {name} on {on}: amounts are rounded down")
     return grant_boost(name, resource, limits, until, reason, plan=plan, actor=actor)
+
+
+def boost_each(
+    entity: str | Account,
+    factor: Decimal | float,
+    until: datetime,
+    reason: str,
+    *,
+    plan: str | None = None,
+    actor: str = "",
+) -> list[Policy]:
+    """`boost` of an entity on each resource that limits it, also by policies for all resources; all of them, or none.
+
+    A resource without limits stays unlimited, also by a policy of its own where that of all resources would limit it.
+    Raises InvalidRequest where nothing limits the entity, or where more than 100 resources have limits of their own.
+    """
+    name = check_entity(one_client(entity))
+    check_boost_end(until)
+    with audit.acting(actor=actor, source="service", reason=reason):
+        resources, unlimited = _limiting(name, plan)
+        if not resources:
+            raise InvalidRequest(f"nothing limits {name} that could be boosted")
+        if (count := len(resources) + len(unlimited)) > _MOST_BOOSTED:
+            raise InvalidRequest(
+                f"{count} resources have limits of their own for {name}, and at most {_MOST_BOOSTED} can be boosted "
+                "together: name a resource"
+            )
+        during: dict[str, Any] = {"valid_from": timezone.now(), "valid_until": until, "reason": reason}
+        kept = [
+            set_entity_limits(name, [], resource=unlimited_resource, effect="unlimited", **during)
+            for unlimited_resource in unlimited
+        ]
+        return [*kept, *(boost(name, resource, factor, until, reason, plan=plan) for resource in resources)]
+
+
+def _limiting(entity: str, plan: str | None) -> tuple[list[str | None], list[str]]:
+    """The resources on which other limits apply to an entity than on all others, and None for those last.
+
+    The second list are the resources without limits where there are some on all others.
+    """
+    check_plan_known(entity, plan)
+    choices = current_choices(entity, None, plan)
+    on_others = choices.pop(None)
+    resources: list[str | None] = [
+        resource
+        for resource, choice in choices.items()
+        if _own(choice) and (_own(choice) != _own(on_others) or choice.uses_code)
+    ]
+    if not _own(on_others):
+        return resources, []
+    return [*resources, None], [resource for resource, choice in choices.items() if resource and not choice.limits]
+
+
+def _own(choice: Choice) -> list[Limit]:
+    """The limits that count for the entity alone, and can be boosted."""
+    return [
+        effective.limit for effective in choice.limits if not (effective.shared or isinstance(effective.limit, Blocked))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +208,6 @@ def _times_as_much(factor: object) -> Decimal:
         if exact.is_finite() and 1 < exact <= MAX_AMOUNT:
             return exact
     raise InvalidRequest(f"boost factor must be a finite number greater than 1, such as 2; got {shown(factor)}")
-
-
-def _now(entity: str, resource: str | None, plan: str | None) -> Choice:
-    """The effective limits; the entity and the resource need no rows."""
-    what = None if resource is None else Resource(name=check_resource(resource))
-    check_plan_known(entity, plan)
-    return choose_each([(what, Entity(identifier=entity))], timezone.now(), plan)[0]
 
 
 def _multiplied(limit: Limit, factor: Decimal) -> Limit:

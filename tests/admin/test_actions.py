@@ -249,9 +249,9 @@ def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: P
     limits.set_system_limits([TPM])
     done = grant(admin_client, entity="user:new", resource="")
     assert (done.status_code, done.headers["location"]) == (302, address("policy_changelist"))
-    boost = Policy.objects.get(valid_until__isnull=False)
-    assert (str(boost), boost.definitions()[0].capacity) == ("entity user:new", 2000)
-    assert re.fullmatch(r"entity user:new is boosted from [\d/]+ .* \(UTC\) until [\d/]+ .* \(UTC\)\.", said(done)[0])
+    boosts = {str(one): one.definitions()[0].capacity for one in Policy.objects.exclude(valid_until=None)}
+    assert boosts == {"entity user:new": 2 * TPM.capacity}
+    assert re.fullmatch(r"Boosted from [\d/]+ .* \(UTC\) until [\d/]+ .* \(UTC\): .*\.", said(done)[0])
     assert {event.actor for event in events("create")} == {"admin"}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from limits_app import CallLimit, limits, services
-from limits_app.models import Candidate, CandidateState, Policy
+from limits_app.models import AuditEvent, Candidate, CandidateState, EvaluationCount, Policy
 from tests.admin.browsing import address
 from tests.admin.conftest import Visitor
 
@@ -44,8 +45,26 @@ def test_a_button_decides_about_a_candidate(
         shown = admin_client.get(page).content.decode()
         assert f'formaction="{where}"' in shown
         assert f'formaction="{address("candidate_revert", candidate.pk)}"' not in shown
-    assert "done for" in admin_client.post(where, follow=True).content.decode()
+    answer = admin_client.post(where, {"revert_minutes": "10", "confirmed": "1"}, follow=True)
+    assert "done for" in answer.content.decode()
     assert Candidate.objects.values_list("state", flat=True).first() == state
+
+
+def test_a_promotion_is_confirmed_with_what_it_would_reject(candidate: Candidate, admin_client: Client) -> None:
+    where = address("candidate_promote", candidate.pk)
+    asked = admin_client.post(where)
+    assert "No request was evaluated so far" in asked.content.decode()
+    assert asked.context["form"]["revert_percent"].value() == 10
+    rows = {"hour": timezone.now(), "policy_id": candidate.policy_id, "candidate_id": candidate.pk, "kind": "candidate"}
+    EvaluationCount.objects.create(**rows, key="", evaluated=40, rejected=31)
+    assert "It would have rejected 31 of 40 requests (77.5 %)." in admin_client.post(where).content.decode()
+    wrong = admin_client.post(where, {"revert_percent": "0", "revert_minutes": "10", "confirmed": "1"})
+    assert wrong.context["form"].errors.keys() == {"revert_percent"}
+    assert Candidate.objects.get().state == CandidateState.TESTING
+    admin_client.post(where, {"revert_percent": "20", "revert_minutes": "30", "confirmed": "1"})
+    promoted = Candidate.objects.get()
+    assert (promoted.state, promoted.revert_percent, promoted.revert_minutes) == (CandidateState.PROMOTED, 20, 30)
+    assert AuditEvent.objects.first().reason == "It would have rejected 31 of 40 requests (77.5 %)."
 
 
 def test_a_promoted_candidate_is_reverted_once(candidate: Candidate, admin_client: Client) -> None:

@@ -94,5 +94,5 @@ def test_the_members_of_a_pool_are_shown_as_they_are_used_in_each_store(admin_cl
 def test_effective_limits_say_where_they_are_counted(admin_client: Client) -> None:
     Resource.objects.create(name="api", store="scratch")
     limits.set_resource_limits("api", [CallLimit(5, 60)])
-    page = admin_client.get(address("explain_changelist"), {"resource": "api"}).content.decode()
+    page = admin_client.get(address("explain"), {"resource": "api"}).content.decode()
     assert "Store: scratch." in page

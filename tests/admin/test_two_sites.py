@@ -83,7 +83,10 @@ def test_no_page_links_to_the_first_site(client: Client) -> None:
         for model in two_sites.operations._registry
         if model not in {User, Group}
     }
-    pages |= {f"limits_app/{page}/" for page in ("policy/boost", "policy/import", "overview/limit", "entity/block")}
+    pages |= {
+        f"limits_app/{page}/"
+        for page in ("policy/boost", "policy/import", "limitsentry/limit", "clientsentry/client", "entity/block")
+    }
     pages |= {"limits_app/auditevent/N/revert/", "limits_app/usagesnapshot/preview/", "auth/user/N/change/"}
     assert pages <= opened
 

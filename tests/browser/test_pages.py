@@ -14,9 +14,9 @@ from tests.browser.seed import READER
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 ADMIN = "admin/limits_app/"
-EXPLAIN = f"{ADMIN}explain/?resource=openai/gpt-4&entity=tenant:acme"
+EXPLAIN = f"{ADMIN}clientsentry/effective/?resource=openai/gpt-4&entity=tenant:acme"
 USAGE = f"{ADMIN}usagesnapshot/"
-LIVE = f"{ADMIN}live/"
+LIVE = f"{ADMIN}activityentry/live/"
 _ROOM = """
     const width = document.documentElement.clientWidth;
     return [...document.querySelectorAll(".limits-figures")]
@@ -46,14 +46,17 @@ _HELP = """
 
 OURS = {
     "explain": EXPLAIN,
-    "explain-pool": f"{ADMIN}explain/?resource=claude",
-    "explain-shadow": f"{ADMIN}explain/?resource=trial",
-    "exemptions": f"{ADMIN}exemption/",
-    "explain-nothing": f"{ADMIN}explain/",
+    "explain-pool": f"{ADMIN}clientsentry/effective/?resource=claude",
+    "explain-shadow": f"{ADMIN}clientsentry/effective/?resource=trial",
+    "exemptions": f"{ADMIN}settingsentry/exemptions/",
+    "explain-nothing": f"{ADMIN}clientsentry/effective/",
     "usage": f"{USAGE}?span=month",
     "live": LIVE,
     "overview": f"{ADMIN}overview/",
-    "limit": f"{ADMIN}overview/limit/",
+    "limit": f"{ADMIN}limitsentry/limit/",
+    "client": f"{ADMIN}clientsentry/client/?entity=tenant:acme",
+    "client-boost": f"{ADMIN}clientsentry/client/?entity=tenant:acme&boost=1",
+    "client-search": f"{ADMIN}clientsentry/client/?find=tenant",
     "rejections": f"{ADMIN}denial/",
     "candidates": f"{ADMIN}candidate/",
     "new-candidate": f"{ADMIN}candidate/add/?policy=2",
@@ -192,7 +195,7 @@ def test_a_preview_can_be_used_by_everybody_and_on_a_phone(window: Browser) -> N
 
 
 def test_the_explanation_is_reached_by_keyboard_alone(window: Browser) -> None:
-    window.open(f"{ADMIN}explain/")
+    window.open(f"{ADMIN}clientsentry/effective/")
     window.run("document.getElementById('content-start').focus()")
     for _ in range(12):
         window.driver.switch_to.active_element.send_keys(Keys.TAB)
@@ -204,7 +207,7 @@ def test_the_explanation_is_reached_by_keyboard_alone(window: Browser) -> None:
 
 
 def test_entities_are_found_while_one_types(window: Browser) -> None:
-    window.open(f"{ADMIN}explain/")
+    window.open(f"{ADMIN}clientsentry/effective/")
     window.fill("#limits-entity", "tenant:ac")
     window.until(lambda: window.all("#limits-entities option"), "nothing is offered")
     assert [one.get_attribute("value") for one in window.all("#limits-entities option")] == ["tenant:acme"]
@@ -212,7 +215,7 @@ def test_entities_are_found_while_one_types(window: Browser) -> None:
 
 def test_the_explanation_follows_when_other_limits_hold(window: Browser, place: Place) -> None:
     place.manage("limits", "resource", "set", "movie", "rpm=100/min", "--yes")
-    window.open(f"{ADMIN}explain/?resource=movie")
+    window.open(f"{ADMIN}clientsentry/effective/?resource=movie")
     assert "0 of 100 used" in window.text("#limits-explanation")
     window.run("document.querySelector('.limits-source a').focus()")
     place.manage("limits", "resource", "set", "movie", "tokens=7/min", "--yes")
@@ -223,7 +226,7 @@ def test_the_explanation_follows_when_other_limits_hold(window: Browser, place: 
 
 def test_the_explanation_says_when_a_limit_begins_to_bind(window: Browser, place: Place) -> None:
     place.manage("limits", "resource", "set", "theatre", "calls=1/h", "--yes")
-    window.open(f"{ADMIN}explain/?resource=theatre")
+    window.open(f"{ADMIN}clientsentry/effective/?resource=theatre")
     assert window.all(".limits-chip--binds") == []
     call = "from limits_app import limits; limits.acquire('theatre').release()"
     place.manage("shell", "--verbosity=0", "--command", call)

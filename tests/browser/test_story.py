@@ -57,7 +57,7 @@ def rolled_up(window: Browser, admitted: str, refused: str) -> None:
         figures = [one.text for one in window.all(".limits-totals dd")]
         return figures[:2] == [admitted, refused]
 
-    window.open(f"{ADMIN}live/")
+    window.open(f"{ADMIN}activityentry/live/")
     window.until(lambda: window.text("#limits-live-status") == "Live", "it does not become live")
     window.until(said, f"there are not {admitted} admitted and {refused} refused")
 
@@ -68,7 +68,7 @@ def test_a_limit_is_created_hit_explained_boosted_and_reverted(window: Browser) 
     assert hit(window, 5) == [200, 200, 200, 429, 429]
 
     rolled_up(window, "5", "2")
-    window.open(f"{ADMIN}explain/?resource=api&entity=ip:127.0.0.1")
+    window.open(f"{ADMIN}clientsentry/effective/?resource=api&entity=ip:127.0.0.1")
     window.until(lambda: "blocking" in window.text("#limits-explanation"), "it is not explained")
     assert "3 of 3 used, 0 left" in window.text("#limits-explanation")
     assert "The next request is rejected" in window.text("#limits-verdict")
@@ -83,7 +83,7 @@ def test_a_limit_is_created_hit_explained_boosted_and_reverted(window: Browser) 
     window.until(lambda: "7 of 10 used, 3 left" in window.text("#limits-explanation"), "the bar does not move")
     window.take("story-boosted")
 
-    window.open(f"{ADMIN}live/")
+    window.open(f"{ADMIN}activityentry/live/")
     window.until(lambda: window.text("#limits-live-admitted") != "-", "there is no rate")
     assert hit(window, 2) == [200] * 2
     window.until(lambda: float(window.text("#limits-live-admitted")) > 0, "the rate does not move")

@@ -94,7 +94,7 @@ def test_pages_of_the_admin_are_shown(write: Any, admin_client: Client, monkeypa
     models = ("resource", "policy", "entity", "pool", "plan", "endpoint", "live", "denial", "usagesnapshot")
     names = [*[f"{model}_changelist" for model in models], "limit", "live_state"]
     addresses = [reverse("admin:index"), *[reverse(f"admin:limits_app_{name}") for name in names]]
-    addresses.append(f"{reverse('admin:limits_app_explain_changelist')}?resource=mail&entity=user:1")
+    addresses.append(f"{reverse('admin:limits_app_explain')}?resource=mail&entity=user:1")
     addresses += [reverse("admin:limits_app_policy_change", args=[one.pk]) for one in Policy.objects.all()]
     addresses += [reverse("admin:limits_app_pool_change", args=[one.pk]) for one in Pool.objects.all()]
     addresses += [reverse("admin:limits_app_resource_change", args=[one.pk]) for one in Resource.objects.all()]

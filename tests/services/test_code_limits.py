@@ -40,7 +40,7 @@ def test_another_process_sees_them_in_commands_and_in_the_admin(admin_client: Cl
     assert "requests: 1 of 2 left" in run("explain login --entity user:1").out
     assert run("check login calls=2 --entity user:1").code == 3
     page = admin_client.get(
-        reverse("admin:limits_app_explain_changelist"), {"resource": "login", "entity": "user:1"}
+        reverse("admin:limits_app_explain"), {"resource": "login", "entity": "user:1"}
     ).content.decode()
     assert "Code" in page
     assert "2 requests per minute" in page

@@ -150,7 +150,7 @@ REJECTING: dict[str, Field] = {
     "command: reset": command("reset api --yes --entity '{}'"),
     "command: boost": command("boost '{}' calls=9/min --for 2h --reason x"),
     "command: erase": command("erase '{}' --yes"),
-    "admin: effective limits": page("explain_changelist", resource="api"),
+    "admin: effective limits": page("explain", resource="api"),
     "admin: erase": page("entity_erase", reason="x"),
     "admin: boost": page("policy_boost", whom="entity", factor="2", until=f"{SOON:%Y-%m-%dT%H:%M}", reason="x"),
 }

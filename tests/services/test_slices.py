@@ -80,7 +80,7 @@ def test_explanations_commands_and_the_admin_say_what_is_out(admin_client: Clien
     assert "in_slices" not in limits.status("other").limits["call_count"]
     assert limits.overview([(row, None)])[0].limits[0].in_slices == held
     assert said in admin_client.get("/admin/limits_app/resource/").content.decode()
-    assert said in admin_client.get("/admin/limits_app/explain/?resource=api").content.decode()
+    assert said in admin_client.get("/admin/limits_app/clientsentry/effective/?resource=api").content.decode()
 
 
 @pytest.mark.parametrize(

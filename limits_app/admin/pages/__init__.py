@@ -6,10 +6,13 @@ from functools import partial
 from typing import Any, Final
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 
 from limits_app.admin.base import ReadOnly
+from limits_app.admin.menu import open_tabs
+from limits_app.admin.pages.client import client_page
 from limits_app.admin.pages.common import PageView
 from limits_app.admin.pages.exemptions import exemptions_page
 from limits_app.admin.pages.explain import explain_page
@@ -19,15 +22,26 @@ from limits_app.admin.pages.overview import overview_page
 from limits_app.admin.pages.preview import preview_page
 from limits_app.admin.pages.rejections import rejections_page
 from limits_app.admin.pages.usage import usage_page
-from limits_app.models import Denial, Exemption, Explain, Live, Overview, UsageSnapshot
+from limits_app.models import (
+    ActivityEntry,
+    AlertsEntry,
+    ClientsEntry,
+    Denial,
+    LimitsEntry,
+    Overview,
+    SettingsEntry,
+    UsageSnapshot,
+)
 from limits_app.services.rights import Action, may
 
 
 class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
-    """Pages in place of the list and forms of a model, so that the menu of the admin has an entry for them."""
+    """Pages in place of the list and forms of a model."""
 
-    pages: tuple[tuple[str, str, PageView], ...]
+    pages: tuple[tuple[str, str, PageView], ...] = ()
     """The route, the name of the URL and the view of each."""
+    is_listed = False
+    """Whether they are in the menu."""
     action: Action = Action.VIEW_USAGE
     """What viewing them is in the table of rights; rejections are a part of usage."""
 
@@ -36,20 +50,47 @@ class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # gener
         view, site = self.admin_site.admin_view, self.admin_site
         return [path(route, view(partial(page, site)), name=f"limits_app_{name}") for route, name, page in self.pages]
 
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Whether they are in the menu for this user."""
+        return self.is_listed and self.has_view_permission(request)
+
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the user may view the pages."""
         return may(request.user, self.action)
 
 
-_OVERVIEW: Final = (("", "overview_changelist", overview_page), ("limit/", "limit", limit_page))
-_USAGE: Final = (("", "usagesnapshot_changelist", usage_page), ("preview/", "preview", preview_page))
-_LIVE: Final = (("", "live_changelist", live_page), ("state/", "live_state", live_state))
+class EntryAdmin(PagesAdmin):
+    """An entry of the menu: it opens the first of its pages that the user may view, and has pages of its own."""
 
-admin.site.register(Overview, PagesAdmin, pages=_OVERVIEW)
+    def get_urls(self) -> list[URLPattern]:
+        """The pages, and the entry itself."""
+        name = f"limits_app_{self.opts.model_name}_changelist"
+        return [*super().get_urls(), path("", self.admin_site.admin_view(self.first_page), name=name)]
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Be in the menu for everybody who may view one of the pages."""
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may view one of the pages."""
+        return any(open_tabs(self.model, self.admin_site, request))
+
+    def first_page(self, request: HttpRequest) -> HttpResponse:
+        """Open the first page."""
+        for url, _label in open_tabs(self.model, self.admin_site, request):
+            return HttpResponseRedirect(url)
+        raise PermissionDenied
+
+
+_CLIENTS: Final = (("client/", "client", client_page), ("effective/", "explain", explain_page))
+_USAGE: Final = (("", "usagesnapshot_changelist", usage_page), ("preview/", "preview", preview_page))
+_LIVE: Final = (("live/", "live", live_page), ("live/state/", "live_state", live_state))
+
+admin.site.register(Overview, PagesAdmin, pages=(("", "overview_changelist", overview_page),), is_listed=True)
 admin.site.register(Denial, PagesAdmin, pages=(("", "denial_changelist", rejections_page),))
 admin.site.register(UsageSnapshot, PagesAdmin, pages=_USAGE)
-admin.site.register(Live, PagesAdmin, pages=_LIVE)
-_EXEMPTIONS: Final = (("", "exemption_changelist", exemptions_page),)
-
-admin.site.register(Exemption, PagesAdmin, pages=_EXEMPTIONS, action=Action.VIEW_LIMITS)
-admin.site.register(Explain, PagesAdmin, pages=(("", "explain_changelist", explain_page),), action=Action.VIEW_LIMITS)
+admin.site.register(LimitsEntry, EntryAdmin, pages=(("limit/", "limit", limit_page),))
+admin.site.register(ClientsEntry, EntryAdmin, pages=_CLIENTS)
+admin.site.register(ActivityEntry, EntryAdmin, pages=_LIVE)
+admin.site.register(AlertsEntry, EntryAdmin)
+admin.site.register(SettingsEntry, EntryAdmin, pages=(("exemptions/", "exemptions", exemptions_page),))

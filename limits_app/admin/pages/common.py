@@ -1,4 +1,4 @@
-"""What all pages have: permissions, tabs, and usage snapshots that are up to date."""
+"""What all pages have: permissions, the menu, and usage snapshots that are up to date."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import Any, Final
 from django.contrib.admin import AdminSite
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import models, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext
 
 from limits_app.admin.base import site_page
-from limits_app.models import Bucket, Denial, Exemption, Explain, Live, Overview, UsageSnapshot
+from limits_app.admin.menu import menu
+from limits_app.models import Bucket
 from limits_app.models.validators import validate_client, validate_identifier, validate_text
 from limits_app.services.rights import Action, may
 from limits_app.services.usage import roll_up
 
 PageView = Callable[[AdminSite, HttpRequest], HttpResponse]
-
-_TABS: Final[tuple[type[models.Model], ...]] = (Overview, Denial, UsageSnapshot, Live, Explain, Exemption)
 
 
 def check(request: HttpRequest, action: Action, *more: str) -> None:
@@ -34,13 +32,8 @@ def check(request: HttpRequest, action: Action, *more: str) -> None:
 def page(
     site: AdminSite, request: HttpRequest, template: str, *, title: str, context: Mapping[str, Any]
 ) -> TemplateResponse:
-    """Render one of the pages, with tabs for the other pages that the user may view."""
-    tabs = [
-        {"url": reverse(f"{site.name}:limits_app_{model._meta.model_name}_changelist"), "model": model._meta}
-        for model in _TABS
-        if site.get_model_admin(model).has_view_permission(request)
-    ]
-    return site_page(site, request, f"pages/{template}", title=title, tabs=tabs, **context)
+    """Render one of the pages, below the menu."""
+    return site_page(site, request, f"pages/{template}", title=title, menu=menu(site, request), **context)
 
 
 def entity_or_none(request: HttpRequest) -> str | None:

@@ -66,7 +66,7 @@ def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | N
         return {"problem": str(error)}
     return {
         "explanation": explanation,
-        "links": [_link(site, link) for link in explanation.chain],
+        "links": [shown_link(site, link) for link in explanation.chain],
         "members": list(_members(explanation)),
         "shadowed": [_bar_of(status.key, status) for status in explanation.outcome.shadowed],
         "is_unlimited": not any(link.limits for link in explanation.chain),
@@ -95,7 +95,8 @@ def _verdict(explanation: Explanation) -> str:
     return gettext("The next request is rejected by the limit of %(key)s; it is allowed in %(seconds)s s.") % values
 
 
-def _link(site: AdminSite, link: ExplainedLink) -> dict[str, Any]:
+def shown_link(site: AdminSite, link: ExplainedLink) -> dict[str, Any]:
+    """The policies and limits of an entity as people read them."""
     considered = [
         {**_source(site, verdict.policy), "status": verdict.status, "standing": STANDINGS[verdict.status]}
         for verdict in link.verdicts

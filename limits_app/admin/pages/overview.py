@@ -1,4 +1,4 @@
-"""The page “Overview”: rejections of today, the tightest limits, what ends soon, and whether limits are counted."""
+"""The page “Overview”: rejections of today, the tightest limits, what ends soon, and whether usage is counted."""
 
 from __future__ import annotations
 
@@ -14,28 +14,26 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import conf
+from limits_app import conf, services
 from limits_app.acquiring.breaker import BreakerState
-from limits_app.admin.formatting import moment
+from limits_app.admin.audit_log import event_in_words
+from limits_app.admin.formatting import moment, percent
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.conf import OnUnavailable
-from limits_app.models import Bucket, Enforcement, Policy
+from limits_app.engine.limits import CallLimit
+from limits_app.models import AuditEvent, Bucket, CandidateState, Policy
 from limits_app.models.fields import in_site_time
 from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
-from limits_app.services.temporary import emergency
+from limits_app.services.usage import usage
 from limits_app.usage.reading import most_rejected
 
 _MOST: Final = 5
 _SOON: Final = timedelta(days=7)
 _MOST_ENDING: Final = 20
 
-_MODES: Final = {
-    Enforcement.SHADOW: _("Emergency: all limits are in shadow mode. Nothing is rejected."),
-    Enforcement.OFF: _("Emergency: all limits are off. Nothing is limited."),
-}
 _INSTEAD: Final = {
     OnUnavailable.BLOCK: _("requests are rejected"),
     OnUnavailable.ALLOW: _("requests are allowed"),
@@ -49,7 +47,11 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     bring_up_to_date()
     midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
     tightest, is_known = tightest_limits(_MOST)
+    ending = [*_ending(site)] if may(request.user, Action.VIEW_LIMITS) else None
     context = {
+        "totals": [*_totals(midnight, tightest, ending)],
+        "changes": [*_changes(site)] if may(request.user, Action.VIEW_HISTORY) else None,
+        "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
         "warnings": list(_warnings()),
         "by_limit": [
             _row(site, midnight, count) for count in most_rejected("resource", "key", since=midnight, most=_MOST)
@@ -57,18 +59,44 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "by_client": [_row(site, midnight, count) for count in most_rejected("entity", since=midnight, most=_MOST)],
         "tightest": tightest,
         "known": is_known,
-        "ending": list(_ending(site)) if may(request.user, Action.VIEW_LIMITS) else None,
-        "is_new": not Policy.objects.order_by().exists(),
+        "ending": ending,
+        "is_new": not (tightest or Policy.objects.order_by().exists()),
     }
     return page(site, request, "overview", title=gettext("Overview"), context=context)
 
 
+def _totals(midnight: datetime, tightest: list[dict[str, Any]], ending: list[Any] | None) -> Iterator[tuple[Any, str]]:
+    """What happened today in numbers, each with its label."""
+    uses = usage(key=CallLimit.key, period="hour", since=midnight.astimezone(UTC))
+    allowed, rejected = sum(use.admitted for use in uses), sum(use.refused for use in uses)
+    yield gettext("Allowed today"), amount(allowed)
+    share = f" ({percent(rejected / (allowed + rejected))})" if rejected else ""
+    yield gettext("Rejected today"), f"{amount(rejected)}{share}"
+    full = {limit["entity"] for limit in tightest if limit["bar"].level == "full"}
+    yield gettext("Clients at a limit"), amount(len(full))
+    if ending is not None:
+        yield gettext("Ends soon"), amount(len(ending))
+
+
+def _changes(site: AdminSite) -> Iterator[dict[str, str]]:
+    """The last changes of the configuration."""
+    for event in AuditEvent.objects.order_by("-number")[:_MOST]:
+        yield event_in_words(site, event)
+
+
+def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
+    """Limits that are tried, and how much they would reject."""
+    for report in services.candidates()[:_MOST]:
+        if report.state == CandidateState.TESTING:
+            values = {"policy": report.policy, "limits": report.limits, "share": percent(report.rejected_percent / 100)}
+            yield {
+                "what": gettext("%(policy)s: %(limits)s would reject %(share)s") % values,
+                "url": reverse(f"{site.name}:limits_app_candidate_changelist"),
+            }
+
+
 def _warnings() -> Iterator[str]:
-    """What keeps limits from being counted or enforced now."""
-    switch = emergency()
-    if switch.mode != Enforcement.ENFORCE:
-        ends = gettext("It ends at %(at)s.") % {"at": moment(switch.until)} if switch.until else ""
-        yield " ".join(filter(None, (str(_MODES[switch.mode]), switch.reason, ends)))
+    """What keeps limits from being counted now."""
     for alias, health in store_health().items():
         if health.state == BreakerState.OPEN:
             values = {"alias": alias, "instead": _INSTEAD[conf.get(conf.ON_UNAVAILABLE)], "error": health.error or ""}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from limits_app.admin.pages.common import (
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.models.fields import aware
+from limits_app.services.clients import client_names
 from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action
 from limits_app.services.safe_text import csv_text
@@ -45,6 +46,7 @@ _SPANS: Final[dict[str, tuple[Any, int]]] = {
     "day": (_("24 hours"), 1),
     "week": (_("7 days"), 7),
     "month": (_("30 days"), 30),
+    "last_month": (_("Last month"), 31),
     "year": (_("12 months"), 365),
 }
 """Labels and numbers of days."""
@@ -67,6 +69,9 @@ def _time(span: str, first: str, last: str) -> Time:
             message = gettext("Choose a first day that is before the last one, and at most %(most)s days.")
             raise InvalidRequest(message % {"most": _MOST_DAYS})
         return (Period.DAY, since, until)
+    if span == "last_month":
+        until = midnight.replace(day=1)
+        return (Period.DAY, (until - _DAY).replace(day=1), until)
     days = _SPANS[span][1]
     if span in ("today", "yesterday"):
         today = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -110,22 +115,48 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
             context["problem"] = str(error)
         else:
             bring_up_to_date()  # rejections are written immediately; allowed amounts only by a roll-up
+            if request.GET.get("format") == "csv":
+                return _csv(resource, entity, key, time=time)
             context |= _used(resource, entity, key, time=time)
-    if request.GET.get("format") == "csv" and not context["problem"]:
-        return _csv(context)
     return page(site, request, "usage", title=gettext("Usage"), context=context)
 
 
-def _csv(context: dict[str, Any]) -> HttpResponse:
-    """The clients, or the resources of one client, as a file."""
-    columns = ["resource" if context["entity"] else "client", "name", "limit", "allowed", "rejections"]
-    rows = [
-        [(use.resource if context["entity"] else use.entity) or "", name, use.key, use.admitted, use.refused]
-        for use, name in context["table"]
-    ]
-    file = HttpResponse(csv_text(columns, rows), content_type="text/csv; charset=utf-8")
+_COLUMNS: Final = ("from", "to", "client", "name", "plan", "resource", "limit", "allowed", "rejections")
+_CSV_BATCH: Final = 1000
+
+
+def _csv(resource: str | None, entity: str | None, key: str, *, time: Time) -> HttpResponse:
+    """What every client used of each limit of each resource in this time, as a file; with a `key`, of this limit."""
+    period, since, until = time
+    uses = usage(
+        resource, entity=entity, key=key or None, period=period, since=since, until=until, by=("entity", "resource")
+    )
+    file = HttpResponse(csv_text(_COLUMNS, _csv_rows(uses, time)))
+    file["Content-Type"] = "text/csv; charset=utf-8"
     file["Content-Disposition"] = 'attachment; filename="usage.csv"'
     return file
+
+
+def _csv_rows(uses: list[Use], time: Time) -> Iterator[list[object]]:
+    _period, since, until = time
+    for first in range(0, len(uses), _CSV_BATCH):
+        some = uses[first : first + _CSV_BATCH]
+        clients = {use.entity for use in some if use.entity and use.bucket == Bucket.ENTITY}
+        names, rows = client_names(clients), Entity.objects.filter(identifier__in=clients, plan__isnull=False)
+        plans = dict(rows.values_list("identifier", "plan__name"))
+        for use in some:
+            who = client_name(use.bucket, use.entity or "") if use.bucket != Bucket.ENTITY else use.entity or ""
+            yield [
+                f"{since:%Y-%m-%dT%H:%MZ}",
+                f"{until:%Y-%m-%dT%H:%MZ}",
+                who,
+                names.get(who, ""),
+                plans.get(who, ""),
+                use.resource or "",
+                use.key,
+                use.admitted,
+                use.refused,
+            ]
 
 
 def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> dict[str, Any]:
@@ -136,7 +167,7 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
     key = key or next(iter(keys), "")
     chosen = {"resource": resource, "key": key, **ask}
     clients = usage(by="entity", most=_MOST_CONSUMERS, **chosen)
-    names = _names({use.entity or "" for use in clients} | {entity or ""})
+    names = client_names({use.entity or "" for use in clients} | {entity or ""})
     of_limit = [use for use in of_resources if use.key == key]
     of_limit.sort(key=lambda use: (-use.admitted, -use.refused, use.resource or ""))
     return {
@@ -147,16 +178,9 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
         "totals": _totals([use for use in of_limit if resource in (None, use.resource)]),
         "consumers": _rows(clients, names),
         "by_resource": _rows(of_limit)[:_MOST_RESOURCES],
-        "table": [(use, names.get(entity or use.entity or "", "")) for use in (of_limit if entity else clients)],
         "name": names.get(entity or "", ""),
         "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
-
-
-def _names(identifiers: set[str]) -> dict[str, str]:
-    """Display names of entities, by identifier."""
-    entities = Entity.objects.filter(identifier__in=identifiers).exclude(name="")
-    return dict(entities.values_list("identifier", "name"))
 
 
 def _keys(uses: Iterable[Use]) -> list[str]:

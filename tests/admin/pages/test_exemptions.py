@@ -24,7 +24,7 @@ from tests.admin.browsing import said
 from tests.admin.conftest import Visitor
 from tests.admin.pages.test_pages import get, words
 
-PAGE = "limits_app_exemption_changelist"
+PAGE = "limits_app_exemptions"
 CLIENTS, FLAGS, RULES, VIEWS = (
     "Clients, patterns, networks and plans",
     "Unlimited entities",

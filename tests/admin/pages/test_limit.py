@@ -13,7 +13,7 @@ from limits_app.models import AuditEvent, Endpoint, Plan, Policy, Resource
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-URL = "/admin/limits_app/overview/limit/"
+URL = "/admin/limits_app/limitsentry/limit/"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,24 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, conf, limits
 from limits_app.admin.pages import common
-from limits_app.models import AuditEvent, Bucket, CollectedBatch, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.models import (
+    AuditEvent,
+    Bucket,
+    CollectedBatch,
+    Entity,
+    Limit,
+    Plan,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+    UsageSnapshot,
+)
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -25,9 +39,9 @@ from tests.admin.pages.snapshots import used
 from tests.docs.pages import ROOT
 from tests.services.failing import FailingStore
 
-EXPLAIN = "limits_app_explain_changelist"
+EXPLAIN = "limits_app_explain"
 USAGE = "limits_app_usagesnapshot_changelist"
-LIVE = "limits_app_live_changelist"
+LIVE = "limits_app_live"
 STATE = "limits_app_live_state"
 PREVIEW = "limits_app_preview"
 
@@ -245,14 +259,44 @@ def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_c
     used("reports", "user:1", "call_count", 4)
     used("api", "=cmd", "call_count", 3)
     response = get(admin_client, USAGE)
-    assert "Gina user:1 Block user:1 Limit user:1 Why rejected? user:1 10 1 9.1 %" in words(response)
-    file = get(admin_client, USAGE, format="csv").content.decode().split()
-    assert file == ["client,name,limit,allowed,rejections", "user:1,Gina,call_count,10,1", "'=cmd,,call_count,3,0"]
+    assert "Gina user:1 Client user:1 Boost user:1 Block user:1 Limit user:1 Why rejected? user:1 10 1 9.1 %" in words(
+        response
+    )
+    Plan.objects.create(name="gold")
+    limits.set_entity("user:1", plan="gold")
+    file = csv_of(admin_client)
+    assert file[0] == ["from", "to", "client", "name", "plan", "resource", "limit", "allowed", "rejections"]
+    assert [row[2:] for row in file[1:]] == [
+        ["user:1", "Gina", "gold", "api", "call_count", "6", "1"],
+        ["user:1", "Gina", "gold", "reports", "call_count", "4", "0"],
+        ["'=cmd", "", "", "api", "call_count", "3", "0"],
+    ]
     of_client = words(get(admin_client, USAGE, entity="user:1"))
     assert "Gina (user:1)" in of_client
     assert "Clients that used most" not in of_client
-    file = get(admin_client, USAGE, entity="user:1", format="csv").content.decode().split()
-    assert file[1:] == ["api,Gina,call_count,6,1", "reports,Gina,call_count,4,0"]
+    assert [row[5:] for row in csv_of(admin_client, entity="user:1")[1:]] == [
+        ["api", "call_count", "6", "1"],
+        ["reports", "call_count", "4", "0"],
+    ]
+
+
+def test_the_file_of_last_month_has_every_client_of_that_month_and_nothing_else(admin_client: Client) -> None:
+    first = timezone.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    last_of_month = first - timedelta(days=1)
+    for number in range(20):
+        row = {"period": "day", "resource": "api", "key": "call_count", "bucket": "entity", "entity": f"key:{number}"}
+        UsageSnapshot.objects.create(**row, start=last_of_month, admitted_milli=7000 + number, refused=2)
+        UsageSnapshot.objects.create(**row, start=first, admitted_milli=1000, refused=0)
+    begin = last_of_month.replace(day=1)
+    file = csv_of(admin_client, span="last_month")
+    assert len(file) == 21
+    assert {(row[0], row[1]) for row in file[1:]} == {(f"{begin:%Y-%m-%dT%H:%MZ}", f"{first:%Y-%m-%dT%H:%MZ}")}
+    assert {row[-1] for row in file[1:]} == {"2"}
+
+
+def csv_of(browser: Client, **query: str) -> list[list[str]]:
+    """The rows of the file of the page."""
+    return [*csv.reader(get(browser, USAGE, format="csv", **query).content.decode().splitlines())]
 
 
 def test_where_nothing_was_used_the_usage_page_says_so_once_and_offers_no_limit(admin_client: Client) -> None:
@@ -434,10 +478,10 @@ def test_lists_and_forms_lead_to_the_pages(model: str, admin_client: Client) -> 
     row = {"resource": Resource, "entity": Entity, "policy": Policy}[model].objects.get()  # type: ignore[attr-defined]
     listed = admin_client.get(reverse(f"admin:limits_app_{model}_changelist")).content.decode()
     form = admin_client.get(reverse(f"admin:limits_app_{model}_change", args=[row.pk])).content.decode()
-    assert reverse("admin:limits_app_explain_changelist") in listed
+    assert reverse("admin:limits_app_explain") in listed
     resource = "" if model == "entity" else "api"
     entity = "" if model == "resource" else "user%3A1%262"
-    assert f"{reverse('admin:limits_app_explain_changelist')}?resource={resource}&amp;entity={entity}" in form
+    assert f"{reverse('admin:limits_app_explain')}?resource={resource}&amp;entity={entity}" in form
     assert (reverse(f"admin:{PREVIEW}") in form) is (model == "policy")
 
 

@@ -41,7 +41,7 @@ def test_a_row_says_why_and_links_to_the_policy_as_it_was_then(admin_client: Cli
     page = response.content.decode()
     assert "user:7 reached the limit of 100 requests per minute on api." in words(response)
     assert reverse("admin:limits_app_auditevent_change", args=[then.pk]) in page
-    assert f"{reverse('admin:limits_app_explain_changelist')}?resource=api&amp;entity=user%3A7" in page
+    assert f"{reverse('admin:limits_app_explain')}?resource=api&amp;entity=user%3A7" in page
     assert f"{reverse('admin:limits_app_entity_block')}?entity=user%3A7" in page
 
 

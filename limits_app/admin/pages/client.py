@@ -1,0 +1,241 @@
+"""The page of one client: what limits it, what it used, who changed that, and what can be done for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext
+
+from limits_app import audit, services
+from limits_app.admin.action_forms import QuickBoostForm
+from limits_app.admin.audit_log import event_in_words
+from limits_app.admin.formatting import moment, written_limits
+from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
+from limits_app.admin.pages.explain import shown_link
+from limits_app.engine.errors import LimitsError
+from limits_app.models import Entity, Plan, write_alias
+from limits_app.policies import Access, AccessVerdict
+from limits_app.services.clients import (
+    changes_of,
+    client_names,
+    ending_policies,
+    find_clients,
+    own_policies,
+    resources_of,
+)
+from limits_app.services.explain import explain_each
+from limits_app.services.limit_words import amount, limit_name
+from limits_app.services.rejections import rejections
+from limits_app.services.rights import Action, may, permission, to_create_entity
+from limits_app.services.usage import usage
+from limits_app.usage.reading import never_used
+
+_DAYS: Final = 7
+_MOST_REJECTIONS: Final = 5
+_MOST_MEMBERS: Final = 20
+_MOST_PLANS: Final = 200
+_MOST_DAYS_SHOWN: Final = 21
+
+
+class PlanForm(forms.Form):
+    """The plan of a client."""
+
+    plan = forms.ModelChoiceField(Plan.objects.order_by("name"), required=False, to_field_name="name")
+
+
+def client_address(site: AdminSite, identifier: str) -> str:
+    """Where the page of a client is."""
+    return reverse(f"{site.name}:limits_app_client", query={"entity": identifier})
+
+
+def client_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
+    """Find a client, show its page, or do what was chosen there."""
+    check(request, Action.VIEW_LIMITS)
+    text, identifier = request.GET.get("find", "").strip(), request.GET.get("entity", "")
+    if problem := problem_with(text, entity=identifier or None, allows_patterns=False):
+        return _finding(site, request, {"text": text or identifier, "problem": problem})
+    if not identifier:
+        matches = find_clients(text)
+        if len(matches) == 1 or (matches and matches[0].identifier == text):
+            return HttpResponseRedirect(client_address(site, matches[0].identifier))
+        return _finding(site, request, {"text": text, "found": matches})
+    if request.method == "POST":
+        return _changed(site, request, identifier)
+    return _shown(site, request, identifier, QuickBoostForm())
+
+
+def _finding(site: AdminSite, request: HttpRequest, context: Mapping[str, Any]) -> HttpResponse:
+    return page(site, request, "client_search", title=gettext("Find a client"), context=context)
+
+
+def _changed(site: AdminSite, request: HttpRequest, identifier: str) -> HttpResponse:
+    """Do what the pressed button says, and show the page again."""
+    act = next((act for name, act in _ACTS.items() if name in request.POST), None)
+    if act is None:
+        return HttpResponseRedirect(client_address(site, identifier))
+    boost = QuickBoostForm(request.POST) if act is _boost else QuickBoostForm()
+    try:
+        with audit.acting(actor=request.user.get_username(), source="admin", using=write_alias()):
+            message = act(request, identifier, boost)
+    except (LimitsError, ValidationError) as error:
+        problems = error.messages if isinstance(error, ValidationError) else [str(error)]
+        for problem in problems:
+            messages.error(request, problem)
+        return _shown(site, request, identifier, boost)
+    if not message:
+        return _shown(site, request, identifier, boost)
+    messages.success(request, message)
+    return HttpResponseRedirect(client_address(site, identifier))
+
+
+def _boost(request: HttpRequest, identifier: str, form: QuickBoostForm) -> str:
+    _check(request, Action.BOOST, *to_create_entity(identifier))
+    if not form.is_valid():
+        return ""
+    data = form.cleaned_data
+    services.boost_each(identifier, data["factor"], data["until"], data["reason"], plan="")
+    values = {"client": identifier, "factor": amount(float(data["factor"])), "until": moment(data["until"])}
+    return gettext("%(client)s has %(factor)s times its limits until %(until)s.") % values
+
+
+def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
+    _check(request, Action.BOOST)
+    policy = own_policies(identifier).filter(pk=_number(request.POST["_end_boost"]), extends=True).first()
+    if policy is None:
+        return gettext("This boost has ended already.")
+    name = str(policy)
+    policy.delete()
+    return gettext("Ended: %(policy)s.") % {"policy": name}
+
+
+def _unblock(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
+    _check(request, Action.BLOCK)
+    row = Entity.objects.filter(identifier=identifier).first()
+    if row is not None:
+        row.blocked = False
+        row.save(update_fields=["blocked"])
+    return gettext("%(client)s is not blocked any more.") % {"client": identifier}
+
+
+def _set_plan(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
+    _check(request, Action.VIEW_LIMITS, permission("change", Entity), *to_create_entity(identifier))
+    form = PlanForm(request.POST)
+    if not form.is_valid():
+        raise ValidationError(list(form.errors["plan"]))
+    plan = form.cleaned_data["plan"]
+    services.set_entity(identifier, plan=None if plan is None else plan.name)
+    values = {"client": identifier, "plan": "" if plan is None else plan.name}
+    return (gettext("%(client)s is on the plan %(plan)s.") if plan else gettext("%(client)s has no plan.")) % values
+
+
+_ACTS: Final[Mapping[str, Callable[[HttpRequest, str, QuickBoostForm], str]]] = {
+    "_boost": _boost,
+    "_end_boost": _end_boost,
+    "_unblock": _unblock,
+    "_plan": _set_plan,
+}
+"""What each button does; each returns a message, or nothing where the form has errors."""
+
+
+def _check(request: HttpRequest, action: Action, *more: str) -> None:
+    if not may(request.user, action, *more):
+        raise PermissionDenied
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickBoostForm) -> HttpResponse:
+    bring_up_to_date()
+    row = Entity.objects.filter(identifier=identifier).select_related("plan", "parent").first()
+    policies = [*own_policies(identifier).values_list("pk", flat=True)]
+    above = row.parent.identifier if row is not None and row.parent is not None else ""
+    members = [] if row is None else [*row.children.order_by("identifier")[: _MOST_MEMBERS + 1]]
+    names = client_names([identifier, above, *(member.identifier for member in members)])
+    context: dict[str, Any] = {
+        "entity": identifier,
+        "name": names.get(identifier, ""),
+        "row": row,
+        "parent": (above, names.get(above, "")) if above else None,
+        "members": [(member.identifier, names.get(member.identifier, "")) for member in members[:_MOST_MEMBERS]],
+        "more_members": len(members) > _MOST_MEMBERS,
+        "unused": never_used([identifier]),
+        "ending": [
+            {
+                "policy": policy,
+                "limits": written_limits(policy.limits.all()),
+                "until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
+            }
+            for policy in ending_policies(identifier)
+        ],
+        "boost": boost,
+        "plans": [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]],
+        **_limits(site, identifier),
+    }
+    if may(request.user, Action.VIEW_USAGE):
+        context |= {"days": [*_days(identifier)], "rejections": [*_rejections(identifier)]}
+    if may(request.user, Action.VIEW_HISTORY):
+        context["changes"] = [event_in_words(site, event) for event in changes_of(row, policies)]
+    title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
+    return page(site, request, "client", title=title, context=context)
+
+
+def _limits(site: AdminSite, identifier: str) -> dict[str, Any]:
+    """What limits the client, on the resources that are about it; a problem where that cannot be read."""
+    try:
+        explained = explain_each(resources_of(identifier), entity=identifier)
+    except (LimitsError, ValueError) as error:
+        return {"problem": str(error), "state": gettext("Unknown")}
+    resources = []
+    for explanation in explained:
+        links = [shown_link(site, link) for link in explanation.chain]
+        limits = [{**limit, "whose": link["entity"]} for link in links for limit in link["limits"]]
+        resources.append({"name": explanation.resource, "limits": limits})
+    access = explained[0].access if explained else AccessVerdict()
+    at_limit = [explanation.resource for explanation in explained if not explanation.outcome.allowed]
+    return {"resources": resources, "access": access, "state": _state(access, at_limit)}
+
+
+def _state(access: AccessVerdict, at_limit: list[str]) -> str:
+    """The state of the client in a few words."""
+    if access.access is Access.BLOCKED:
+        return gettext("Blocked")
+    if access.access is Access.EXEMPT:
+        return gettext("Unlimited")
+    if at_limit:
+        return gettext("At its limit on %(resources)s") % {"resources": ", ".join(at_limit)}
+    return gettext("Below its limits")
+
+
+def _days(identifier: str) -> Iterator[dict[str, Any]]:
+    """What the client used on each of the last days, the latest first."""
+    uses = usage(entity=identifier, by="period", since=timezone.now() - timedelta(days=_DAYS), most=_MOST_DAYS_SHOWN)
+    for use in uses:
+        yield {
+            "day": "" if use.start is None else date_format(use.start, "SHORT_DATE_FORMAT"),
+            "limit": limit_name(use.key),
+            "allowed": amount(use.admitted),
+            "rejected": amount(use.refused),
+        }
+
+
+def _rejections(identifier: str) -> Iterator[dict[str, Any]]:
+    for rejection in rejections(entity=identifier, most=_MOST_REJECTIONS):
+        minute = moment(rejection.count.minute, "SHORT_DATETIME_FORMAT")
+        yield {
+            "minute": minute,
+            "why": rejection.why,
+            "times": amount(rejection.count.count),
+            "resource": rejection.count.resource,
+        }

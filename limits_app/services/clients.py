@@ -1,0 +1,126 @@
+"""Clients as people look for them: their names, what they used lately, and who changed their limits.
+
+A client need not have a row: whoever was counted once is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.core.exceptions import FieldError
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from limits_app.models import AuditEvent, Bucket, Entity, Policy, Resource, UsageSnapshot
+from limits_app.models.fields import in_site_time
+from limits_app.models.patterns import begins, is_pattern
+from limits_app.models.users import is_user, user_identifier, user_key, user_model
+from limits_app.services.usage import usage
+
+_MOST_FOUND: Final = 20
+_MOST_RESOURCES: Final = 12
+_MOST_CHANGES: Final = 10
+_LATELY: Final = timedelta(days=7)
+
+
+def client_names(identifiers: Iterable[str]) -> dict[str, str]:
+    """The names of clients, as far as they have one: that of their row, else that of their user."""
+    asked = {identifier for identifier in identifiers if identifier}
+    names = dict(Entity.objects.filter(identifier__in=asked).exclude(name="").values_list("identifier", "name"))
+    keys = {
+        key: identifier
+        for identifier in asked - names.keys()
+        if is_user(identifier) and (key := user_key(identifier)) is not None
+    }
+    users = user_model()._default_manager.in_bulk(list(keys)) if keys else {}
+    return names | {keys[key]: str(user) for key, user in users.items() if key in keys}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundClient:
+    """A client that was searched for, and its name, which may be empty."""
+
+    identifier: str
+    name: str
+
+
+def find_clients(text: str) -> list[FoundClient]:
+    """The clients whose identifier, name or name of the user begins with a text, at most 20; an exact one is first.
+
+    Those without a row are found by what they used as of the last roll-up.
+    """
+    text = text.strip()
+    if not text:
+        return []
+    matches = [*_of_rows(text), *_of_users(text), *_of_usage(text)]
+    identifiers = sorted(dict.fromkeys(matches), key=lambda identifier: identifier != text)[:_MOST_FOUND]
+    names = client_names(identifiers)
+    return [
+        FoundClient(identifier, names.get(identifier, "")) for identifier in identifiers if not is_pattern(identifier)
+    ]
+
+
+def _of_rows(text: str) -> list[str]:
+    rows = Entity.objects.all()
+    by_text = begins("identifier", text, rows.db) | begins("name", text, rows.db)
+    return [*rows.filter(by_text).order_by("identifier").values_list("identifier", flat=True)[:_MOST_FOUND]]
+
+
+def _of_users(text: str) -> list[str]:
+    """The users whose log-in name or e-mail address begins with a text, as far as the model has such fields."""
+    model = user_model()
+    named = Q(**{f"{model.USERNAME_FIELD}__istartswith": text})
+    if email := getattr(model, "EMAIL_FIELD", ""):
+        named |= Q(**{f"{email}__istartswith": text})
+    try:
+        keys = model._default_manager.filter(named).order_by("pk").values_list("pk", flat=True)[:_MOST_FOUND]
+        return [user_identifier(key) for key in keys]
+    except FieldError:  # a name that is not a field of the table
+        return []
+
+
+def _of_usage(text: str) -> list[str]:
+    rows = UsageSnapshot.objects.filter(period="day", bucket=Bucket.ENTITY, start__gte=_since())
+    seen = rows.filter(begins("entity", text, rows.db)).order_by().values_list("entity", flat=True)
+    return [*seen.distinct()[:_MOST_FOUND]]
+
+
+def resources_of(identifier: str) -> list[str]:
+    """The resources that are about a client: those of its policies, then those that it used most in 7 days; at most 12.
+
+    Without any, the first ones of the site.
+    """
+    of_policies = own_policies(identifier).exclude(resource=None).order_by("resource__name")
+    names = [*of_policies.values_list("resource__name", flat=True)[:_MOST_RESOURCES]]
+    uses = usage(entity=identifier, by="resource", since=_since())
+    names += [use.resource for use in sorted(uses, key=lambda use: -use.admitted - use.refused) if use.resource]
+    if not names:
+        names = [*Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_RESOURCES]]
+    return [*dict.fromkeys(names)][:_MOST_RESOURCES]
+
+
+def own_policies(identifier: str) -> QuerySet[Policy]:
+    """The policies of a client itself."""
+    return Policy.objects.filter(entity__identifier=identifier)
+
+
+def ending_policies(identifier: str) -> list[Policy]:
+    """The temporary policies of a client that have not ended, such as boosts; those that end first come first."""
+    now = in_site_time(timezone.now())
+    boosts = own_policies(identifier).filter(valid_until__gt=now).order_by("valid_until")
+    return [*boosts.select_related("resource", "entity").prefetch_related("limits")]
+
+
+def changes_of(row: Entity | None, policies: Collection[int]) -> list[AuditEvent]:
+    """The last changes of a client's row, and of its policies by their primary keys; the latest first."""
+    about: Any = Q(object_type="policy", object_id__in=[str(key) for key in policies])
+    if row is not None:
+        about |= Q(object_type="entity", object_id=str(row.pk))
+    return [*AuditEvent.objects.filter(about).order_by("-number")[:_MOST_CHANGES]]
+
+
+def _since() -> datetime:
+    return timezone.now() - _LATELY

@@ -1,0 +1,211 @@
+"""The page of one client."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from urllib.parse import quote
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from limits_app import CallLimit, limits
+from limits_app.models import Entity, Plan, Policy
+from tests.admin.browsing import address, said
+from tests.admin.pages.snapshots import used
+from tests.admin.pages.test_pages import words
+
+WHO = "tenant:blue"
+
+
+def shown(browser: Client, who: str = WHO) -> str:
+    response = browser.get(page(who))
+    assert response.status_code == 200
+    return words(response)
+
+
+def page(who: str = WHO) -> str:
+    return f"{address('client')}?entity={quote(who, safe='')}"
+
+
+def user_with(*permissions: str) -> Client:
+    """The browser of somebody of the staff who has these permissions alone."""
+    user = get_user_model().objects.create_user("support", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    browser = Client()
+    browser.force_login(user)
+    return browser
+
+
+def test_everything_about_a_client_is_on_one_page(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    Plan.objects.create(name="gold")
+    limits.set_entity("tenant:all", cascade=False)
+    limits.set_entity(WHO, parent="tenant:all", cascade=True, plan="gold", reason="signed")
+    limits.set_entity("key:7", parent=WHO)
+    limits.set_resource_limits("mail", "calls=8/min")
+    limits.set_entity_limits("tenant:all", "calls=100/min", resource="mail")
+    used("mail", WHO, "call_count", 41, refused=3)
+    for _ in range(8):
+        limits.try_acquire("mail", entity=WHO)
+    limits.try_acquire("mail", entity=WHO)
+    with django_assert_max_num_queries(40):
+        text = shown(admin_client)
+    for part in (
+        "At its limit on mail",
+        "Plan: gold",
+        "Parent: tenant:all , counted for it too",
+        "mail: 8 requests per minute",
+        "8 of 8 used, 0 left",
+        "mail: 100 requests per minute of tenant:all",
+        "key:7",
+        "create: entity tenant:blue",
+        "signed",
+    ):
+        assert part in text, f"{part!r} is not in: {text}"
+
+
+def test_a_client_without_a_row_has_a_page_too(admin_client: Client) -> None:
+    limits.set_system_limits("calls=3/min")
+    limits.acquire("mail", entity="ip:192.0.2.7").release()
+    limits.set_resource_limits("mail", "calls=4/min")
+    text = shown(admin_client, "ip:192.0.2.7")
+    assert "Below its limits" in text
+    assert "mail: 4 requests per minute" in text
+
+
+def test_a_pattern_or_a_broken_identifier_is_no_client(admin_client: Client) -> None:
+    for wrong in ("key:*", "\x00"):
+        response = admin_client.get(page(wrong))
+        assert response.status_code == 200
+        assert response.context["problem"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "more", "at_least", "at_most"),
+    [
+        ("hour", {}, timedelta(minutes=59), timedelta(minutes=61)),
+        ("today", {}, timedelta(0), timedelta(days=1)),
+        ("friday", {}, timedelta(0), timedelta(days=7)),
+        ("date", {"last_day": (timezone.now() + timedelta(days=3)).date()}, timedelta(days=2), timedelta(days=5)),
+    ],
+)
+def test_a_boost_multiplies_every_limit_of_the_client(
+    admin_client: Client, ends: str, more: dict[str, object], at_least: timedelta, at_most: timedelta
+) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    limits.set_resource_limits("maps", "calls=5/h")
+    now = timezone.now()
+    response = admin_client.post(page(), {"_boost": "1", "factor": "5", "ends": ends, **more})
+    assert response.status_code == 302
+    assert "5 times its limits until" in said(response)[0]
+    assert limits.status("mail", entity=WHO).limits["call_count"]["capacity"] == 40
+    assert limits.status("maps", entity=WHO).limits["call_count"]["capacity"] == 25
+    for policy in Policy.objects.filter(extends=True):
+        assert policy.valid_until is not None
+        assert at_least <= policy.valid_until - now <= at_most
+    assert "until" in shown(admin_client)
+
+
+def test_errors_of_a_boost_are_shown_and_change_nothing(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    missing = admin_client.post(page(), {"_boost": "1", "factor": "2", "ends": "date", "last_day": ""})
+    assert "This field is required." in words(missing)
+    past = admin_client.post(page(), {"_boost": "1", "factor": "2", "ends": "date", "last_day": "2020-01-01"})
+    assert "has ended already" in words(past)
+    limits.delete_resource_limits("mail")
+    nothing = admin_client.post(page(), {"_boost": "1", "factor": "2", "ends": "hour"})
+    assert "Nothing limits tenant:blue" in words(nothing)
+    assert not Policy.objects.exists()
+
+
+def test_a_boost_ends_and_a_block_is_lifted_with_one_click(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    boost = limits.boost(WHO, "mail", 2, timezone.now() + timedelta(days=1), "a fair")
+    assert "End now" in shown(admin_client)
+    assert admin_client.post(page(), {"_end_boost": str(boost.pk)}).status_code == 302
+    assert limits.status("mail", entity=WHO).limits["call_count"]["capacity"] == 8
+    Entity.objects.filter(identifier=WHO).update(blocked=True)
+    assert "Blocked" in shown(admin_client)
+    assert admin_client.post(page(), {"_unblock": "1"}).status_code == 302
+    assert limits.check("mail", entity=WHO).allowed
+
+
+def test_only_boosts_of_this_client_can_be_ended_here(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    other = limits.boost("tenant:red", "mail", 2, timezone.now() + timedelta(days=1), "a fair")
+    own = limits.set_entity_limits(WHO, "calls=1/min", resource="mail")
+    for key in (other.pk, own.pk, "x", ""):
+        admin_client.post(page(), {"_end_boost": str(key)})
+    assert Policy.objects.filter(pk__in=[other.pk, own.pk]).count() == 2
+
+
+def test_the_plan_is_set_and_removed(admin_client: Client) -> None:
+    Plan.objects.create(name="gold")
+    admin_client.post(page(), {"_plan": "1", "plan": "gold"})
+    assert Entity.objects.get(identifier=WHO).plan == Plan.objects.get()
+    admin_client.post(page(), {"_plan": "1", "plan": ""})
+    assert Entity.objects.get(identifier=WHO).plan is None
+    unknown = admin_client.post(page(), {"_plan": "1", "plan": "iron"})
+    assert "Select a valid choice" in words(unknown)
+
+
+def test_each_button_needs_its_permission(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    boost = limits.boost(WHO, "mail", 2, timezone.now() + timedelta(days=1), "a fair")
+    Plan.objects.create(name="gold")
+    browser = user_with("view_policy")
+    text = shown(browser)
+    assert "mail: 16 requests per minute" in text
+    for word in ("Boost", "Block ", "End now", "Last rejections", "Last changes", "Limit this"):
+        assert word not in text
+    for button in ({"_boost": "1", "factor": "2", "ends": "hour"}, {"_unblock": "1"}, {"_plan": "1", "plan": "gold"}):
+        assert browser.post(page(), button).status_code == 403
+    assert browser.post(page(), {"_end_boost": str(boost.pk)}).status_code == 403
+    assert admin_client.post(page(), {"_nothing": "1"}).status_code == 302
+    assert Client().get(page()).status_code == 302
+
+
+def test_support_boosts_a_client_that_has_a_row_and_no_other(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    browser = user_with("view_policy", "boost_policy")
+    assert browser.post(page(), {"_boost": "1", "factor": "2", "ends": "hour"}).status_code == 403
+    Entity.objects.create(identifier=WHO)
+    assert browser.post(page(), {"_boost": "1", "factor": "2", "ends": "hour"}).status_code == 302
+    assert limits.status("mail", entity=WHO).limits["call_count"]["capacity"] == 16
+
+
+def test_clients_are_found_by_identifier_name_and_user(admin_client: Client) -> None:
+    user = get_user_model().objects.create_user("margaret", email="mh@example.org")
+    limits.set_entity(WHO, name="Blue Ltd")
+    limits.set_entity("tenant:bluebell")
+    used("mail", "key:77", "call_count", 4)
+
+    def found(text: str) -> list[str]:
+        response = admin_client.get(address("client"), {"find": text})
+        if response.status_code == 302:
+            return [response["Location"]]
+        return [one.identifier for one in response.context["found"]]
+
+    assert found("tenant:bl") == [WHO, "tenant:bluebell"]
+    for text, who in (
+        (WHO, WHO),
+        ("Blue L", WHO),
+        ("marg", f"user:{user.pk}"),
+        ("MH@example", f"user:{user.pk}"),
+        ("key:7", "key:77"),
+    ):
+        assert found(text) == [page(who)], text
+    assert found("nobody") == []
+    assert found("") == []
+    assert "margaret" in words(admin_client.get(page(f"user:{user.pk}")))
+
+
+def test_code_limits_are_shown(admin_client: Client) -> None:
+    limits.acquire("reports", entity=WHO, default_limits=[CallLimit.per_hour(6)]).release()
+    used("reports", WHO, "call_count", 1)
+    assert "Nothing limits" not in shown(admin_client)

@@ -1,0 +1,83 @@
+"""The menu: six entries, and the pages behind them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from limits_app import limits
+from tests.admin.browsing import address, changelist
+from tests.admin.pages.test_pages import words
+
+
+def user_with(*permissions: str) -> Client:
+    user = get_user_model().objects.create_user("support", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    browser = Client()
+    browser.force_login(user)
+    return browser
+
+
+def menu_of(response: object) -> list[str]:
+    """The labels of the entries, and then of the tabs, as a page shows them."""
+    html = response.content.decode()  # type: ignore[attr-defined]
+    found = re.search(r'<nav class="limits-tabs".*?</nav>', html, re.DOTALL)
+    assert found is not None
+    return re.findall(r"<a [^>]*>([^<]*)</a>", found[0])
+
+
+ENTRIES = ["Overview", "Limits", "Clients", "Activity", "Alerts", "Settings"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "first", "tabs"),
+    [
+        ("limitsentry", "policy_changelist", ["Policies", "URL rules", "Plans", "Resources", "Candidates"]),
+        ("clientsentry", "entity_changelist", ["Entities", "Effective limits"]),
+        ("activityentry", "denial_changelist", ["Rejections", "Usage", "Live", "Audit events"]),
+        ("alertsentry", "alertrule_changelist", ["Alert rules", "Alerts"]),
+        ("settingsentry", "pool_changelist", ["Pools", "Exemptions", "Emergency switch"]),
+    ],
+)
+def test_an_entry_opens_its_first_page_and_shows_the_others(
+    admin_client: Client, entry: str, first: str, tabs: list[str]
+) -> None:
+    response = admin_client.get(address(f"{entry}_changelist"))
+    assert response["Location"] == address(first)
+    assert menu_of(admin_client.get(address(first))) == [*ENTRIES, *tabs]
+
+
+def test_the_index_names_the_entries_alone(admin_client: Client) -> None:
+    response = admin_client.get(reverse("admin:index"))
+    listed = next(app for app in response.context["app_list"] if app["app_label"] == "limits_app")
+    assert {model["name"] for model in listed["models"]} == {*ENTRIES}
+
+
+def test_an_entry_opens_what_the_user_may_view() -> None:
+    browser = user_with("view_plan", "view_auditevent")
+    listed = browser.get(reverse("admin:index")).context["app_list"][0]["models"]
+    assert {model["name"] for model in listed} == {"Limits", "Activity"}
+    assert browser.get(address("limitsentry_changelist"))["Location"] == address("plan_changelist")
+    assert menu_of(browser.get(address("auditevent_changelist"))) == ["Limits", "Activity"]
+    assert browser.get(address("alertsentry_changelist")).status_code == 403
+
+
+def test_what_is_switched_off_is_said_on_every_page(admin_client: Client) -> None:
+    policy = limits.set_resource_limits("mail", "calls=3/min")
+    until = timezone.now() + timedelta(hours=1)
+    pages = [address("policy_changelist"), address("policy_change", policy.pk), address("entity_changelist")]
+    pages += [address("client") + "?entity=user:9", address("explain"), address("overview_changelist")]
+    assert not any("All limits are" in words(admin_client.get(page)) for page in pages)
+    limits.set_emergency("shadow", reason="a flood", until=until, actor="grace")
+    for page in pages:
+        text = words(admin_client.get(page))
+        assert "All limits are in shadow mode: nothing is rejected. Switched by grace. Reason: a flood. Until" in text
+    limits.set_emergency("enforce")
+    assert "All limits are" not in words(changelist(admin_client, "policy"))
