@@ -264,7 +264,7 @@ def test_a_change_during_an_outage(store: FailingStore, clock: FakeClock, caplog
     version = store.version()
     give_up(store)
     limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="block")
-    assert "does not know yet that limits have changed" in caplog.text
+    assert "has not received a change of limits" in caplog.text
     with pytest.raises(StoreUnavailable):
         limits.try_acquire("api", entity="a")
     store.down = False
