@@ -226,7 +226,7 @@ def test_a_release_is_settled_later(store: FailingStore, clock: FakeClock, caplo
     assert acquisition.is_released
     assert not acquisition.claim.settled
     assert limits.store_health()["default"].unsettled == 2
-    assert caplog.text.count("that is settled later") == 1
+    assert caplog.text.count("it is settled later") == 1
     clock.advance(BACK)
     assert limits.store_health()["default"].unsettled == 0
     assert acquisition.claim.settled
