@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from benchmarks.references import redis_server
 from limits_app.acquiring.store import Store
+from limits_app.engine.clock import system_us
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, open_process_store
 from limits_app.stores.redis import RedisStore
@@ -34,7 +35,7 @@ def memory_store(
     map_megabytes: int = _MEGABYTES,  # noqa: ARG001 - memory needs no map
 ) -> Iterator[MemoryStore]:
     """A store in memory."""
-    yield MemoryStore() if clock is None else MemoryStore(clock=clock)
+    yield MemoryStore(clock=clock or system_us, max_scopes=10_000_000)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ RefusalHandler = Callable[["HttpRequest", Exception], "HttpResponse | None"]
 Network = IPv4Network | IPv6Network
 
 MAX_MEGABYTES: Final = 1024 * 1024
+MAX_SCOPES: Final = 1_000_000_000
 _PLAIN_NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8']"
 _NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8', 'unix']"
 
@@ -86,6 +87,7 @@ class StoreSettings:
     kind: StoreKind
     state_dir: Path | None = None
     map_megabytes: int | None = None
+    max_scopes: int | None = None
     cache: str | None = None
     url: str | None = None
     cluster: bool = False
@@ -294,7 +296,7 @@ def one_of(choices: type[E]) -> Callable[[object], E]:
 
 _STORE_OPTIONS: Final[Mapping[StoreKind, Mapping[str, Callable[[object], Any]]]] = {
     StoreKind.PROCESS: {"STATE_DIR": directory, "MAP_MEGABYTES": whole_number(1, MAX_MEGABYTES)},
-    StoreKind.MEMORY: {},
+    StoreKind.MEMORY: {"MAX_SCOPES": whole_number(1, MAX_SCOPES)},
     StoreKind.REDIS: {
         "CACHE": alias,
         "URL": redis_url,

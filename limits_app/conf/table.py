@@ -45,13 +45,14 @@ STORE: Final = Key("STORE", "default", "limits_app.E010", parsers.alias)
 STORES: Final = Key[Mapping[str, StoreSettings]](
     "STORES", {"default": StoreSettings(StoreKind.PROCESS)}, "limits_app.E011", parsers.stores
 )
-"""The stores, by alias. Options of a process store: STATE_DIR and MAP_MEGABYTES. Options of a Redis store: either
-CACHE (the alias of a Redis cache of Django or django-redis) or URL, CLUSTER (only with URL), PREFIX for all keys,
-IDLE_FACTOR, CONNECT_TIMEOUT_SECONDS (default 0.2) and REPLY_TIMEOUT_SECONDS (default 0.1). Options of a database
-store: USING (an alias of DATABASES), LOCK_TIMEOUT_SECONDS (default 1) and CONNECT_TIMEOUT_SECONDS (default 0.2)."""
+"""The stores, by alias. Options of a process store: STATE_DIR and MAP_MEGABYTES. Option of a memory store: MAX_SCOPES
+(default 250000). Options of a Redis store: either CACHE (the alias of a Redis cache of Django or django-redis) or URL,
+CLUSTER (only with URL), PREFIX for all keys, IDLE_FACTOR, CONNECT_TIMEOUT_SECONDS (default 0.2) and
+REPLY_TIMEOUT_SECONDS (default 0.1). Options of a database store: USING (an alias of DATABASES), LOCK_TIMEOUT_SECONDS
+(default 1) and CONNECT_TIMEOUT_SECONDS (default 0.2)."""
 STATE_DIR: Final = Key("STATE_DIR", None, "limits_app.E012", parsers.directory)
 """The directory of process stores; None selects a directory that is private to the user."""
-MAP_MEGABYTES: Final = Key("MAP_MEGABYTES", 16, "limits_app.E013", parsers.whole_number(1, parsers.MAX_MEGABYTES))
+MAP_MEGABYTES: Final = Key("MAP_MEGABYTES", 48, "limits_app.E013", parsers.whole_number(1, parsers.MAX_MEGABYTES))
 """The size of the file of a process store, reserved on disk before use."""
 IDEMPOTENCY_SECONDS: Final = Key("IDEMPOTENCY_SECONDS", 86_400, "limits_app.E021", parsers.whole_number(1, 31_622_400))
 """Lifetime of idempotency keys, in seconds."""

@@ -29,7 +29,8 @@ _RESERVED: Final = bytes(DIGEST_LENGTH - 1)
 class ChangeKind(Enum):
     """What a change concerns: one client, rows of many clients, what belongs to no single client, or anything.
 
-    ACCESS comes with changes of clients, of which one is blocked or exempt now, or was before.
+    ACCESS comes with changes of clients, of which one is blocked or exempt now, or was before. COOLING is about the
+    cool-downs of the members of pools, which are no configuration.
     """
 
     CLIENT = "client"
@@ -38,6 +39,7 @@ class ChangeKind(Enum):
     GENERAL = "general"
     ALL = "all"
     EVERYTHING = "everything"
+    COOLING = "cooling"
 
 
 class Change(NamedTuple):
@@ -76,6 +78,9 @@ GENERAL: Final = Change(ChangeKind.GENERAL)
 ROWS: Final = Change(ChangeKind.ROWS)
 """Rows of many clients have changed, and no more than that; new identifiers are those of the latest rows."""
 
+COOLING: Final = Change(ChangeKind.COOLING)
+"""Cool-downs of members have changed; the limits are the same."""
+
 _ALL: Final = _RESERVED + b"\0"
 _CODES: Final = {
     ChangeKind.ALL: _ALL,
@@ -83,6 +88,7 @@ _CODES: Final = {
     ChangeKind.EVERYTHING: _RESERVED + b"\2",
     ChangeKind.ACCESS: _RESERVED + b"\3",
     ChangeKind.GENERAL: _RESERVED + b"\4",
+    ChangeKind.COOLING: _RESERVED + b"\5",
 }
 
 Changes = tuple[Change, ...]
@@ -91,8 +97,8 @@ Changes = tuple[Change, ...]
 def announced(changes: Collection[Change]) -> Changes:
     """Return changes as they are announced together, each once.
 
-    ALL takes the place of ROWS, GENERAL and ACCESS, but not of clients: these may have rows now that are not the
-    latest. GENERAL takes the place of ACCESS, and is ALL together with ROWS.
+    ALL takes the place of ROWS, GENERAL, ACCESS and COOLING, but not of clients: these may have rows now that are not
+    the latest. GENERAL takes the place of ACCESS and COOLING, and is ALL together with ROWS.
     EVERYTHING takes the place of all others, also of more than MOST_CLIENTS clients.
 
     Raises ValueError when there are none.

@@ -40,15 +40,17 @@ class HourlyUsage:
 
     `until` is the end of that hour in microseconds, 0 where counting has not begun.
     `amounts` are parts, one for each limit of the schema.
-    `is_noted` is for stores: whether they know that the record is counting.
+    `is_noted` and `label` are for stores: whether they know that the record is counting, and of which scope. Both end
+    when the counted usage is finished.
     """
 
-    __slots__ = ("amounts", "is_noted", "until")
+    __slots__ = ("amounts", "is_noted", "label", "until")
 
     def __init__(self, until: int, amounts: list[int]) -> None:
         self.until = until
         self.amounts = amounts
         self.is_noted = False
+        self.label = b""
 
 
 class FinishedUsage(NamedTuple):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
 
 from django.db import DatabaseError, InterfaceError, connections, models, transaction
 
 from limits_app import signals
-from limits_app.engine.changes import ACCESS, ALL, EVERYTHING, GENERAL, MOST_CLIENTS, ROWS, Change, Changes
+from limits_app.engine.changes import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, MOST_CLIENTS, ROWS, Change, Changes
 from limits_app.models.namespaces import SiteNamespace, namespace_in
 
 _ISOLATION: Final = {
@@ -42,7 +42,8 @@ class Touched:
     plan of a group before, except for the rows that were `created`, by model. With `has_chosen_keys`, the database did
     not choose the primary keys of all these, so that they may be below those of rows that were deleted. `is_many` says
     that any client may be one of them, `is_all` that something changed that belongs to no single client, and
-    `is_everything` that identifiers which are not known here have rows now.
+    `is_everything` that identifiers which are not known here have rows now, and `is_cooling` that cool-downs of members
+    have changed.
     """
 
     clients: set[str] = field(default_factory=set)
@@ -54,6 +55,7 @@ class Touched:
     is_many: bool = False
     is_all: bool = False
     is_everything: bool = False
+    is_cooling: bool = False
 
     @classmethod
     def of(cls, clients: Iterable[str] = (), *, named: Iterable[str] = ()) -> Touched:
@@ -65,6 +67,11 @@ class Touched:
     def anything(cls) -> Touched:
         """Something that belongs to no single client."""
         return cls(is_all=True)
+
+    @classmethod
+    def cool_downs(cls) -> Touched:
+        """The cool-downs of members, and no limits."""
+        return cls(is_cooling=True)
 
     def add(self, other: Touched) -> None:
         """Add what another one concerns."""
@@ -78,9 +85,16 @@ class Touched:
         self.is_many = self.is_many or other.is_many
         self.is_all = self.is_all or other.is_all
         self.is_everything = self.is_everything or other.is_everything
+        self.is_cooling = self.is_cooling or other.is_cooling
 
     def changes(self, using: str) -> Changes:
         """What is announced; it may query the database for the rows that were created, and those below others."""
+        if not self.is_cooling:
+            return self._of_limits(using)
+        others = replace(self, is_cooling=False)
+        return (COOLING,) if others == Touched() else (*others.changes(using), COOLING)
+
+    def _of_limits(self, using: str) -> Changes:
         is_many = self.is_many or len(self.clients) > MOST_CLIENTS
         if self.is_everything or (is_many and len(self.named) > MOST_CLIENTS) or (self.is_all and self.named):
             return (EVERYTHING,)

@@ -157,8 +157,7 @@ class CoolDown(models.Model):
     """A member that is not used until a time, as an upstream asked for; state, and not configuration.
 
     `until` is in microseconds since 1970, by the clock of the store, and `length` is how long it is in total. It
-    belongs to names, as usage does, so that it neither locks the rows of the pool nor changes the version of the
-    configuration.
+    belongs to names, as usage does, so that it does not lock the rows of the pool.
     Without a member, it is about the resource with the name `pool`.
     """
 

@@ -1,6 +1,7 @@
 """The balancers of the pools that this process uses, and the cool-downs of members, which all processes share.
 
-Cool-downs are rows in the database: each process reads those of a pool that it uses, at most once a second.
+Cool-downs are rows in the database. A change of them is announced as one of the configuration is, so that the next
+acquire of each process is rejected as stale: then it reads the cool-downs of the pools that it uses.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from typing import Final
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from limits_app import conf
 from limits_app.acquiring.balancing import Balancer, Cooling, balancer_named
 from limits_app.engine.clock import lasts
 from limits_app.engine.errors import Unresolved
 from limits_app.engine.namespaces import Namespace
+from limits_app.models import changes, write_alias
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.models.pool import cool_downs, keep_cool_down
 
 logger = logging.getLogger("limits_app")
 
-READ_SECONDS: Final = 1.0
-"""How long the cool-downs of a pool are used before they are read again."""
 _MOST_BALANCERS: Final = 4096
+_SECOND: Final = 1_000_000
 
 
 class _Used:
@@ -76,12 +78,22 @@ class Balancers:
         return bool(self._by_pool)
 
     def must_read(self, pool: str) -> bool:
-        """Whether the cool-downs of a pool were last read too long ago; False for a pool that was not used yet."""
+        """Whether the cool-downs of a pool have changed, or were last read longer ago than limits are used.
+
+        False for a pool that was not used yet.
+        """
         used = self._by_pool.get((current_keys(), pool))
-        return used is not None and self.shares_cool_downs and not lasts(used.read_at, READ_SECONDS, self.clock())
+        if used is None or not self.shares_cool_downs:
+            return False
+        return not lasts(used.read_at, conf.get(conf.RESOLVER_TTL_SECONDS), self.clock())
+
+    def drop_cool_downs(self) -> None:
+        """Have the cool-downs of all pools read again before they are next used."""
+        for used in list(self._by_pool.values()):
+            used.read_at = -inf
 
     def read_cool_downs(self, pool: str) -> None:
-        """Read the cool-downs of a pool that other processes have reported, if they were last read too long ago.
+        """Read the cool-downs of a pool that other processes have reported, if `must_read`.
 
         While the database is down, and in a coroutine, the last ones stay in force.
         """
@@ -103,12 +115,16 @@ class Balancers:
     def report(self, pool: str, member: str, cooling: Cooling) -> None:
         """Do not use a member for a time in any process; a length of 0 ends a cool-down.
 
-        Other processes learn of it when the transaction of the caller, if any, is committed. While the database is
-        down this process alone knows of it, until the database is back.
+        It ends at a whole second, so that the reports of many rejected requests are one change. Other processes learn
+        of it when the transaction of the caller, if any, is committed. While the database is down this process alone
+        knows of it, until the database is back.
         """
+        if cooling.length:
+            until = -(-cooling.until // _SECOND) * _SECOND
+            cooling = Cooling(until, cooling.length + until - cooling.until)
         try:
-            if self.shares_cool_downs:
-                keep_cool_down(pool, member, cooling)
+            if self.shares_cool_downs and keep_cool_down(pool, member, cooling):
+                changes.announce(write_alias(), changes.Touched.cool_downs())
         except DATABASE_ERRORS as error:
             logger.warning(
                 "other processes were not notified that %s of the pool %s cools down: %s", member, pool, error

@@ -259,8 +259,13 @@ class KeptConfiguration:
         """See `ChangeTarget`; it is read with the URL rules, which have the number of a generation."""
         self._begin_generation()
 
+    def drop_cool_downs(self) -> None:
+        """See `ChangeTarget`."""
+        balancers.drop_cool_downs()
+
     def drop_all(self) -> None:
         """See `ChangeTarget`."""
+        balancers.drop_cool_downs()
         self._begin_generation()
         self.clients.clear()
         self.templates.clear()

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.changes import ACCESS, ALL, EVERYTHING, GENERAL, ROWS, Change, Changes
+from limits_app.engine.changes import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, ROWS, Change, Changes
 
 Seen = Mapping[str, int]
 """Of each store, by its alias, the version up to which this process has applied changes."""
@@ -51,6 +51,9 @@ class ChangeTarget(Protocol):
 
     def drop_access(self) -> None:
         """Drop who is blocked or exempt."""
+
+    def drop_cool_downs(self) -> None:
+        """Drop the cool-downs of members, which are read again before the next request."""
 
     def drop_all(self) -> None:
         """Drop all limits, and whatever else was read of the configuration."""
@@ -123,3 +126,5 @@ class Sync:
             kept.drop(digests)
             if ACCESS in changes:
                 kept.drop_access()
+        if COOLING in changes:
+            kept.drop_cool_downs()

@@ -40,9 +40,9 @@ def report_upstream(
 ) -> None:
     """Report that an upstream refuses the requests of a pool's member for `retry_after` seconds, or 0: serves again.
 
-    No process uses the member until then: this one at once, others within a second. Without `member` it is about the
-    resource of this name, whose requests all processes reject until then, from the next acquire on; its end is rounded
-    up to a whole second. Of several reports the one that ends last counts.
+    No process uses the member until then, from the next acquire on. Without `member` it is about the resource of this
+    name, whose requests all processes reject until then. The end is rounded up to a whole second. Of several reports
+    the one that ends last counts.
     With `remaining`, what the upstream still admits in that time, nothing happens unless it is 0.
     Raises UnknownPool, and InvalidRequest for an invalid number or a member that is not enabled.
     """
@@ -132,7 +132,7 @@ class NamedPool:
         return Request((self.name, None, (), None), requested, pool_resolver)
 
     def cool_down(self, which: int | str, seconds: float) -> None:
-        """Do not use a member, given by its index or its name: in this process at once, in others within a second.
+        """Do not use a member, given by its index or its name, in any process from the next acquire on.
 
         See `LimitPool.cool_down`. Within a transaction, other processes learn of it after the commit.
         """

@@ -124,7 +124,6 @@ class Codec(SchemaCodec):
         usage = None
         if self.schema.counts_usage:
             usage = HourlyUsage(numbers[self._usage_at], list(numbers[self._usage_at + 1 :]))
-            usage.is_noted = True
         record = Record(self.schema, states, leases, usage)
         record.reset_at = numbers[1]
         return record

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from threading import get_ident
+from typing import Final
 
 from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.runtime import AtFork
@@ -13,19 +15,37 @@ from limits_app.engine import engine, mypyc_attr
 from limits_app.engine.changes import ALL, Change, ChangeLog, Changes
 from limits_app.engine.clock import as_clock, system_us
 from limits_app.engine.counting import Batch
-from limits_app.engine.errors import NotShareable, StaleConfiguration
+from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull
 from limits_app.engine.keys import Scope, slices_key
 from limits_app.engine.plan import Amounts, Claim, Plan
 from limits_app.engine.record import LEASE_US, Record, Schema, lease_us_of, new_record
-from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, InStep, Steps, first_admitted, is_idle
+from limits_app.stores.steps import (
+    CHECKS_PER_NEW_SCOPE,
+    FullnessWarnings,
+    InStep,
+    Steps,
+    first_admitted,
+    is_idle,
+    that_give_way,
+)
 from limits_app.stores.usage_counts import UsageCounts
+
+MAX_SCOPES: Final = 250_000
+_CHECKED_IN_FULL_STORE: Final = 64
+_WARNINGS: Final = {
+    3 / 4: "the memory store is %d %% full: raise its MAX_SCOPES before new clients find no room",
+    0.99: "the memory store is full (%d %%): counted usage that was not rolled up is dropped, then idle clients; "
+    "`on_unavailable` decides for new clients that find no room: raise its MAX_SCOPES",
+}
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MemoryStore:
     """Keeps state in this process; `clock` is a callable that returns microseconds (default: the system's clock).
 
-    Idle scopes are removed while new ones are added, so that memory is bounded by the scopes that are active.
+    Idle scopes are removed while new ones are added, so that memory is bounded by the scopes that are active, and by
+    `max_scopes`: then counted usage gives way to new scopes, and idle ones or those that are nearly idle. Where there
+    are none of these, StoreFull is raised for a new scope.
     A step reads or changes records under the lock. A finalizer or a signal handler may call the store within a step of
     the same thread: `settle` is then done after the step, and verbs that read or change records raise StoreUnavailable.
     """
@@ -34,7 +54,13 @@ class MemoryStore:
     counting = True
     poll_us: tuple[int, int] | None = None
 
-    def __init__(self, *, clock: Callable[[], int] = system_us, lease_seconds: float = LEASE_US / 1e6) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], int] = system_us,
+        lease_seconds: float = LEASE_US / 1e6,
+        max_scopes: int = MAX_SCOPES,
+    ) -> None:
         self.clock = as_clock(clock)
         self.lease_us = lease_us_of(lease_seconds)
         self.line = WaitingLine()
@@ -48,7 +74,9 @@ class MemoryStore:
         self._records: dict[str, Record] = {}
         self._to_check: deque[str] = deque()
         """All scopes, in the order in which they are next checked for being idle."""
-        self._counts = UsageCounts()
+        self._max_scopes = max_scopes
+        self._counts = UsageCounts(max_scopes)
+        self._warnings = FullnessWarnings(_WARNINGS)
         self._met_new = False
         """Whether the present step has loaded a record that is new or migrated, and not stored yet."""
         self._steps = self.new_steps()
@@ -158,6 +186,8 @@ class MemoryStore:
             self._check_version(claim)
         plan, now = claim.plan, self._now()
         records = self._load(plan, now)
+        if self._met_new:
+            self._find_room(claim, records, now)
         try:
             admitted = engine.charge(claim, records, now)
             if self._met_new or claim.shape.counts_usage:
@@ -245,11 +275,43 @@ class MemoryStore:
             if not record.changed:
                 continue
             scope = plan.scopes[place]
+            usage = record.usage
+            if usage is not None and not usage.is_noted:
+                self._counts.note(scope, record)
             if self._records.get(scope.key) is not record:
                 self._insert(scope, record, now)
-            usage = record.usage
-            if record.finished or (usage is not None and not usage.is_noted):
+            if record.finished:
                 self._counts.add(scope, record, now)
+
+    def _find_room(self, claim: Claim, records: list[Record], now: int) -> None:
+        """Make room for new scopes in a full store; raise StoreFull where there is none, unless a limit rejects."""
+        fullness = (len(self._records) + len(self._counts)) / self._max_scopes
+        self._warnings.note(fullness)
+        if fullness < 1 or all(key in self._records for key in claim.plan.scope_keys) or self._make_room(now):
+            return
+        engine.peek(claim, records, now)
+        if not claim.refusal()[0]:
+            raise StoreFull(
+                f"all {self._max_scopes} scopes of the memory store are in active use: raise its MAX_SCOPES, "
+                "or use another store"
+            )
+
+    def _make_room(self, now: int) -> bool:
+        """Let counted usage give way, or else some of the scopes; returns whether there is room now."""
+        if self._counts.give_way():
+            return True
+        keys = list(islice(self._to_check, _CHECKED_IN_FULL_STORE))
+        known = self._records
+        give_way = set(that_give_way({key: known[key] for key in keys if key in known}, now))
+        for key in keys:
+            if key in give_way:
+                self._counts.drop(key)
+                del known[key]
+            if key in known:
+                self._to_check.rotate(-1)
+            else:
+                self._to_check.popleft()
+        return bool(give_way)
 
     def _insert(self, scope: Scope, record: Record, now: int) -> None:
         """Store the record of a scope that is new or has a new schema, after a look whether others are idle."""

@@ -30,10 +30,10 @@ _REDIS_CACHES: Final = frozenset({"django.core.cache.backends.redis.RedisCache",
 # Stores are imported when they are opened: a site need not install what its stores do not use.
 
 
-def _memory(chosen: StoreSettings) -> Store:  # noqa: ARG001 - it takes no options
-    from limits_app.stores.memory import MemoryStore
+def _memory(chosen: StoreSettings) -> Store:
+    from limits_app.stores.memory import MAX_SCOPES, MemoryStore
 
-    return MemoryStore()
+    return MemoryStore(max_scopes=chosen.max_scopes or MAX_SCOPES)
 
 
 def _process(chosen: StoreSettings) -> Store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import RLock, get_ident
 from time import sleep
 from typing import Final, TypeVar, cast
@@ -18,6 +18,7 @@ from limits_app.engine.record import Record
 
 logger = logging.getLogger("limits_app")
 
+K = TypeVar("K")
 R = TypeVar("R")
 S = TypeVar("S", bound=Store)
 
@@ -25,6 +26,12 @@ CHECKS_PER_NEW_SCOPE: Final = 2
 """How many scopes a store checks for being idle whenever one is added, so that idle ones do not accumulate."""
 GRACE_US: Final = 60_000_000
 """How long a scope has been idle when a store deletes it."""
+
+_NEARLY: Final = (64, 16)
+"""Which part of its time a scope that gives way may still need until it is idle; see `is_nearly_restored`."""
+
+_CALM: Final = 5 / 8
+"""Below this share, warnings are repeated when it is exceeded again."""
 
 _TRIES: Final = 200
 
@@ -169,3 +176,32 @@ def is_idle(record: Record, now: int, *, grace_us: int = GRACE_US) -> bool:
     """
     engine.reclaim(record, now)
     return engine.is_restored(record, now - grace_us, now)
+
+
+class FullnessWarnings:
+    """Warns before a store is full, and when it is.
+
+    `texts` are the warnings by the share of the space from which on they are logged, with the percentage as the last
+    argument.
+    """
+
+    def __init__(self, texts: Mapping[float, str]) -> None:
+        self._texts = texts
+        self._warned_about = 0.0
+
+    def note(self, fullness: float, *names: object) -> None:
+        """Note the share that is in use, for a warning with these names."""
+        if fullness <= _CALM:
+            self._warned_about = 0.0
+        for share, text in self._texts.items():
+            if self._warned_about < share < fullness:
+                self._warned_about = share
+                logger.warning(text, *names, 100 * share)
+
+
+def that_give_way(records: Mapping[K, Record], now: int) -> list[K]:
+    """Return which of some scopes a full store deletes: the idle ones, or else those that are nearly idle."""
+    keys = [key for key, record in records.items() if is_idle(record, now, grace_us=0)]
+    for part in _NEARLY:
+        keys = keys or [key for key, record in records.items() if engine.is_nearly_restored(record, now, part)]
+    return keys

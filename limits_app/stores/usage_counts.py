@@ -24,25 +24,51 @@ class _Counts:
 
 
 class UsageCounts:
-    """Finished usage by hour and scope, and the scopes whose records are counting. The store holds its lock."""
+    """Finished usage by hour and scope, and the scopes whose records are counting. The store holds its lock.
 
-    def __init__(self) -> None:
+    It keeps at most `most` hours of scopes; the oldest ones give way to more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._by_namespace: dict[bytes, _Counts] = {}
+
+    def __len__(self) -> int:
+        """Return how many hours of scopes are kept."""
+        return sum([len(counts.finished) for counts in self._by_namespace.values()])
+
+    def give_way(self) -> bool:
+        """Drop the oldest hour of a scope in some namespace; returns whether there was one."""
+        for counts in self._by_namespace.values():
+            if counts.finished:
+                del counts.finished[next(iter(counts.finished))]
+                return True
+        return False
+
+    def drop(self, key: str) -> None:
+        """Drop what the record of a scope counts, which is deleted next."""
+        self._of(key).counting.pop(key, None)
 
     def clear(self) -> None:
         """Forget all counts."""
         self._by_namespace.clear()
 
-    def add(self, scope: Scope, record: Record, now: int) -> None:
-        """Take over the finished usage of a record, and note whether it is counting."""
-        counts, usage = self._of(scope.key), record.usage
+    def note(self, scope: Scope, record: Record) -> None:
+        """Note whether a record is counting, before it is stored: whatever interrupts this, its usage is collected."""
+        usage = record.usage
         if usage is not None and usage.until and not usage.is_noted:
-            counts.counting[scope.key] = scope
+            self._of(scope.key).counting[scope.key] = scope
             usage.is_noted = True
+
+    def add(self, scope: Scope, record: Record, now: int) -> None:
+        """Take over the finished usage of a stored record."""
         if record.finished:
+            counts = self._of(scope.key)
             while record.finished:
                 _take(counts, scope, record)
             _remove_old(counts, now)
+            if len(self) > self._most:
+                self.give_way()
 
     def close(self, key: str, record: Record, now: int) -> None:
         """Finish the usage of a record, which is counting no more."""
@@ -61,7 +87,11 @@ class UsageCounts:
         if counts.batch is None:
             is_full = len(counts.counting) > _BATCH or len(counts.finished) > _BATCH
             for key in list(islice(counts.counting, _BATCH)):
-                self.close(key, records[key], now)
+                record = records.get(key)
+                if record is None:  # an interrupted step did not store it
+                    del counts.counting[key]
+                else:
+                    self.close(key, record, now)
             _fill_batch(counts, is_full=is_full)
         return counts.batch
 

@@ -13,9 +13,9 @@ from django.db.models.signals import post_delete, post_save
 from django.utils import timezone
 
 from limits_app import CallLimit, limits, signals
-from limits_app.engine.changes import ACCESS, ALL, EVERYTHING, GENERAL, ROWS, Change, Changes
+from limits_app.engine.changes import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, ROWS, Change, Changes
 from limits_app.models import Candidate, Entity, Plan, Policy, PolicyEffect, Resource
-from limits_app.models.changes import identifier_digest
+from limits_app.models.changes import Touched, announce, identifier_digest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -299,3 +299,13 @@ def test_groups_of_plans_are_announced_as_everything(rows: None, changes: list[C
     Plan.objects.update(priority=4)
     group.delete()
     assert changes == [(EVERYTHING,), (GENERAL,), (EVERYTHING,)]
+
+
+@pytest.mark.usefixtures("rows")
+def test_cool_downs_are_announced_alone_or_beside_what_else_has_changed(changes: list[Changes]) -> None:
+    changes.clear()
+    with transaction.atomic():
+        announce("default", Touched.cool_downs())
+        Entity.objects.filter(identifier="user:1").update(parent=None)
+    announce("default", Touched.cool_downs())
+    assert changes == [(*of("user:1"), COOLING), (COOLING,)]

@@ -8,6 +8,7 @@ from limits_app.engine import changes
 from limits_app.engine.changes import (
     ACCESS,
     ALL,
+    COOLING,
     ENTRY,
     EVERYTHING,
     GENERAL,
@@ -44,7 +45,8 @@ def test_a_change_is_stored_in_8_bytes(change: Change) -> None:
         (bytes(7) + b"\2", EVERYTHING),
         (bytes(7) + b"\3", ACCESS),
         (bytes(7) + b"\4", GENERAL),
-        (bytes(7) + b"\5", ALL),
+        (bytes(7) + b"\5", COOLING),
+        (bytes(7) + b"\6", ALL),
         (bytes(7) + b"\xff", ALL),
     ],
 )
@@ -64,7 +66,8 @@ def test_changes_are_announced_once_and_clients_stay_known() -> None:
     assert announced([ONE, ALL, ROWS, TWO, ACCESS, ONE]) == (ONE, TWO, ALL)
     assert announced([ALL, ROWS]) == (ALL,)
     assert announced([ONE, ROWS, ONE, ACCESS]) == (ONE, ROWS, ACCESS)
-    assert announced([ACCESS, ONE, GENERAL, ONE]) == (ONE, GENERAL)
+    assert announced([ACCESS, ONE, GENERAL, ONE, COOLING]) == (ONE, GENERAL)
+    assert announced([ONE, COOLING, ACCESS]) == (ONE, COOLING, ACCESS)
     assert announced([ROWS, GENERAL, ONE]) == announced([GENERAL, ALL, ONE]) == (ONE, ALL)
     clients = [Change.of_client(b"\1" + place.to_bytes(7)) for place in range(MOST_CLIENTS + 1)]
     assert announced(clients[1:]) == tuple(clients[1:])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from time import monotonic
 
 import django
 from django.conf import settings
@@ -28,7 +27,6 @@ from django.core.management import call_command  # noqa: E402 - only once Django
 
 from limits_app import CallLimit, limits  # noqa: E402 - the same
 from limits_app.models import Limit, Policy, Pool, PoolMember, Resource  # noqa: E402 - the same
-from limits_app.policies import balancers  # noqa: E402 - the same
 
 STORES = ["default", "database", "redis"]
 
@@ -47,9 +45,8 @@ def prepare() -> str:
     return "done"
 
 
-def acquire(passed: int) -> str:
+def acquire() -> str:
     """The members that serve the next request of each resource."""
-    balancers.clock = lambda: monotonic() + passed
     return "".join([str(limits.acquire(store).config["member"]) for store in STORES])
 
 
@@ -58,12 +55,12 @@ def plain() -> str:
     return "".join(["-+"[limits.try_acquire(f"plain/{store}").successful] for store in STORES])
 
 
-for number, line in enumerate(sys.stdin):
+for line in sys.stdin:
     match line.split():
         case ["prepare"]:
             answer = prepare()
         case ["acquire"]:
-            answer = acquire(number)
+            answer = acquire()
         case ["report", member, seconds]:
             limits.report_upstream("regions", member, retry_after=float(seconds))
             answer = "done"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
 
+from limits_app import conf
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.changes import MOST_CHANGES, Change
 from limits_app.engine.errors import StoreFull, StoreUnavailable
@@ -167,9 +168,9 @@ def test_counted_usage_gives_way_first_and_scopes_in_use_never(
         assert limits.try_acquire({"x": 1 + number % 7, "q": 2})
     held = limits_of(tiny, ResourceLimit("db", 2), entity="holder").try_acquire()
     admitted = flood(tiny, 15_000)
-    # An entry for usage is larger than the scope, so that there would be room for less than half as many with both.
-    assert 6000 < admitted < 15_000
-    assert len(collected(tiny)) < 30
+    # With the labels of usage there would be room for less than 8000.
+    assert 10_000 < admitted < 15_000
+    assert len(collected(tiny)) < 1000
     assert [used(limits, "x") for limits in known] == [1 + number % 7 for number in range(20)]
     assert [used(limits, "q") for limits in known] == [2] * 20
     assert all(limits.try_acquire({"q": 7}) for limits in known)
@@ -180,28 +181,50 @@ def test_counted_usage_gives_way_first_and_scopes_in_use_never(
     assert len(warnings) == 2
 
 
+def test_a_megabyte_holds_so_many_clients_with_usage_that_the_default_holds_200_000(tiny: ProcessStore) -> None:
+    needed = -(-200_000 // conf.MAP_MEGABYTES.default)
+    for number in range(needed):
+        assert counting(tiny, CallLimit(5, HOUR), entity=f"ip:203.0.113.{number}").try_acquire()
+    assert len(collected(tiny)) == needed
+
+
+def test_no_new_client_is_turned_away_while_there_is_counted_usage(tiny: ProcessStore) -> None:
+    assert flood(tiny, 8000) > 7980
+
+
+def test_counts_are_collected_from_a_full_file(tiny: ProcessStore) -> None:
+    flood(tiny, 9000)
+    before = tiny.collect_counts()
+    assert before is not None
+    assert tiny.collect_counts() == before, "it waits in the full file"
+    tiny.forget_counts(before.name)
+    assert len(collected(tiny)) > 500
+
+
+def test_known_scopes_are_decided_hour_after_hour_while_the_file_is_full(tiny: ProcessStore, clock: FakeClock) -> None:
+    limits = (CallLimit(5, 100 * HOUR),)
+    assert flood(tiny, 13_000, limits=limits) < 13_000
+    for _ in range(3):
+        clock.advance(HOUR)
+        assert flood(tiny, 1000, limits=limits) == 1000
+
+
 @pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
 def test_scopes_give_way_when_a_sixteenth_of_their_time_is_left(
     tiny: ProcessStore, clock: FakeClock, algorithm: RateLimitAlgorithm
 ) -> None:
     limit = RateLimit("x", 4, 160, algorithm)
-    scopes = count()
 
-    def admits() -> bool:
-        """Whether a new scope finds room, after the pauses between searches for some."""
-        clock.advance(0.2)
+    def finds_room(number: int) -> bool:
         with suppress(StoreFull):
-            return bool(limits_of(tiny, limit, entity=f"{next(scopes)}").try_acquire({"x": 4}))
+            return bool(limits_of(tiny, limit, entity=f"{number}").try_acquire({"x": 4}))
         return False
 
-    started = clock() + 200_000
-    with suppress(StoreFull):
-        while limits_of(tiny, limit, entity=f"{next(scopes)}").try_acquire({"x": 4}):
-            pass
-    clock.advance(149.5)
-    assert not any(admits() for _ in range(2))
-    clock.advance((started + 150_200_000 - clock()) / 1e6)
-    assert any(admits() for _ in range(100))
+    rejected = list(islice((number for number in count() if not finds_room(number)), 100))
+    clock.advance(149.9)
+    assert not any(finds_room(number) for number in rejected)
+    clock.advance(0.2)
+    assert all(finds_room(number) for number in rejected)
 
 
 def test_a_file_that_known_scopes_have_filled_has_room_again(tiny: ProcessStore, clock: FakeClock) -> None:

@@ -140,6 +140,24 @@ def test_an_interrupted_acquire_is_charged_and_counted_or_neither(store: Countin
     assert number > 10
 
 
+def test_the_first_acquire_of_a_client_is_charged_and_counted_or_neither(store: CountingStore) -> None:
+    number, interruptions = 0, True
+    while interruptions:
+        number += 1
+        limits = counting(store, QuotaLimit("x", 10**6, "month"), entity=f"client {number}")
+        claim = limits.prepare({"x": 5}).claim
+        try:
+            with interrupted(number):
+                store.acquire(claim)
+            interruptions = False
+        except Interrupted:
+            pass
+        charged = round(limits.get_stats()["x"]["used"])
+        assert charged == 5 if claim.admitted else charged in {0, 5}
+        assert sum(collected(store).values()) == charged * 1000
+    assert number > 10
+
+
 def test_an_interrupted_release_refunds_at_most_once_and_returns_permits_with_their_lease(
     store: CountingStore, clock: FakeClock
 ) -> None:

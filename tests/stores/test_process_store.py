@@ -13,7 +13,7 @@ import pytest
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.waiting import ThreadWaiter
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.keys import scope_of, short_key
+from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import schema_of
@@ -85,19 +85,19 @@ def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: Pro
     assert not limits.try_acquire({"gcra": 1})
 
 
-def test_a_scope_whose_definitions_are_lost_is_no_longer_counting(
+def test_a_scope_whose_definitions_are_lost_is_collected_when_its_limits_are_known_again(
     process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert counting(process_store, CallLimit(5, DAY)).try_acquire()
     process_store.close()
     reopened = ProcessStore(process_store.directory, map_megabytes=2)
     monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec))
-    assert entries(reopened, short_key("open"))
     with reopened._file.open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
             txn.delete(key)
     assert collected(reopened) == {}
-    assert entries(reopened, short_key("open")) == []
+    assert counting(reopened, CallLimit(5, DAY)).try_acquire()
+    assert list(collected(reopened).values()) == [2_000]
     reopened.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +36,8 @@ class Proposal:
     """Policies and entities that replace the stored ones in a simulation; pools are left out."""
 
     def __init__(self, entries: Iterable[FileEntry]) -> None:
-        self._store = MemoryStore(lease_seconds=_YEAR_SECONDS)  # permits are held as long as the events say
+        # Permits are held as long as the events say, and no client of the events gives way to another one.
+        self._store = MemoryStore(lease_seconds=_YEAR_SECONDS, max_scopes=sys.maxsize)
         self._collector = proposed_collector(entries, write_alias())
         self._alike: dict[tuple[str, bool, int, Client], Tried] = {}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from limits_app.engine.clock import lasts
 from limits_app.engine.counting import HOUR_US, KEPT_HOURS, hour_of
 from limits_app.stores.database.connections import marks
-from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle
+from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle, that_give_way
 
 if TYPE_CHECKING:
     from limits_app.engine.record import Record
@@ -63,7 +63,7 @@ class Housekeeping:
             _delete(idle, transaction)
 
     def make_room(self, transaction: Transaction) -> bool:
-        """Delete the oldest counts, or where there are none the next idle rows; returns whether there were any."""
+        """Delete the oldest counts, or without any those of the next rows that give way; returns whether any were."""
         connection = transaction.connection
         counts = [row[0] for row in connection.execute(_OLDEST_COUNTS, (_ROWS_THAT_GIVE_WAY,))]
         if counts:
@@ -76,9 +76,10 @@ class Housekeeping:
         for _ in range(2):  # the second time from the beginning, where there are few rows behind the position
             rows = transaction.lock_next(self._position, _ROWS_THAT_GIVE_WAY)
             self._position = rows[-1][0] if len(rows) == _ROWS_THAT_GIVE_WAY else b""
-            idle = {key for key, stored in rows if stored is None or is_idle(stored.record, clock, grace_us=0)}
-            _delete(idle, transaction)
-            deleted += len(idle)
+            records = {key: stored.record for key, stored in rows if stored is not None}
+            gone = {key for key, _ in rows if key not in records}.union(that_give_way(records, clock))
+            _delete(gone, transaction)
+            deleted += len(gone)
             if self._position:
                 break
         return deleted > 0

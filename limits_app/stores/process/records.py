@@ -1,19 +1,21 @@
 """Records in the file, with their leases and logs in separate entries.
 
 Keys, with the 16 bytes of a scope: `scope` its record, `scope g limit` the log of a sliding window, `scope l limit
-holder` a lease, `scope k` the kept use of other limits. `d name` are the definitions of a schema.
+holder` a lease, `scope k` the kept use of other limits. `d name` are the definitions of a schema. Behind a record that
+is counting usage is its label, see `usage`.
+The scopes of a namespace begin with the first bytes of its digest, so that they are found without the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, Final
 
 from limits_app.engine import engine
 from limits_app.engine.algorithms.window_log import Log
-from limits_app.engine.keys import Scope, short_key
+from limits_app.engine.keys import Scope, digest_in, namespace_digest, short_key
 from limits_app.engine.plan import Plan
 from limits_app.engine.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
@@ -23,7 +25,9 @@ SCOPE_LENGTH: Final = 16
 VERSION_LENGTH: Final = 8
 WATCHED: Final = b"watch"
 """What the keys of waiting processes begin with."""
+_NAMESPACE_LENGTH: Final = 4
 _HOLDER_LENGTH: Final = 16
+_ENTRIES_PER_SCOPE: Final = 8
 _DEFINITIONS: Final = b"d"
 _LOG: Final = b"g"
 _LEASE: Final = b"l"
@@ -84,8 +88,8 @@ class Prepared:
 
     def __init__(self, plan: Plan) -> None:
         self.scopes: list[tuple[bytes, Codec, Scope]] = []
-        for key, schema, scope in zip(plan.short_keys(), plan.shape.schemas, plan.scopes, strict=True):
-            self.scopes.append((key, _CODECS.of(schema), scope))
+        for schema, scope in zip(plan.shape.schemas, plan.scopes, strict=True):
+            self.scopes.append((file_key(scope.key), _CODECS.of(schema), scope))
 
 
 def prepared(plan: Plan) -> Prepared:
@@ -96,12 +100,23 @@ def prepared(plan: Plan) -> Prepared:
     return cached
 
 
+def file_key(key: str) -> bytes:
+    """Return the key of a scope as the 16 bytes that are its key in the file."""
+    short, namespace = short_key(key), digest_in(key)
+    return namespace[:_NAMESPACE_LENGTH] + short[_NAMESPACE_LENGTH:] if namespace else short
+
+
+def keys_begin_with(namespace: str) -> bytes:
+    """Return what the keys of all scopes of a namespace begin with."""
+    return namespace_digest(namespace)[:_NAMESPACE_LENGTH]
+
+
 class Records:
-    """Reads and writes records in transactions. `met_new` is set when a record of an unused scope was loaded."""
+    """Reads and writes records in transactions. `new` are the unused scopes that were loaded last."""
 
     def __init__(self) -> None:
         self._defined: set[bytes] = set()
-        self.met_new = False
+        self.new: list[bytes] = []
 
     def forget_definitions(self) -> None:
         """The file may be another one, in which no schema is defined yet."""
@@ -112,14 +127,15 @@ class Records:
 
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
         """
-        self.met_new = False
+        if self.new:
+            self.new = []
         records = []
         for scope, codec, _ in plan.scopes:
             stored = txn.get(scope)
             record = None
             if stored is not None:
                 leases: MutableMapping[LeaseId, Lease] = StoredLeases(txn, scope) if codec.schema.permits else {}
-                record = codec.decode(stored, leases, _logs(txn, scope, codec) if codec.with_log else ())
+                record = _decoded(stored, codec, leases, _logs(txn, scope, codec) if codec.with_log else ())
             if record is None:
                 record = self._other(txn, scope, stored, codec.schema)
                 if migrate_at is not None and record.schema is not codec.schema:
@@ -129,7 +145,8 @@ class Records:
 
     def _other(self, txn: Txn, scope: bytes, stored: bytes | None, schema: Schema) -> Record:
         """Return a record that another schema wrote, or a new one where none can be read."""
-        self.met_new = self.met_new or stored is None
+        if stored is None:
+            self.new.append(scope)
         record = None if stored is None else _read(txn, scope, stored)
         if record is None:
             record = new_record(schema)
@@ -141,13 +158,19 @@ class Records:
         stored = txn.get(scope)
         return None if stored is None else _read(txn, scope, stored)
 
+    def label(self, txn: Txn, stored: bytes) -> bytes:
+        """Return the label behind a stored record; nothing where it is not counting, or cannot be read."""
+        codec = _CODECS.of_record(stored, lambda name: txn.get(_DEFINITIONS + name))
+        return stored[codec.size :] if codec is not None and codec.schema.counts_usage else b""
+
     def put(self, txn: Txn, scope: bytes, record: Record, codec: Codec | None = None) -> None:
         """Write a record, probably with `codec`; a log only when it has changed."""
         if codec is None or codec.schema is not record.schema:
             codec = _CODECS.of(record.schema)
         if codec.name not in self._defined:
             self._define(txn, codec)
-        txn.put(scope, codec.encode(record))
+        usage, encoded = record.usage, codec.encode(record)
+        txn.put(scope, encoded + usage.label if usage is not None and usage.label else encoded)
         if record.kept:
             txn.put(scope + _KEPT, pack_kept(record.kept))
         elif record.kept_changed:
@@ -184,9 +207,17 @@ class Records:
 
 def _read(txn: Txn, scope: bytes, stored: bytes) -> Record | None:
     codec = _CODECS.of_record(stored, lambda name: txn.get(_DEFINITIONS + name))
-    record = None if codec is None else codec.decode(stored, StoredLeases(txn, scope), _logs(txn, scope, codec))
+    record = None if codec is None else _decoded(stored, codec, StoredLeases(txn, scope), _logs(txn, scope, codec))
     if record is not None:
         record.kept = unpack_kept(txn.get(scope + _KEPT))
+    return record
+
+
+def _decoded(stored: bytes, codec: Codec, leases: MutableMapping[LeaseId, Lease], logs: Sequence[Log]) -> Record | None:
+    """Return a record with the label that is behind it."""
+    record = codec.decode(stored, leases, logs)
+    if record is not None and record.usage is not None:
+        record.usage.label = stored[codec.size :]
     return record
 
 
@@ -207,6 +238,35 @@ def entries(txn: Txn, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes
                 if not key.startswith(prefix):
                     return
                 yield key, value
+
+
+def scopes_from(txn: Txn, start: bytes, most: int) -> tuple[list[bytes], bytes]:
+    """Return up to `most` scopes from a key on, and the key to go on with (empty: from the beginning)."""
+    with txn.cursor() as cursor:
+        if not cursor.set_range(start):
+            return [], b""
+        return _scopes(cursor.iternext(values=False), most)
+
+
+def scopes_around(txn: Txn, scope: bytes, most: int) -> list[bytes]:
+    """Return up to `most` scopes on either side of one, without itself."""
+    with txn.cursor() as cursor:
+        after = _scopes(cursor.iternext(values=False), most + 1)[0] if cursor.set_range(scope) else []
+        if not cursor.set_range(scope):
+            cursor.last()
+        before, _ = _scopes(cursor.iterprev(values=False), most + 1)
+    return [key for key in dict.fromkeys([*before, *after]) if key != scope]
+
+
+def _scopes(keys: Iterable[bytes], most: int) -> tuple[list[bytes], bytes]:
+    """Return the first scopes among keys, and the key behind them; it looks at a limited number of keys."""
+    scopes: list[bytes] = []
+    for step, key in enumerate(keys):
+        if len(scopes) == most or step == most * _ENTRIES_PER_SCOPE:
+            return scopes, key
+        if len(key) == SCOPE_LENGTH:
+            scopes.append(key)
+    return scopes, b""
 
 
 @lru_cache(maxsize=4096)

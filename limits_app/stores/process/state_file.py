@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -36,6 +37,14 @@ _MOVED: Final = b"moved"
 
 _INHERITED: Final[list[object]] = []
 """The files of parent processes: to close them here would drop locks of this process."""
+
+
+class NoRoomError(lmdb.MapFullError):
+    """A step needs more pages than it may use; it is repeated in the context `making_room` of its transaction."""
+
+    def __init__(self, making_room: Callable[[Txn], AbstractContextManager[None]] | None = None) -> None:
+        super().__init__("the last pages are needed for changes of stored records")
+        self.making_room = making_room
 
 
 class StateFile:
@@ -104,7 +113,12 @@ class StateFile:
         """The share of the map that is in use."""
         environment = self.environment or self._open()
         stat = environment.stat()
-        return _pages(stat) * stat["psize"] / environment.info()["map_size"]
+        return _pages(stat) * stat["psize"] / self._map_size
+
+    def grows(self, txn: Txn) -> bool:
+        """Whether a transaction uses more pages than before."""
+        environment = self.open()
+        return _pages(txn.stat(environment.open_db())) > _pages(environment.stat())
 
     def forget_dead_readers(self) -> None:
         """Make the pages available again that a process was reading when it was killed."""
@@ -132,7 +146,9 @@ class StateFile:
         try:
             done: T = self._steps.run(self._transact, step, argument, write)
         except lmdb.Error as error:
-            self._mend(error, possible=mending)
+            if mending and isinstance(error, NoRoomError) and error.making_room is not None:
+                return self.transact(partial(_within, error.making_room, step), argument, mending=False)
+            self._mend(error, possible=mending and not isinstance(error, NoRoomError))
             return self.transact(step, argument, write=write, mending=False)
         return done
 
@@ -144,7 +160,7 @@ class StateFile:
             if txn.get(_MOVED) is not None:
                 raise DeletedError("another process has written the content of the deleted state file into another one")
             done = step(txn, argument)
-            self._check_growth(environment, txn, write=write)
+            self._check_growth(txn, write=write)
         return done
 
     def _open(self) -> lmdb.Environment:
@@ -155,6 +171,7 @@ class StateFile:
             self._opened = files.open_environment(self.directory, self._map_megabytes)
             self._data = OpenedFile(self.directory)
             self._close_data = self._data.close
+            self._map_size: int = self._opened.info()["map_size"]
             self.environment = self._opened
         return self.environment
 
@@ -190,12 +207,12 @@ class StateFile:
             self.directory,
         )
 
-    def _check_growth(self, environment: lmdb.Environment, txn: Txn, *, write: bool) -> None:
+    def _check_growth(self, txn: Txn, *, write: bool) -> None:
         """Raise MapFullError when a step uses more pages although almost all are in use."""
         self._writes += write
         if self._is_tight or self._writes % _WRITES_PER_CHECK == 0:
             self._is_tight = self.fullness() > TIGHT
-            if self._is_tight and _pages(txn.stat(environment.open_db())) > _pages(environment.stat()):
+            if self._is_tight and self.grows(txn):
                 raise lmdb.MapFullError("the last pages are needed for changes of stored records")
 
     def _close(self) -> None:
@@ -248,6 +265,14 @@ class StateFile:
                 f"the state file {files.data_file(self.directory)} cannot be used ({error}): if the error persists, "
                 "stop all processes that use it and delete it; counting starts again then"
             ) from error
+
+
+def _within(
+    making_room: Callable[[Txn], AbstractContextManager[None]], step: Callable[[Txn, A], T], txn: Txn, argument: A
+) -> T:
+    """Call a step in a context."""
+    with making_room(txn):
+        return step(txn, argument)
 
 
 def _pages(stat: Mapping[str, Any]) -> int:

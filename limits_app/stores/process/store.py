@@ -21,7 +21,7 @@ from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import LEASE_US, Record, lease_us_of
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
-from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, prepared
+from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, file_key, prepared
 from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.usage import Usage
 from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
@@ -52,7 +52,7 @@ class ProcessStore:
         directory: str | Path,
         *,
         clock: Callable[[], int] = system_us,
-        map_megabytes: int = 16,
+        map_megabytes: int = 48,
         lease_seconds: float = LEASE_US / 1e6,
     ) -> None:
         self.directory = Path(directory)
@@ -61,7 +61,7 @@ class ProcessStore:
         self._now = clock
         self._map_megabytes = map_megabytes
         self._records = Records()
-        self._usage = Usage(self._records)
+        self._usage = Usage(self._records, clock)
         self._steps = Steps(self.settle)
         self._file = StateFile(
             self.directory,
@@ -71,7 +71,7 @@ class ProcessStore:
             on_open=self._records.forget_definitions,
             transfer=self._transfer,
         )
-        self._housekeeping = Housekeeping(self._records, self._usage, self._file.fullness, self.directory)
+        self._housekeeping = Housekeeping(self._records, self._usage, self._file, clock)
         self._waking = Waking(self._file)
         self._reclaimed_at: dict[tuple[str, ...], float] = {}  # when permits of ended processes were, by scopes
         self.line = self._waking.line
@@ -128,16 +128,19 @@ class ProcessStore:
 
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones or usage."""
-        changed = has_more_usage = False
+        changed = counts = False
         for place, record in enumerate(records):
             if record.changed:
                 key, codec, scope = plan.scopes[place]
                 changed = True
-                if record.usage is not None or record.finished:
-                    has_more_usage |= self._usage.keep(txn, scope, record, now)
+                usage = record.usage
+                if record.finished or (usage is not None and usage.until > 0 and not usage.label):
+                    counts = self._housekeeping.may_count(now)
+                    if counts:
+                        self._usage.keep(txn, key, scope, record)
                 self._records.put(txn, key, record, codec)
-        if changed and (has_more_usage or self._records.met_new):
-            self._housekeeping.step(txn, now, is_new=self._records.met_new)
+        if changed and (counts or self._records.new):
+            self._housekeeping.step(txn, now, self._records.new)
 
     def _charge_from_ended(self, claim: Claim, records: list[Record], now: int) -> bool:
         """Charge with the permits of ended processes, at most ten times a second for the same scopes."""
@@ -219,19 +222,20 @@ class ProcessStore:
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
 
-        def reset(txn: Txn, shorts: Mapping[bytes, bytes]) -> Sequence[Watcher]:
-            for scope, slices in shorts.items():
-                record = self._records.find(txn, scope)
+        def reset(txn: Txn, slices: Mapping[str, str]) -> Sequence[Watcher]:
+            for scope, slices_scope in slices.items():
+                key = file_key(scope)
+                record = self._records.find(txn, key)
                 if record is not None:
-                    engine.reset(record, keys, self._now(), self._records.find(txn, slices))
-                    self._records.put(txn, scope, record)
-            return watchers(txn, list(shorts))
+                    engine.reset(record, keys, self._now(), self._records.find(txn, file_key(slices_scope)))
+                    self._records.put(txn, key, record)
+            return watchers(txn, [short_key(scope) for scope in slices])
 
-        others = self._file.transact(reset, {short_key(scope): short_key(slices_key(scope)) for scope in scopes})
+        others = self._file.transact(reset, {scope: slices_key(scope) for scope in scopes})
         self._waking.notify(scopes, others)
 
     def collect_counts(self, namespace: str = "") -> Batch | None:
-        return self._file.transact(partial(self._usage.collect, namespace=namespace), self._now())
+        return self._usage.collect(self._file.transact, namespace)
 
     def forget_counts(self, name: str, namespace: str = "") -> None:
         self._file.transact(partial(self._usage.forget, namespace=namespace), name)
@@ -270,7 +274,7 @@ class ProcessStore:
     def _make_room(self) -> None:
         """Delete what gives way, now that the file is full."""
         self._file.forget_dead_readers()
-        self._housekeeping.make_room(partial(self._file.transact, mending=False), self._now)
+        self._housekeeping.make_room(partial(self._file.transact, mending=False))
 
     def _transfer(self, deleted: Txn, present: Txn) -> None:
         """Add the content of a file that was deleted to the one that has replaced it."""

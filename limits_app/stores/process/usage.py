@@ -1,148 +1,248 @@
-"""Usage in the file: the admitted amounts of finished hours, until they are collected.
+"""Usage in the file: the record of a scope counts the current hour; what it has finished waits until it is collected.
 
-Keys, with `scope` in 16 bytes: `open scope` is a scope whose record is counting, `hour number scope` its amounts in
-an hour that its record counts no more, and `batch` the counts that were collected and are not confirmed yet.
-The words `open` and `hour` are digests, which no scope begins with. In a namespace their second half, and the end of
-`batch`, are digests of it; `named scope` is then the half by which the other entries of a scope are found.
+A label names the scope and its namespace. It is behind the record that is counting (see `records`), and in the entries
+`hour number scope`, or `Hour namespace number scope`, with the amounts of an hour that the record counts no more.
+`batch namespace part` are the counts that were collected and are not confirmed yet. There the namespace is its digest
+(nothing for the empty one), elsewhere the first half of that.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import islice
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, count, islice, takewhile
+from typing import Any, Final, Protocol
 
 from limits_app.engine import engine
-from limits_app.engine.counting import KEPT_HOURS, Batch, Count, hour_of, label_of, unsealed
-from limits_app.engine.keys import Scope, digest_in, namespace_digest, short_key, unique_name
+from limits_app.engine.counting import KEPT_HOURS, Batch, Count, hour_of, seal, unsealed
+from limits_app.engine.errors import StoreFull
+from limits_app.engine.keys import Scope, digest_in, namespace_digest, unique_name
 from limits_app.engine.record import FinishedUsage, Record
-from limits_app.stores.process.records import Records, entries
+from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries, keys_begin_with
 from limits_app.stores.process.state_file import Txn
 
-_OPEN: Final = short_key("open")
-_HOUR: Final = short_key("hour")
-_NAMED: Final = short_key("named")
-_HALF: Final = 8
-_WORD_LENGTH: Final = 16
-_HOUR_LENGTH: Final = 4
+_HOUR: Final = b"hour"
+_HOUR_IN_NAMESPACE: Final = b"Hour"
 _BATCH: Final = b"batch"
+_HALF: Final = 8
+_HOUR_LENGTH: Final = 4
+_LENGTH: Final = 2
 _MAX_BATCH: Final = 256
+_PART: Final = 4000
+_MOST_SCANNED: Final = 4096
+"""How many keys are looked at in one transaction for scopes that are counting."""
+_IN_NAMESPACE, _IS_SHARED, _HAS_RESOURCE, _HAS_MEMBER, _HAS_ENTITY = 1, 2, 4, 8, 16
+
+
+class Transact(Protocol):
+    """Calls a step with a transaction and an argument, and returns the result of the step."""
+
+    def __call__(self, step: Any, argument: Any, *, write: bool = True) -> Any: ...
 
 
 class Usage:
     """Keeps the finished usage of records, and gives it out in batches, as `CountingStore` describes."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, clock: Callable[[], int]) -> None:
         self._records = records
-        self._next_open: dict[str, bytes] = {}
-        """By namespace, the key to go on with."""
+        self._clock = clock
+        self._next: dict[str, bytes] = {}
+        """By namespace, the key from which on to look for scopes that are counting."""
 
-    def keep(self, txn: Txn, scope: Scope, record: Record, now: int) -> bool:
-        """Keep what a record has finished, and note when it has begun to count; returns whether there was either."""
+    def keep(self, txn: Txn, key: bytes, scope: Scope, record: Record) -> None:
+        """Keep what a record has finished, and label it where it has begun to count."""
         usage = record.usage
-        is_new = usage is not None and usage.until > 0 and not usage.is_noted
-        has_more = is_new or bool(record.finished)
-        if has_more:
-            key, label = short_key(scope.key), label_of(scope)
-            half = digest_in(scope.key)[:_HALF]
-            is_open, hour = _words(half)
-            self._add(txn, hour, (key, label), record, now)
-            if is_new:
-                txn.put(is_open + key, label)
-                if half:
-                    txn.put(_NAMED + key, half)
-        return has_more
+        label = (usage is not None and usage.label) or pack_label(scope)
+        if usage is not None and usage.until:
+            usage.label = label
+        self._add(txn, key, label, record)
 
-    def close(self, txn: Txn, scope: bytes, record: Record, now: int) -> None:
-        """Keep all that a record has counted; it counts again from its next admitted request."""
-        engine.close_usage(record)
-        is_open, hour = _words(txn.pop(_NAMED + scope) or b"")
-        label = txn.pop(is_open + scope)
-        if label is not None:
-            self._add(txn, hour, (scope, label), record, now)
+    def close(self, txn: Txn, key: bytes, record: Record) -> None:
+        """Keep all that a record has counted, which is deleted next."""
+        label = _close(record)
+        if label:
+            self._add(txn, key, label, record)
+
+    def _add(self, txn: Txn, scope: bytes, label: bytes, record: Record) -> None:
+        """Add what a record has finished, and delete an old hour, which was not collected."""
+        if not record.finished:
+            return
+        word = _word(_half_in(label))
+        for finished in record.finished:
+            _add_hour(txn, word + finished.hour.to_bytes(_HOUR_LENGTH) + scope, label, finished)
+        record.finished = ()
+        oldest = next(_hours(txn, word), None)
+        if oldest is not None and _hour_in(oldest[0]) < hour_of(self._clock()) - KEPT_HOURS:
+            txn.delete(oldest[0])
 
     def give_way(self, txn: Txn, most: int) -> int:
-        """Delete up to `most` entries, of a namespace those of the oldest hours first; returns how many were deleted.
-
-        A scope whose label is deleted loses what it has counted in the current hour.
-        """
-        words = (_HOUR[:_HALF], _OPEN[:_HALF], _NAMED)
-        keys = [key for prefix in words for key, _ in islice(entries(txn, prefix), most)][:most]
+        """Delete up to `most` finished hours, of a namespace the oldest first; returns how many were deleted."""
+        hours = chain(_hours(txn, _word(b"")), _hours(txn, _HOUR_IN_NAMESPACE, _HALF))
+        keys = [key for key, _ in islice(hours, most)]
         for key in keys:
             txn.delete(key)
         return len(keys)
 
-    def _add(  # noqa: PLR0917 - what one entry consists of
-        self, txn: Txn, word: bytes, labelled: tuple[bytes, bytes], record: Record, now: int
-    ) -> None:
-        """Add what a record has finished, and delete old hours one by one, which were not collected."""
-        for finished in record.finished:
-            _add_hour(txn, word, labelled, finished)
-        record.finished = ()
-        oldest = next(entries(txn, word), None)
-        if oldest is not None and _hour_in(oldest[0]) < hour_of(now) - KEPT_HOURS:
-            txn.delete(oldest[0])
+    def collect(self, transact: Transact, namespace: str) -> Batch | None:
+        """See `CountingStore.collect_counts`. Scopes are looked for in transactions that no other one waits for."""
+        batch: Batch | None = None
+        most = _MAX_BATCH
+        while batch is None:
+            scopes = transact(partial(self._find_counting, most=most), namespace, write=False)
+            is_done = namespace not in self._next
+            try:
+                batch = transact(partial(self._make_batch, scopes=scopes, is_done=is_done), namespace)
+            except StoreFull:  # each changed page is written to another one, of which a full file has few
+                if most == 1:
+                    raise
+                most //= 16
+                self._next[namespace] = scopes[0] if scopes else keys_begin_with(namespace)
+            else:
+                if is_done:
+                    break
+        return batch
 
-    def collect(self, txn: Txn, now: int, *, namespace: str) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
-        batch = _BATCH + namespace_digest(namespace)
-        stored = txn.get(batch)
-        if stored is None:
-            self._close_some(txn, now, namespace)
-            counts = list(self._take_hours(txn, _words(namespace_digest(namespace)[:_HALF])[1]))
+    def _find_counting(self, txn: Txn, namespace: str, *, most: int) -> list[bytes]:
+        """Find up to `most` scopes that are counting; the next call goes on behind them."""
+        if _read_batch(txn, namespace):
+            return []
+        prefix, half = keys_begin_with(namespace), namespace_digest(namespace)[:_HALF]
+        scopes: list[bytes] = []
+        with txn.cursor() as cursor:
+            keys = cursor.iternext(values=False) if cursor.set_range(self._next.pop(namespace, prefix)) else ()
+            for step, key in enumerate(keys):
+                if not key.startswith(prefix):
+                    break
+                if step == _MOST_SCANNED or len(scopes) == most:
+                    self._next[namespace] = key
+                    break
+                label = self._records.label(txn, cursor.value()) if len(key) == SCOPE_LENGTH else b""
+                if label and _half_in(label) == half:
+                    scopes.append(key)
+        return scopes
+
+    def _make_batch(self, txn: Txn, namespace: str, *, scopes: Iterable[bytes], is_done: bool) -> Batch | None:
+        """Make a batch of finished hours and of what scopes have counted, or return the one that waits."""
+        stored = _read_batch(txn, namespace)
+        if not stored:
+            finished = list(_take_hours(txn, namespace_digest(namespace)[:_HALF]))
+            counts = [*finished, *self._take_counted(txn, scopes)]
             if not counts:
                 return None
-            is_full = namespace in self._next_open or len(counts) == _MAX_BATCH
-            stored = json.dumps([unique_name(), counts, is_full]).encode()
-            txn.put(batch, stored)
+            stored = json.dumps([unique_name(), counts, len(finished) == _MAX_BATCH or not is_done]).encode()
+            for key, part in _parts(namespace, stored):
+                txn.put(key, part)
         name, counts, is_full = json.loads(stored)
         return Batch(name, [unsealed(Count(*count)) for count in counts], is_full)
 
-    def _close_some(self, txn: Txn, now: int, namespace: str) -> None:
-        """Close records that are counting, as many as a batch holds; the next call goes on behind them."""
-        word = _words(namespace_digest(namespace)[:_HALF])[0]
-        found = islice(entries(txn, word, self._next_open.pop(namespace, b"")), _MAX_BATCH)
-        scopes = [key[_WORD_LENGTH:] for key, _ in found]
+    def _take_counted(self, txn: Txn, scopes: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+        """Take the counts of scopes, which count again from their next admitted request."""
         for scope in scopes:
             record = self._records.find(txn, scope)
-            if record is None:
-                txn.delete(word + scope)
-                txn.delete(_NAMED + scope)
-            else:
-                self.close(txn, scope, record, now)
+            label = b"" if record is None else _close(record)
+            if record is not None and label:
+                yield from [(*_unpack_label(label), hour, amounts) for hour, amounts in record.finished]
+                record.finished = ()
                 self._records.put(txn, scope, record)
-        if len(scopes) == _MAX_BATCH:
-            self._next_open[namespace] = scopes[-1] + b"\0"
-
-    def _take_hours(self, txn: Txn, word: bytes) -> Iterator[tuple[Any, ...]]:
-        for key, stored in list(islice(entries(txn, word), _MAX_BATCH)):
-            label, amounts = json.loads(stored)
-            yield *label, _hour_in(key), amounts
-            txn.delete(key)
 
     def forget(self, txn: Txn, name: str, *, namespace: str) -> None:
         """See `CountingStore.forget_counts`."""
-        batch = _BATCH + namespace_digest(namespace)
-        stored = txn.get(batch)
-        if stored is not None and json.loads(stored)[0] == name:
-            txn.delete(batch)
+        stored = _read_batch(txn, namespace)
+        if stored and json.loads(stored)[0] == name:
+            for key, _ in _parts(namespace, stored):
+                txn.delete(key)
 
 
-def _words(half: bytes) -> tuple[bytes, bytes]:
-    """What the keys of scopes that are counting begin with, and those of hours; in a namespace with half a digest."""
-    return (_OPEN[:_HALF] + half, _HOUR[:_HALF] + half) if half else (_OPEN, _HOUR)
+def pack_label(scope: Scope) -> bytes:
+    """Return what the counts of a scope begin with; the name of the entity is sealed."""
+    half, entity = digest_in(scope.key)[:_HALF], seal(scope.entity)
+    flags = _IN_NAMESPACE * bool(half) | _IS_SHARED * scope.shared
+    texts = []
+    for flag, text in ((_HAS_RESOURCE, scope.resource), (_HAS_MEMBER, scope.member)):
+        if text is not None:
+            flags |= flag
+            encoded = text.encode()
+            texts.append(len(encoded).to_bytes(_LENGTH) + encoded)
+    if entity is not None:
+        flags |= _HAS_ENTITY
+        texts.append(bytes.fromhex(entity))
+    return bytes([flags]) + half + b"".join(texts)
 
 
-def _add_hour(txn: Txn, word: bytes, labelled: tuple[bytes, bytes], finished: FinishedUsage) -> None:
-    scope, label = labelled
-    key = word + finished.hour.to_bytes(_HOUR_LENGTH) + scope
+def _unpack_label(label: bytes) -> tuple[str | None, str | None, bool, str | None]:
+    """Return the fields of a label that a Count begins with."""
+    flags, at = label[0], 1 + len(_half_in(label))
+    texts: list[str | None] = [None, None]
+    for place, flag in enumerate((_HAS_RESOURCE, _HAS_MEMBER)):
+        if flags & flag:
+            start = at + _LENGTH
+            at = start + int.from_bytes(label[at:start])
+            texts[place] = label[start:at].decode()
+    entity = label[at:].hex() if flags & _HAS_ENTITY else None
+    return texts[0], entity, bool(flags & _IS_SHARED), texts[1]
+
+
+def _half_in(label: bytes) -> bytes:
+    """Return the namespace in a label."""
+    return label[1 : 1 + _HALF] if label[0] & _IN_NAMESPACE else b""
+
+
+def _close(record: Record) -> bytes:
+    """Finish the usage of a record; returns its label, or nothing where it was not counting."""
+    label = b"" if record.usage is None else record.usage.label
+    engine.close_usage(record)
+    return label
+
+
+def _read_batch(txn: Txn, namespace: str) -> bytes:
+    """Return the batch that waits; nothing where there is none."""
+    parts = (txn.get(_part_key(namespace, number)) or b"" for number in count())
+    return b"".join(takewhile(bool, parts))
+
+
+def _parts(namespace: str, stored: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of a batch. Each has a page at most, since a file that is nearly full has no longer gaps."""
+    for number, start in enumerate(range(0, len(stored), _PART)):
+        yield _part_key(namespace, number), stored[start : start + _PART]
+
+
+def _part_key(namespace: str, number: int) -> bytes:
+    return _BATCH + namespace_digest(namespace) + number.to_bytes(_LENGTH)
+
+
+def _add_hour(txn: Txn, key: bytes, label: bytes, finished: FinishedUsage) -> None:
     stored = txn.get(key)
-    amounts: dict[str, int] = {} if stored is None else json.loads(stored)[1]
+    amounts: dict[str, int] = {} if stored is None else _unpack_hour(stored)[1]
     for name, amount in finished.amounts.items():
         amounts[name] = amounts.get(name, 0) + amount
-    txn.put(key, json.dumps([json.loads(label), amounts]).encode())
+    txn.put(key, len(label).to_bytes(_LENGTH) + label + json.dumps(amounts, separators=(",", ":")).encode())
+
+
+def _take_hours(txn: Txn, half: bytes) -> Iterator[tuple[Any, ...]]:
+    """Take the oldest hours of a namespace, as many as a batch holds."""
+    for key, stored in list(islice(_hours(txn, _word(half)), _MAX_BATCH)):
+        label, amounts = _unpack_hour(stored)
+        yield *_unpack_label(label), _hour_in(key), amounts
+        txn.delete(key)
+
+
+def _word(half: bytes) -> bytes:
+    """Return what the keys of the hours of a namespace begin with."""
+    return _HOUR_IN_NAMESPACE + half if half else _HOUR
+
+
+def _hours(txn: Txn, word: bytes, more: int = 0) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over the hours whose keys begin with a word and `more` bytes; a scope may begin with it too."""
+    length = len(word) + more + _HOUR_LENGTH + SCOPE_LENGTH
+    return ((key, stored) for key, stored in entries(txn, word) if len(key) == length)
+
+
+def _unpack_hour(stored: bytes) -> tuple[bytes, dict[str, int]]:
+    """Return the label and the amounts of an hour."""
+    end = _LENGTH + int.from_bytes(stored[:_LENGTH])
+    return stored[_LENGTH:end], json.loads(stored[end:])
 
 
 def _hour_in(key: bytes) -> int:
-    return int.from_bytes(key[_WORD_LENGTH : _WORD_LENGTH + _HOUR_LENGTH])
+    return int.from_bytes(key[-SCOPE_LENGTH - _HOUR_LENGTH : -SCOPE_LENGTH])

@@ -8,7 +8,7 @@ from itertools import pairwise
 from threading import Event
 
 from limits_app.acquiring.store import Store
-from limits_app.engine.changes import ALL, EVERYTHING, GENERAL, MOST_CHANGES, MOST_CLIENTS, ROWS, Change
+from limits_app.engine.changes import ALL, COOLING, EVERYTHING, GENERAL, MOST_CHANGES, MOST_CLIENTS, ROWS, Change
 from limits_app.engine.limits import RateLimit
 from limits_app.testing.conformance.concurrency import THREADS, TIMEOUT, switching_every_microsecond, together
 from limits_app.testing.conformance.contract import KEY, Contract, limits_of
@@ -27,6 +27,7 @@ class ChangeLogs(Contract):
             clients(3),
             [ALL],
             [GENERAL],
+            [COOLING],
             clients(2),
             [*clients(1), ROWS],
             [*clients(2), ALL],

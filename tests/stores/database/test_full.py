@@ -73,6 +73,20 @@ def test_known_scopes_are_decided_in_a_full_file_and_idle_ones_make_room(
     assert not known.try_acquire({"q": 1})
 
 
+def test_nearly_idle_scopes_make_room_where_none_is_idle(
+    sqlite_store: DatabaseStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_SECONDS_BETWEEN_SEARCHES", 0)
+    quota = limits_of(sqlite_store, QuotaLimit("q", 5, "month"), entity="known")
+    assert quota.try_acquire({"q": 5})
+    fill(sqlite_store)
+    clock.advance(60 / 7 * 15 / 16 - 0.1)
+    assert not any(finds_room(sqlite_store, f"early {number}") for number in range(30))
+    clock.advance(0.2)
+    assert all(finds_room(sqlite_store, f"late {number}") for number in range(20))
+    assert not quota.try_acquire({"q": 1})
+
+
 def test_the_oldest_counts_make_room_in_a_full_file(sqlite_store: DatabaseStore, clock: FakeClock) -> None:
     for number in range(30):
         assert counting(sqlite_store, CallLimit(5, 86_400), entity=f"counted {number}").try_acquire()
