@@ -1,10 +1,12 @@
-# Needs Python 3.11 or later, pip and make; everything else is put into .venv.
+# Needs Python 3.11 or later, pip or uv, and make; everything else is put into .venv.
 
 VENV := .venv
 BENCH_VENV := .venv-bench
 PY := $(VENV)/bin/python
 BENCH_PY := $(BENCH_VENV)/bin/python
-STAMP := $(VENV)/.requirements-dev
+STAMP := $(VENV)/.requirements
+LINT_STAMP := $(VENV)/.requirements-lint
+DEV_STAMP := $(VENV)/.requirements-dev
 BENCH_STAMP := $(BENCH_VENV)/.requirements-bench
 RELEASE_VENV := .venv-release
 RELEASE_BIN := $(RELEASE_VENV)/bin
@@ -23,11 +25,22 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 # A database in memory: a check must leave nothing behind.
 MANAGE := LIMITS_DEMO_DATABASE=:memory: $(PY) manage.py
 
+# Installs requirements for an interpreter: $(call install,INTERPRETER,FILE). uv is quicker than pip.
+UV := $(shell command -v uv 2>/dev/null)
+install = $(if $(UV),$(UV) pip install --quiet --python $(1),$(1) -m pip install --quiet --disable-pip-version-check) -r $(2)
+
 # Packages that need full coverage of lines and branches.
 DECIDING := limits_app/engine/*,limits_app/acquiring/*,limits_app/stores/*,limits_app/services/*,limits_app/policies/*
 
 # A test that hangs ends its worker with the stacks of all threads, and the run fails instead of waiting for ever.
 HANGING := --timeout 240 --timeout-method thread
+
+# Each process begins with a part of the tests as it was collected, so that few start the same servers.
+SHARED := --dist worksteal --no-cov
+
+# Where the rules are, and what serves requests.
+QUICK := tests/acquiring tests/engine tests/integrations tests/policies tests/services \
+	tests/stores/test_conformance.py::TestMemoryStore tests/stores/test_memory_store.py
 
 ARGS ?=
 AUDIT ?=
@@ -41,7 +54,7 @@ RANDOM_SIGNALS := tests/stores/test_interruptions.py::test_signals_that_raise_at
 # The tracer of coverage makes pages twice as slow, and their bar is in seconds.
 LARGE_LISTS := tests/admin/pages/test_large.py
 
-.PHONY: help demo run test test-all coverage check lint format types imports migrations mutants fuzz ray bench docs pictures newcomer matrix wheels test-compiled release-check clean
+.PHONY: help demo run quick test test-products test-all coverage check lint format types imports migrations mutants fuzz ray bench docs pictures newcomer matrix wheels test-compiled release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,38 +65,45 @@ demo: $(STAMP)  ## show limits at work under real traffic, and check every figur
 run: $(STAMP)  ## serve the demo site with seeded data; on another port as ARGS="--port 8001"
 	$(PY) -m project.demo --serve $(ARGS)
 
-test: $(STAMP)  ## run the tests, three at a time; without those that only a release needs
-	$(PY) -m pytest -n 3 --dist load --no-cov -m "not release" $(HANGING) $(ARGS)
+quick: $(DEV_STAMP)  ## run the tests of what decides, in memory and on SQLite, in a minute; the loop while you work
+	LIMITS_TESTS_WITHOUT_SERVERS=1 $(PY) -m pytest -n 2 $(SHARED) $(HANGING) \
+		--hypothesis-profile=quick -m "not (alone or product or release or server or slow)" $(QUICK) $(ARGS)
 
-test-all: $(STAMP)  ## run all tests, including fuzzing, endurance, installation and every page in a browser
-	$(PY) -m pytest -n 3 --dist load --no-cov $(ARGS)
+test: $(DEV_STAMP)  ## run the tests, three at a time; without those that only a release or another product needs
+	$(PY) -m pytest -n 3 $(SHARED) $(HANGING) -m "not (release or product)" $(ARGS)
 
-coverage: $(STAMP)  ## run all tests and say which lines and branches they leave out; all of what decides is tested
+test-products: $(DEV_STAMP)  ## run the tests on other products: Redis Cluster and 6.2, MariaDB, Celery workers, gevent, a browser
+	$(PY) -m pytest -n 3 $(SHARED) $(HANGING) -m "product and not release" $(ARGS)
+
+test-all: $(DEV_STAMP)  ## run all tests, including fuzzing, endurance, installation and every page in a browser
+	$(PY) -m pytest -n 3 $(SHARED) $(ARGS)
+
+coverage: $(DEV_STAMP)  ## run all tests and say which lines and branches they leave out; all of what decides is tested
 	$(PY) -m coverage erase
-	$(PY) -m pytest -n 3 --dist load --cov --cov-report=term --cov-fail-under=95 --deselect $(RANDOM_SIGNALS) --deselect $(LARGE_LISTS)
+	$(PY) -m pytest -n 3 --dist worksteal --cov --cov-report=term --cov-fail-under=95 --deselect $(RANDOM_SIGNALS) --deselect $(LARGE_LISTS)
 	$(PY) -m coverage report --include='$(DECIDING)' --fail-under=100
 
 check: lint types imports migrations  ## everything that can be known without running the tests
 
-lint: $(STAMP)  ## style and likely mistakes
+lint: $(LINT_STAMP)  ## style and likely mistakes
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-format: $(STAMP)  ## put the code into shape
+format: $(LINT_STAMP)  ## put the code into shape
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-types: $(STAMP)  ## static types
+types: $(DEV_STAMP)  ## static types
 	$(PY) -m mypy
 
-imports: $(STAMP)  ## who may import whom
+imports: $(DEV_STAMP)  ## who may import whom
 	$(VENV)/bin/lint-imports --no-logo
 
-migrations: $(STAMP)  ## models and migrations agree, and Django's own checks
+migrations: $(DEV_STAMP)  ## models and migrations agree, and Django's own checks
 	$(MANAGE) makemigrations --check --dry-run
 	$(MANAGE) check --fail-level WARNING
 
-mutants: $(STAMP)  ## change the algorithms in a thousand ways, and list what no test notices; up to 90 minutes
+mutants: $(DEV_STAMP)  ## change the algorithms in a thousand ways, and list what no test notices; up to 90 minutes
 	ulimit -v 4000000 && timeout 5400 $(PY) -m mutmut run --max-children 2
 	$(PY) -m mutmut results
 
@@ -96,24 +116,24 @@ ray: $(RAY_STAMP)  ## check the workers' mode for Ray on a Ray of this machine
 bench: $(BENCH_STAMP)  ## measure beside the peers; pass options as ARGS="--only name --rounds 5"
 	$(BENCH_PY) -m benchmarks $(ARGS)
 
-docs: $(STAMP)  ## build the documentation into build/site, and run its code
+docs: $(DEV_STAMP)  ## build the documentation into build/site, and run its code
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 	$(PY) -m pytest tests/docs
 
-pictures: $(STAMP)  ## take the pictures of the docs in a browser
+pictures: $(DEV_STAMP)  ## take the pictures of the docs in a browser
 	LIMITS_PICTURES=1 $(PY) -m pytest --no-cov tests/browser $(ARGS)
 
-newcomer: $(STAMP)  ## follow the README and the tutorial in an empty folder, and time it
+newcomer: $(DEV_STAMP)  ## follow the README and the tutorial in an empty folder, and time it
 	$(PY) -m pytest --no-cov --durations=1 tests/packaging/test_newcomer.py
 
-matrix: $(STAMP)  ## run tests with each Python that is here and each supported Django; pass options as ARGS="--python ..."
+matrix: $(DEV_STAMP)  ## run tests with each Python that is here and each supported Django; pass options as ARGS="--python ..."
 	$(PY) -m tests.packaging.matrix $(ARGS)
 
 wheels: $(RELEASE_STAMP)  ## build the package and two wheels into dist/: a pure one, and one compiled for this machine; needs a C compiler
 	$(RELEASE_BIN)/python -m build --no-isolation --outdir dist .
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(RELEASE_BIN)/python -m build --no-isolation --outdir dist .
 
-test-compiled: wheels $(STAMP)  ## run the tests of the engine and of its stores with the compiled wheel
+test-compiled: wheels $(DEV_STAMP)  ## run the tests of the engine and of its stores with the compiled wheel
 	$(PY) -m tests.packaging.compiled $(ARGS)
 
 release-check: test-all $(RELEASE_STAMP)  ## run all tests, build the package into dist/ and check it, its code and its dependencies; packages that cannot be audited are an error with AUDIT=--strict
@@ -138,22 +158,30 @@ $(PY) $(BENCH_PY) $(FUZZ_PY) $(RAY_PY) $(RELEASE_BIN)/python:
 		echo "Install it, or name it: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(@:/bin/python=) || { rm -rf $(@:/bin/python=); exit 1; }
 
-$(STAMP): requirements.txt requirements-dev.txt | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+$(STAMP): requirements.txt | $(PY)
+	$(call install,$(PY),requirements.txt)
 	@touch $@
 
-$(BENCH_STAMP): requirements.txt requirements-dev.txt requirements-bench.txt | $(BENCH_PY)
-	$(BENCH_PY) -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+$(LINT_STAMP): requirements-lint.txt | $(PY)
+	$(call install,$(PY),requirements-lint.txt)
 	@touch $@
 
-$(FUZZ_STAMP): requirements.txt requirements-dev.txt requirements-fuzz.txt | $(FUZZ_PY)
-	$(FUZZ_PY) -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt
+$(DEV_STAMP): requirements.txt requirements-lint.txt requirements-dev.txt | $(PY)
+	$(call install,$(PY),requirements-dev.txt)
+	@touch $(STAMP) $(LINT_STAMP) $@
+
+$(BENCH_STAMP): requirements.txt requirements-lint.txt requirements-dev.txt requirements-bench.txt | $(BENCH_PY)
+	$(call install,$(BENCH_PY),requirements-bench.txt)
 	@touch $@
 
-$(RAY_STAMP): requirements.txt requirements-dev.txt requirements-ray.txt | $(RAY_PY)
-	$(RAY_PY) -m pip install --quiet --disable-pip-version-check -r requirements-ray.txt
+$(FUZZ_STAMP): requirements.txt requirements-lint.txt requirements-dev.txt requirements-fuzz.txt | $(FUZZ_PY)
+	$(call install,$(FUZZ_PY),requirements-fuzz.txt)
+	@touch $@
+
+$(RAY_STAMP): requirements.txt requirements-lint.txt requirements-dev.txt requirements-ray.txt | $(RAY_PY)
+	$(call install,$(RAY_PY),requirements-ray.txt)
 	@touch $@
 
 $(RELEASE_STAMP): requirements-release.txt | $(RELEASE_BIN)/python
-	$(RELEASE_BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-release.txt
+	$(call install,$(RELEASE_BIN)/python,requirements-release.txt)
 	@touch $@

@@ -18,17 +18,20 @@ from limits_app import signals
 from limits_app.conf import test_runner
 from limits_app.forgetting import forget_use
 from limits_app.policies import read_in_background
-from limits_app.stores import registry
 from limits_app.usage.writer import write_in_background
 from tests.flushing import number_users_apart, quick_flushes, rows_of
+from tests.opened import forget_opened
+from tests.products import mark
+from tests.servers import shared
 from tests.tracing import free_the_tracer_in_children
 from tests.turns import turn
 
 # Each run draws other examples, so half as many are enough for every change; before a release it is the usual number.
 # None has a deadline: a busy machine is no failure.
 settings.register_profile("thorough", max_examples=100, deadline=None)
-settings.register_profile("quick", max_examples=50, deadline=None)
-settings.load_profile("quick")
+settings.register_profile("usual", max_examples=50, deadline=None)
+settings.register_profile("quick", max_examples=10, deadline=None)
+settings.load_profile("usual")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,6 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
         # Where process stores without a directory of their own keep their state.
         os.environ["XDG_STATE_HOME"] = directory.name
     config.stash[_TURNS] = Path(os.environ[_TURNS_VARIABLE])
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that need a server or another product are left out of some runs."""
+    mark(item)
 
 
 @pytest.hookimpl(trylast=True)
@@ -79,6 +87,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _shared_servers() -> Iterator[None]:
+    """End the servers that tests share with the last of them."""
+    yield
+    shared.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _real_stores() -> Iterator[None]:
     """Use the stores of the settings, as no host project's tests do."""
     with test_runner.ignored():
@@ -99,7 +114,7 @@ def _nothing_remembered() -> Iterator[None]:
     read_in_background(False)
     yield
     forget_use()
-    registry._OPENED.clear()
+    forget_opened()
 
 
 @pytest.fixture

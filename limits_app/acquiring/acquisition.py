@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Protocol, Self, cast
 from weakref import ref
 
-from limits_app.acquiring.blocks import enter_block, leave_block
+from limits_app.acquiring.blocks import Block, enter_block
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.runtime import PROCESS, lock_over_forks
 from limits_app.acquiring.shares import charged_for, requested_of, shares, sum_used, used_before
@@ -27,14 +27,17 @@ from limits_app.engine.errors import (
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope
 from limits_app.engine.limits import CallLimit
 from limits_app.engine.outcome import LimitUse, Outcome
-from limits_app.engine.plan import Bucket, Claim, PlannedLimit, parts_of
+from limits_app.engine.plan import Amounts, Bucket, Claim, Plan, PlannedLimit, ReportedUse, parts_of
 from limits_app.engine.readings import outcome_of, units_of
 from limits_app.engine.runtime import present
 
 logger = logging.getLogger("limits_app")
 
 _REPORTING: Final = lock_over_forks()
-_NOTHING: Final[Mapping[str, Amount]] = MappingProxyType({})
+NOTHING_USED: Final[ReportedUse] = {}
+NOTHING: Final[Mapping[str, Amount]] = MappingProxyType({})
+"""The amounts of a request that names none."""
+_NO_BLOCK: Final[Block] = []
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
 
@@ -77,8 +80,8 @@ class Companion(Protocol):
         """`end` for asyncio."""
 
 
-class Acquisition:
-    """Amounts that are held, or their rejection; `claim` is the request with the decision of the store.
+class Acquisition(Claim):
+    """Amounts that are held, or their rejection: the claim of a request, with the decision of the store.
 
     Falsy when rejected, and then harmless: it holds nothing and refunds nothing.
     As a context manager, also asynchronous, it releases when the block ends, and then raises UsageNotReported (a
@@ -96,18 +99,28 @@ class Acquisition:
     lost_lease = False
     """Whether a lease ran out while it was held, so that others may hold the permits."""
     source: LimitsSource | None = None
-    _reports: Mapping[str, object] = _NOTHING
+    _block: Block = _NO_BLOCK
+    """The block that it was entered for last."""
+    _extends: ref[Acquisition] | None = None
+    """The acquisition of which an extension with permits is a part."""
+    _reports: Mapping[str, object] = NOTHING
     """The reported use by key, where a limit adds up the amounts of several keys."""
     _config: dict[str, object] | None = None
     _outcome: tuple[object, Outcome] | None = None
 
-    def __init__(self, limit_set: BoundLimits, claim: Claim, requested: Mapping[str, Amount] = _NOTHING) -> None:
+    def __init__(
+        self,
+        limit_set: BoundLimits,
+        plan: Plan,
+        amounts: Amounts,
+        requested: Mapping[str, Amount] = NOTHING,
+    ) -> None:
+        Claim.__init__(self, plan, amounts, limit_set.version)  # a third of the time that `super()` takes
         self.limit_set = limit_set
-        self.claim = claim
         self.requested = requested
         """The requested amounts by key."""
-        self.used: Sequence[int] = ()
-        """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
+        self.used: ReportedUse = NOTHING_USED
+        """The reported use, also of what extensions charged."""
         self.extensions: tuple[Acquisition, ...] = ()
         """What `extend` has acquired, in the order in which it was charged."""
         self.companion: Companion | None = None
@@ -119,75 +132,75 @@ class Acquisition:
         self._forks = PROCESS.forks
 
     def __bool__(self) -> bool:
-        return self.claim.admitted is True
+        return self.admitted is True
 
     def __repr__(self) -> str:
-        state = {None: "undecided", True: "released" if self.claim.released else "admitted", False: "rejected"}
+        state = {None: "undecided", True: "released" if self.released else "admitted", False: "rejected"}
         amounts = ", ".join(f"{key}={use.requested}" for key, use in self.acquisitions.items())
-        return f"<Acquisition {state[self.claim.admitted]}: {amounts}>"
+        return f"<Acquisition {state[self.admitted]}: {amounts}>"
+
+    def __copy__(self) -> Self:
+        """Return the acquisition itself: it is held, and settled, once."""
+        return self
+
+    @property
+    def claim(self) -> Claim:
+        """The acquisition as stores see it."""
+        return self
 
     @property
     def successful(self) -> bool:
         """Whether the amounts are held, or were until they were released."""
-        return self.claim.admitted is True
+        return self.admitted is True
 
     @property
     def is_released(self) -> bool:
         """Whether the amounts were released, or are being released, or belong to the process that forked this one."""
-        return self._is_ending or self.claim.released or self._forks != PROCESS.forks
+        return self._is_ending or self.released or self._forks != PROCESS.forks
 
     @property
     def holds_permits(self) -> bool:
         """Whether it takes permits, which are held until it is released."""
-        return bool(self.claim.shape.permits)
+        return bool(self.shape.permits)
 
     @property
     def has_limits(self) -> bool:
         """Whether anything limits the request."""
-        return bool(self.claim.shape.limits)
+        return bool(self.shape.limits)
 
     @property
     def is_blocked(self) -> bool:
         """Whether a scope of the request is blocked."""
-        return self.claim.shape.is_blocked
+        return self.shape.is_blocked
 
     @property
     def must_report(self) -> frozenset[str]:
         """The keys whose usage must be reported."""
-        return self.claim.shape.must_report
+        return self.shape.must_report
 
     @property
     def can_fit(self) -> bool:
         """Whether the limits can ever admit the amounts."""
-        return self.claim.fits
+        return self.fits
 
     @property
     def scopes(self) -> Sequence[Scope]:
         """The scopes in which it is counted."""
-        return self.claim.plan.scopes
-
-    @property
-    def decided_at(self) -> int:
-        """When the store decided, in microseconds."""
-        return self.claim.decided_at
+        return self.plan.scopes
 
     def limits(self) -> Iterator[tuple[PlannedLimit, Scope, State]]:
         """Iterate over the limits with their scopes, and their states in the decision."""
-        for limit, _, state in self.claim.limits():
-            yield limit, self.claim.plan.scopes[limit.scope_index], state
+        for limit, _, state in self.decisions():
+            yield limit, self.plan.scopes[limit.scope_index], state
 
     def rejecting(self) -> set[Bucket]:
         """Return the buckets that have rejected it; empty when it was admitted."""
-        return set() if self.claim.admitted else {*self.claim.refusal()[0]}
-
-    def load(self) -> float:
-        """Return the largest share in use of any of its limits."""
-        return self.claim.load()
+        return set() if self.admitted else {*self.refusal()[0]}
 
     @property
     def must_settle(self) -> bool:
         """Whether its release settles something, or returns permits."""
-        if self.claim.shape.needs_settling or self.used or self.extensions:
+        if self.shape.needs_settling or self.used or self.extensions:
             return True
         return self.companion is not None and self.companion.must_settle
 
@@ -202,8 +215,8 @@ class Acquisition:
     def outcome(self) -> Outcome:
         """The decision and its reasons."""
         # A store decides several times on a request that waits.
-        if self._outcome is None or self._outcome[0] is not self.claim.states:
-            self._outcome = self.claim.states, outcome_of(self.claim)
+        if self._outcome is None or self._outcome[0] is not self.states:
+            self._outcome = self.states, outcome_of(self)
         outcome = self._outcome[1]
         return outcome if self.companion is None else self.companion.shown_in(outcome)
 
@@ -212,7 +225,7 @@ class Acquisition:
         """The requested and used amounts by key; a rejected request has used nothing, whatever was reported."""
         uses: dict[str, LimitUse] = {}
         for part in self.parts():
-            for limit in part.claim.shape.limits:
+            for limit in part.shape.limits:
                 if limit.level == IDEMPOTENCY_LEVEL:
                     continue
                 if limit.is_sum:
@@ -221,18 +234,18 @@ class Acquisition:
                         use = LimitUse(requested_of(self.parts(), limit, key), reported)  # type: ignore[arg-type]  # a number
                         uses.setdefault(key, use)
                 else:
-                    used = part.used[limit.place] if part.used and part.successful else -1
+                    used = part.used.get(limit.place) if part.successful else None
                     requested = units_of(limit.rule, charged_for(self.parts(), part, limit))
-                    uses[limit.key] = LimitUse(requested, None if used < 0 else units_of(limit.rule, used))
+                    uses[limit.key] = LimitUse(requested, None if used is None else units_of(limit.rule, used))
         return uses
 
     @property
     def fences(self) -> dict[str, int]:
         """A number for each resource limit that grows with each grant; other systems reject late holders by it."""
-        if not self.claim.admitted:
+        if not self.admitted:
             return {}
-        held = [one for part in self.parts() for one in part.claim.limits()]
-        return {limit.key: state[2] for limit, _, state in held if limit.rule.is_permit}
+        decisions = [decision for part in self.parts() for decision in part.decisions()]
+        return {limit.key: state[2] for limit, _, state in decisions if limit.rule.is_permit}
 
     def parts(self) -> Sequence[Acquisition]:
         """Return this acquisition and its extensions, in the order in which they were charged."""
@@ -246,8 +259,7 @@ class Acquisition:
         rejected request nothing is recorded.
         Raises InvalidRequest (a ValueError) for an invalid amount, and AlreadyReleased (a RuntimeError) after release.
         """
-        claim = self.claim
-        if claim.settled or claim.put_off:
+        if self.settled or self.put_off:
             raise AlreadyReleased("the acquisition was released: report usage before that")
         if type(usage) is not dict and not isinstance(usage, Mapping):
             raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
@@ -255,12 +267,11 @@ class Acquisition:
             check_amounts("usage", usage)
             return
         own = self._beyond_first_request(usage) if self.is_repeated else usage
-        reports: Mapping[str, object] = own
-        if self.extensions or claim.shape.has_sums:
-            reports = self._reports = {**self._reports, **own}
-        used = self._used_with(self, own, reports)
+        if self.extensions or self.shape.has_sums:
+            self._reports = {**self._reports, **own}
+        used = self._used_with(self, own)
         if self.extensions:
-            extended = [self._used_with(part, own, reports) for part in self.extensions]
+            extended = [self._used_with(part, own) for part in self.extensions]
             for part, of_part in zip(self.extensions, extended, strict=True):
                 part.used = of_part
         self.used = used
@@ -298,7 +309,7 @@ class Acquisition:
         while (extension := await self._aextended(limits, requested)) is None:
             limits = await cast("LimitsSource", self.source).alatest(limits)
         if self.is_released:  # by another task, which may not have seen the extension
-            await extension._asettle((), refunds_unreported=True, refunds_all=True)
+            await extension._asettle(NOTHING_USED, True, refunds_all=True)
         self._report_extension(extension, in_task=True)
         if self.companion is not None:
             await self.companion.aextend(requested)
@@ -328,8 +339,8 @@ class Acquisition:
         if self.is_free:
             return self
         self._in_block = True
-        if self.claim.shape.permits:
-            enter_block(self.claim, self.limit_set)
+        if self.shape.permits:
+            self._block = enter_block(self, self.limit_set)
         return self
 
     def __exit__(
@@ -337,18 +348,18 @@ class Acquisition:
     ) -> None:
         if self.is_free:
             return
-        shape = self.claim.shape
+        shape = self.shape
         if self.extensions:
             self.leave_block()
         elif shape.permits:
-            leave_block(self.claim)
+            self._block.clear()
         try:
             self._release(kind is not None)
         except Exception:
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and (shape.must_report or self.extensions):
+        if kind is None and (self.extensions or shape.unreported(self.used, self._reports)):
             self._check_reported()
 
     async def __aenter__(self) -> Self:
@@ -365,7 +376,7 @@ class Acquisition:
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and (self.claim.shape.must_report or self.extensions):
+        if kind is None and (self.shape.must_report or self.extensions):
             self._check_reported()
 
     def enter_block(self, *, elsewhere: bool = False) -> None:
@@ -375,50 +386,53 @@ class Acquisition:
         """
         self._in_block = True
         for part in self.parts():
-            if part.claim.shape.permits:
-                enter_block(part.claim, part.limit_set, elsewhere=elsewhere)
+            if part.shape.permits:
+                part._block = enter_block(part, part.limit_set, elsewhere=elsewhere)
 
     def leave_block(self) -> None:
         """End the block."""
         self._in_block = False
-        if self.claim.shape.permits:
-            leave_block(self.claim)
-        for part in self.extensions:
-            if part.claim.shape.permits:
-                leave_block(part.claim)
+        for part in self.parts():
+            if part.shape.permits:
+                part._block.clear()
 
     def check_fits(self) -> None:
         """Raise NeverAdmissible for amounts that the limits can never admit."""
-        if not self.claim.fits:
-            self.limit_set.store.peek(self.claim)
+        if not self.fits:
+            self.limit_set.store.peek(self)
             raise NeverAdmissible.of(self)
 
     async def acheck_fits(self) -> None:
         """`check_fits` for asyncio."""
-        store, claim = self.limit_set.store, self.claim
-        if not claim.fits:
-            await store.apeek(claim) if is_remote(store) else store.peek(claim)
+        store = self.limit_set.store
+        if not self.fits:
+            await store.apeek(self) if is_remote(store) else store.peek(self)
             raise NeverAdmissible.of(self)
 
     def track(self) -> None:
         """Renew the permits that the store has just leased, if any, until they are returned."""
-        if self.claim.shape.permits:
-            self.limit_set.store.renewer.add(self.claim)
+        if self.shape.permits:
+            self.limit_set.store.renewer.add(self)
 
     def give_up(self) -> None:
         """Refund all amounts as well as possible, which no caller uses; errors of the store are logged."""
         try:
-            self._settle((), refunds_unreported=True, refunds_all=True)
+            self._settle(NOTHING_USED, True, refunds_all=True)
         except Exception:
             logger.warning("an acquisition could not be refunded after it was interrupted", exc_info=True)
 
-    def on_lease_lost(self) -> None:
+    def lose_lease(self) -> None:
         """Warn once that a lease ran out while it was held, and notify the surrounding program."""
+        if self._extends is not None:
+            extended = self._extends()
+            if extended is not None:
+                extended.lose_lease()
+            return
         with _REPORTING:
             if self.lost_lease:
                 return
             self.lost_lease = True
-        keys = ", ".join(sorted({key for part in self.parts() for key in part.claim.shape.permit_keys}))
+        keys = ", ".join(sorted({key for part in self.parts() for key in part.shape.permit_keys}))
         logger.warning("the lease of %s ran out while it was held: other holders may have the permit now", keys)
         try:
             present().lease_lost(self)
@@ -426,32 +440,32 @@ class Acquisition:
             logger.exception("the notification of a lost lease failed")
 
     def _release(self, refunds_unreported: bool) -> None:
-        claim = self.claim
-        if not (claim.shape.needs_settling or self.used or self.extensions) and self.companion is None:
-            claim.settled = not self.is_free
+        is_alone = not self.extensions and self.companion is None
+        if is_alone and not (self.shape.needs_settling or self.used):
+            self.settled = not self.is_free
             return
         if self._is_ending:
             return
         self._is_ending = True
         try:
-            if not self.extensions and self.companion is None:
+            if is_alone:
                 changes = self._changes(self.used, refunds_unreported)
                 if changes is not None:
-                    self.limit_set.store.settle(claim, changes)
+                    self.limit_set.store.settle(self, changes)
                 return
             with ExitStack() as stack:  # everything is settled, also when one part of it fails
                 if self.companion is not None:
                     stack.callback(self.companion.end, refunds_unreported=refunds_unreported)
                 for part, used in reversed(shares(self.parts())):
-                    stack.callback(part._settle, used, refunds_unreported=refunds_unreported)
+                    stack.callback(part._settle, used, refunds_unreported)
         except BaseException:
             self._is_ending = False
             raise
 
     async def _arelease(self, *, refunds_unreported: bool) -> None:
-        shape = self.claim.shape
+        shape = self.shape
         if not shape.needs_settling and not self.used and not self.extensions and self.companion is None:
-            self.claim.settled = not self.is_free
+            self.settled = not self.is_free
             return
         if self._is_ending:
             return
@@ -461,79 +475,80 @@ class Acquisition:
                 if self.companion is not None:
                     stack.push_async_callback(self.companion.aend, refunds_unreported=refunds_unreported)
                 for part, used in reversed(shares(self.parts())):
-                    stack.push_async_callback(part._asettle, used, refunds_unreported=refunds_unreported)
+                    stack.push_async_callback(part._asettle, used, refunds_unreported)
         except (Exception, KeyboardInterrupt, SystemExit):  # a store settles all the same for a task that is cancelled
             self._is_ending = False
             raise
 
-    def _settle(self, used: Sequence[int], *, refunds_unreported: bool, refunds_all: bool = False) -> None:
+    def _settle(self, used: ReportedUse, refunds_unreported: bool, refunds_all: bool = False) -> None:
         """Settle this part of the acquisition, of which so much was used, and return its permits."""
         changes = self._changes(used, refunds_unreported, refunds_all)
         if changes is not None:
-            self.limit_set.store.settle(self.claim, changes)
+            self.limit_set.store.settle(self, changes)
 
-    async def _asettle(self, used: Sequence[int], *, refunds_unreported: bool, refunds_all: bool = False) -> None:
+    async def _asettle(self, used: ReportedUse, refunds_unreported: bool, refunds_all: bool = False) -> None:
         """`_settle` for asyncio."""
         changes, store = self._changes(used, refunds_unreported, refunds_all), self.limit_set.store
         if changes is not None:
-            await store.asettle(self.claim, changes) if is_remote(store) else store.settle(self.claim, changes)
+            await store.asettle(self, changes) if is_remote(store) else store.settle(self, changes)
 
-    def _changes(
-        self, used: Sequence[int], refunds_unreported: bool, refunds_all: bool = False
-    ) -> Sequence[int] | None:
+    def _changes(self, used: ReportedUse, refunds_unreported: bool, refunds_all: bool = False) -> Sequence[int] | None:
         """End renewal, and return the changes to settle; None where there is nothing to do.
 
         A forked child has nothing to do: its parent holds the amounts and releases them.
         """
-        claim = self.claim
-        if claim.settled or claim.put_off:
+        if self.settled or self.put_off:
             return None
-        if claim.admitted and self._forks == PROCESS.forks:
-            shape = claim.shape
+        if self.admitted and self._forks == PROCESS.forks:
+            shape = self.shape
             if shape.permits:
-                self.limit_set.store.renewer.discard(claim)
+                self.limit_set.store.renewer.claims.pop(self.number, None)
             if refunds_all:
-                return [-amount for amount in claim.amounts]
-            changes = shape.changes(used, claim.amounts, refunds_unreported, bool(self.extensions))
+                return [-amount for amount in self.amounts]
+            changes = shape.changes(used, self.amounts, refunds_unreported, bool(self.extensions))
             if shape.permits or any(changes):
                 return changes
-        claim.settled = True
+        self.settled = True
         return None
 
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
         is_required = self.limit_set.require_usage if self.requires_usage is None else self.requires_usage
-        if self.claim.admitted and is_required:
-            missing = self.claim.shape.unreported(self.used, self._reports)
+        if self.admitted and is_required:
+            missing = self.shape.unreported(self.used, self._reports)
             for part in self.extensions:
-                missing += part.claim.shape.unreported(part.used, self._reports)
+                missing += part.shape.unreported(part.used, self._reports)
             if missing:
                 raise UsageNotReported(sorted(set(missing)))
 
-    def _used_with(self, part: Acquisition, usage: Mapping[str, object], reports: Mapping[str, object]) -> list[int]:
+    def _used_with(self, part: Acquisition, usage: Mapping[str, object]) -> dict[int, int]:
         """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""
-        charged, by_key = part.claim.amounts, part.claim.shape.by_key
-        used = [*part.used] if part.used else [-1] * len(charged)
+        charged, by_key, used = part.amounts, part.shape.by_key, {**part.used}
         for key, amount in usage.items():
-            limits = by_key.get(key, ())
-            if not limits:
-                self._skip_unrequested(key, amount)
-            for limit in limits:
-                parts = sum_used(self.parts(), limit, reports) if limit.is_sum else parts_of(limit, amount)
+            for limit in by_key.get(key) or self._unrequested(key, amount):
+                parts = amount * limit.rule.parts_per_unit if type(amount) is int else -1
+                if not 0 <= parts <= charged[limit.place] or limit.is_sum:
+                    parts = self._checked_use(part, limit, key, amount)
                 used[limit.place] = parts
-                if parts > charged[limit.place]:
-                    self._check_overuse(part, limit, key, parts, used=amount)
         return used
 
-    def _skip_unrequested(self, key: str, amount: object) -> None:
-        """Warn of a reported key that no part has requested; raises InvalidRequest for an invalid amount."""
-        if key not in {known for part in self.parts() for known in part.claim.shape.by_key}:
+    def _checked_use(self, part: Acquisition, limit: PlannedLimit, key: str, amount: object) -> int:
+        """Return the use of a limit with a report; InvalidRequest for an invalid amount, a warning for too much."""
+        parts = sum_used(self.parts(), limit, self._reports) if limit.is_sum else parts_of(limit, amount)
+        if parts > part.amounts[limit.place]:
+            self._check_overuse(part, limit, key, parts, used=amount)
+        return parts
+
+    def _unrequested(self, key: str, amount: object) -> Sequence[PlannedLimit]:
+        """Return no limits; warn of a reported key that no part has requested, InvalidRequest for an invalid amount."""
+        if key not in {requested for part in self.parts() for requested in part.shape.by_key}:
             check_amounts("usage", {key: amount})
             self.limit_set.skip_unknown(key, reported=True)
+        return ()
 
     def _check_overuse(self, part: Acquisition, limit: PlannedLimit, key: str, parts: int, *, used: object) -> None:
         """Raise InvalidRequest, or warn, where more was used than the acquisition and its extensions have requested."""
-        first = next(one for one in self.parts() if key in one.claim.shape.by_key)
+        first = next(charged for charged in self.parts() if key in charged.shape.by_key)
         amount = charged_for(self.parts(), part, limit)
         if part is not first or parts <= amount:
             return
@@ -547,7 +562,7 @@ class Acquisition:
     def _beyond_first_request(self, usage: Mapping[str, Amount]) -> Mapping[str, Amount]:
         """Return the reported use of extensions of a repeated request: the first request reports its own amounts."""
         check_amounts("usage", usage)
-        extended = {key for part in self.extensions for key in part.claim.shape.by_key}
+        extended = {key for part in self.extensions for key in part.shape.by_key}
         more = {
             key: to_milli(used, decimals=True) - to_milli(self.requested.get(key, 0), decimals=True)
             for key, used in usage.items()
@@ -569,7 +584,7 @@ class Acquisition:
         extension = self._extension(limits, requested)
         try:
             extension.check_fits()
-            if limits.store.acquire(extension.claim):
+            if limits.store.acquire(extension):
                 self._take_in(extension)
         except StaleConfiguration:
             if self.source is None:
@@ -585,7 +600,7 @@ class Acquisition:
         extension, store = self._extension(limits, requested), limits.store
         try:
             await extension.acheck_fits()
-            if await store.aacquire(extension.claim) if is_remote(store) else store.acquire(extension.claim):
+            if await store.aacquire(extension) if is_remote(store) else store.acquire(extension):
                 self._take_in(extension)
         except StaleConfiguration:
             if self.source is None:
@@ -600,10 +615,12 @@ class Acquisition:
     def _extension(self, limits: BoundLimits, requested: Mapping[str, Amount]) -> Acquisition:
         """Return the request for an extension, undecided."""
         self._check_held()
-        extension = Acquisition(limits, limits.extension_of(requested))
-        extension.requested = requested
-        if extension.claim.shape.permits:
-            extension.claim.owner = ref(self)
+        plan = limits.extension_plan(requested)
+        amounts, fits = plan.shape.amounts(requested)
+        extension = Acquisition(limits, plan, amounts, requested)
+        extension.fits = fits
+        if extension.shape.permits:
+            extension._extends = ref(self)
         return extension
 
     def _skip_all(self, requested: Mapping[str, Amount]) -> None:
@@ -617,9 +634,9 @@ class Acquisition:
         """Make an extension that was admitted a part with the usage that was reported before, and renew its permits."""
         extension.used = used_before(self.parts(), extension)
         self.extensions = (*self.extensions, extension)
-        if extension.claim.shape.permits:
+        if extension.shape.permits:
             if self._in_block:
-                enter_block(extension.claim, extension.limit_set)
+                extension._block = enter_block(extension, extension.limit_set)
             extension.track()
 
     def _drop(self, extension: Acquisition) -> None:

@@ -16,7 +16,7 @@ from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import shown
 from limits_app.engine.clock import Clock
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitTimeout
-from limits_app.engine.plan import Bucket
+from limits_app.engine.plan import Bucket, Claim
 
 logger = logging.getLogger("limits_app")
 
@@ -44,13 +44,12 @@ def must_wait(acquisition: Acquisition) -> bool:
     A process that takes permits again and again never sees the waiters of others in a store that cannot wake them, so
     once in the longest poll interval one of its requests waits for a short one.
     """
-    store, claim = acquisition.limit_set.store, acquisition.claim
-    permits = claim.shape.permits
+    store, permits = acquisition.limit_set.store, acquisition.shape.permits
     line = store.line
     if line.busy or not permits or store.poll_us is None or store.poll_us[0] == store.poll_us[1]:
         return line.busy
     shortest_us, longest_us = store.poll_us
-    buckets, now = [claim.plan.buckets[limit.place] for limit in permits], _local_us(store.clock)
+    buckets, now = [acquisition.plan.buckets[limit.place] for limit in permits], _local_us(store.clock)
     since_us = now - line.yielded_at
     if not 0 <= since_us < longest_us:
         line.yielded_at = now
@@ -160,13 +159,13 @@ class _Wait:
         self.is_last = left_us is not None and left_us <= 0
         self._available, cooling_us = self._choice.available()
         self._pauses_us = [left_us, cooling_us]
-        self._queues = {one: one.claim.plan.buckets for one in self._available}
+        self._queues = {one: one.plan.buckets for one in self._available}
         return self._queued()
 
     def free(self) -> list[Acquisition]:
         """Return the acquisitions that may be tried now: no other waiter is ahead, and it is not too early."""
         for one in self._available:
-            self._queues[one] = one.limit_set.store.line.ahead(self._waiter, one.claim.plan.buckets)
+            self._queues[one] = one.limit_set.store.line.ahead(self._waiter, one.plan.buckets)
         first = [one for one in self._available if not self._queues[one]]
         self._early_us = {one: 0 if self.is_last else self._polls[one].early_us() for one in first}
         return [one for one, early_us in self._early_us.items() if not early_us]
@@ -174,9 +173,7 @@ class _Wait:
     def go_on(self) -> Queues:
         """Return for what to queue after nothing was admitted."""
         for one, early_us in self._early_us.items():
-            self._queues[one], pause_us = (
-                (one.claim.plan.buckets, early_us) if early_us else self._polls[one].next_try()
-            )
+            self._queues[one], pause_us = (one.plan.buckets, early_us) if early_us else self._polls[one].next_try()
             self._pauses_us.append(pause_us)
         return self._queued()
 
@@ -231,8 +228,8 @@ class _Poll:
 
     def __init__(self, acquisition: Acquisition) -> None:
         self._store = acquisition.limit_set.store
-        self._claim = acquisition.claim
-        self._permits = acquisition.claim.shape.permits
+        self._claim: Claim = acquisition
+        self._permits = acquisition.shape.permits
         self._buckets = [self._claim.plan.buckets[limit.place] for limit in self._permits]
         self._fences: list[int] = []
         self._interval_us = 0

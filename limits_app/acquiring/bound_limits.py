@@ -6,17 +6,17 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from limits_app.acquiring.blocks import BLOCKS, held_here
+from limits_app.acquiring.blocks import held_here
 from limits_app.acquiring.store import Store
 from limits_app.engine import mypyc_attr
 from limits_app.engine.amounts import Amount, shown
-from limits_app.engine.errors import InvalidRequest, NeverAdmissible
+from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import Scope, digest_in
 from limits_app.engine.limits import AnyLimit
-from limits_app.engine.outcome import Outcome, Stats
-from limits_app.engine.plan import MOST_SHAPES, Bucket, Claim, Plan, PlanShape, ScopedLimits
+from limits_app.engine.outcome import Stats
+from limits_app.engine.plan import MOST_SHAPES, Claim, Plan, PlanShape, ScopedLimits
 from limits_app.engine.planning import Shapes
-from limits_app.engine.readings import outcome_of, stats_of
+from limits_app.engine.readings import stats_of
 from limits_app.engine.runtime import present
 
 
@@ -139,49 +139,23 @@ class BoundLimits:
         self.store.peek(claim)
         return stats_of(claim)
 
-    def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
-        """Return what would be decided on a request now; charges nothing.
-
-        Raises NeverAdmissible for more than a limit can ever admit.
-        """
-        claim = self.claim_of(requested)
-        self.store.peek(claim)
-        if not claim.fits:
-            raise NeverAdmissible(outcome_of(claim))
-        return outcome_of(claim)
-
     def claim_of_nothing(self) -> Claim:
         """Return a claim with all limits that requests 0 of each, to read their states."""
         shape = self._shapes.all()
         return Claim(self._plan(shape), [0] * len(shape.limits), self.version)
 
-    def claim_of(self, requested: Mapping[str, Amount] | None, plan: Plan | None = None) -> Claim:
-        """Return the claim of a request, undecided; raises InvalidRequest for invalid amounts.
+    def extension_plan(self, requested: Mapping[str, Amount]) -> Plan:
+        """Return the plan of a request for the named amounts alone; raises InvalidRequest for invalid keys."""
+        return self._plan(self._shapes.extension(requested))
 
-        Unnamed permits that the running thread or task holds in a block are not taken again, unless a plan is given.
+    def _plan_of(self, requested: Mapping[str, Amount] | None, present: Plan | None) -> Plan:
+        """Return the plan of a request; unnamed permits that the running thread or task holds are not taken again.
+
+        `present` is the plan where nothing is held, if there is one yet.
         """
-        if plan is None:
-            if requested is None or type(requested) is dict:
-                plan = self._by_keys.get(None if requested is None else tuple(requested))
-            if plan is None or (plan.shape.permits and BLOCKS.get()):
-                plan = self._find(requested, held_here(self), plan)
-        shape = plan.shape
-        amounts, fits = shape.fixed_amounts, shape.fits
-        if amounts is None:
-            amounts, fits = shape.amounts(requested or {})
-        return Claim(plan, amounts, self.version, fits)
-
-    def extension_of(self, requested: Mapping[str, Amount]) -> Claim:
-        """Return the claim of a request for the named amounts alone; raises InvalidRequest for invalid amounts."""
-        return self.claim_of(requested, self._plan(self._shapes.extension(requested)))
-
-    def _find(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket], known: Plan | None = None) -> Plan:
-        """Return the plan of a request; permits that are `held` are not taken again, unless they are named.
-
-        `known` is the plan where nothing is held, if there is one yet.
-        """
-        if known is not None and not held:
-            return known
+        held = held_here(self)
+        if present is not None and not held:
+            return present
         keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
         shape = None if held else self._shapes.by_keys.get(keys)
         if shape is None:

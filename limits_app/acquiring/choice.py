@@ -52,13 +52,12 @@ class Choice:
         store = _common_store(candidates)
         if store is not None:
             if len(candidates) == 1:
-                return candidates[0] if store.acquire(candidates[0].claim) else None
-            claims = [one.claim for one in candidates]
-            admitted = store.acquire_first(claims, emptiest_first=self.emptiest_first, failover=self.failover)
+                return candidates[0] if store.acquire(candidates[0]) else None
+            admitted = store.acquire_first(candidates, emptiest_first=self.emptiest_first, failover=self.failover)
             return _of_claim(candidates, admitted)
         ordered = sorted_by_load(candidates) if self.emptiest_first else candidates
         for one in ordered if self.failover else ordered[:1]:
-            if one.limit_set.store.acquire(one.claim):
+            if one.limit_set.store.acquire(one):
                 return one
         return None
 
@@ -68,19 +67,20 @@ class Choice:
         if store is not None and not is_remote(store):
             return self.acquire(candidates)
         if store is not None and len(candidates) > 1:
-            claims = [one.claim for one in candidates]
-            admitted = await store.aacquire_first(claims, emptiest_first=self.emptiest_first, failover=self.failover)
+            admitted = await store.aacquire_first(
+                candidates, emptiest_first=self.emptiest_first, failover=self.failover
+            )
             return _of_claim(candidates, admitted)
         ordered = await asorted_by_load(candidates) if self.emptiest_first and store is None else candidates
         for one in ordered if self.failover else ordered[:1]:
             own = one.limit_set.store
-            if await own.aacquire(one.claim) if is_remote(own) else own.acquire(one.claim):
+            if await own.aacquire(one) if is_remote(own) else own.acquire(one):
                 return one
         return None
 
     def rejected(self) -> Acquisition:
         """The rejection that ends first; where no store was asked yet, the state of the first acquisition."""
-        decided = [one for one in self.acquisitions if one.claim.admitted is False]
+        decided = [one for one in self.acquisitions if one.admitted is False]
         if decided:
             return rejected_shortest(decided)
         peek(self.acquisitions[0])
@@ -88,7 +88,7 @@ class Choice:
 
     async def arejected(self) -> Acquisition:
         """`rejected` for asyncio."""
-        decided = [one for one in self.acquisitions if one.claim.admitted is False]
+        decided = [one for one in self.acquisitions if one.admitted is False]
         if decided:
             return rejected_shortest(decided)
         await apeek(self.acquisitions[0])
@@ -101,23 +101,23 @@ def _common_store(acquisitions: Sequence[Acquisition]) -> Store | None:
 
 
 def _of_claim(acquisitions: Sequence[Acquisition], claim: Claim | None) -> Acquisition | None:
-    return next((one for one in acquisitions if one.claim is claim), None)
+    return next((one for one in acquisitions if one is claim), None)
 
 
 def peek(acquisition: Acquisition) -> None:
     """Fill in the current states of an acquisition."""
-    acquisition.limit_set.store.peek(acquisition.claim)
+    acquisition.limit_set.store.peek(acquisition)
 
 
 async def apeek(acquisition: Acquisition) -> None:
     """`peek` for asyncio."""
     store = acquisition.limit_set.store
-    await store.apeek(acquisition.claim) if is_remote(store) else store.peek(acquisition.claim)
+    await store.apeek(acquisition) if is_remote(store) else store.peek(acquisition)
 
 
 def admissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisition]:
     """The acquisitions whose limits can ever admit their amounts; NeverAdmissible where there are none."""
-    fitting = [one for one in acquisitions if one.claim.fits]
+    fitting = [one for one in acquisitions if one.fits]
     if not fitting:
         best = closest_to_admission(acquisitions)
         peek(best)
@@ -127,7 +127,7 @@ def admissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisition]:
 
 async def aadmissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisition]:
     """`admissible` for asyncio."""
-    fitting = [one for one in acquisitions if one.claim.fits]
+    fitting = [one for one in acquisitions if one.fits]
     if not fitting:
         best = closest_to_admission(acquisitions)
         await apeek(best)
@@ -150,11 +150,11 @@ async def asorted_by_load(acquisitions: Sequence[Acquisition]) -> list[Acquisiti
 
 
 def _retry_us(acquisition: Acquisition) -> int:
-    return acquisition.claim.retry_us()
+    return acquisition.retry_us()
 
 
 def _load(acquisition: Acquisition) -> float:
-    return acquisition.claim.load()
+    return acquisition.load()
 
 
 def rejected_shortest(rejected: Sequence[Acquisition]) -> Acquisition:
@@ -168,7 +168,7 @@ def closest_to_admission(acquisitions: Sequence[Acquisition]) -> Acquisition:
 
 
 def _largest_share(acquisition: Acquisition) -> float:
-    limits = zip(acquisition.claim.shape.limits, acquisition.claim.amounts, strict=True)
+    limits = zip(acquisition.shape.limits, acquisition.amounts, strict=True)
     return min(
         [limit.rule.most_parts / amount for limit, amount in limits if amount > limit.rule.most_parts], default=1.0
     )

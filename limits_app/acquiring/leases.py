@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from threading import RLock
 from time import sleep
 from typing import Final
+from weakref import ref
 
 from limits_app.acquiring.runtime import on_fork, start_thread
 from limits_app.engine.clock import Clock, lasts
@@ -31,16 +32,15 @@ class Renewer:
         self._clock = clock
         self._period_us = lease_us // _RENEWALS_PER_LEASE
         self._renew = renew
-        self._held: dict[int, Claim] = {}
+        self.claims: dict[int, ref[Claim]] = {}
+        """The claims with permits by number, also those whose acquisition is not referenced any more."""
         self.after_fork()
         clock.attach(self)
         on_fork(self)
 
     def after_fork(self) -> None:
         """Drop what the parent process holds: a child neither renews nor loses it."""
-        for claim in self.held():
-            claim.owner = None
-        self._held.clear()
+        self.claims.clear()
         self.running = False
         """Whether renewal was started and permits were held since."""
         # Reentrant, because a finalizer may take permits while this thread holds the lock.
@@ -49,23 +49,24 @@ class Renewer:
 
     def add(self, claim: Claim) -> None:
         """Renew the permits of a claim until they are returned, or nothing refers to their acquisition any more."""
-        self._held[claim.number] = claim
+        self.claims[claim.number] = ref(claim)
         if not self.running:
             self._start()
 
     def discard(self, claim: Claim) -> None:
         """Renew the permits of a claim no longer."""
-        self._held.pop(claim.number, None)
+        self.claims.pop(claim.number, None)
 
     def held(self) -> list[Claim]:
         """Return the claims that hold permits; those whose acquisition is not referenced any more are dropped."""
-        found = []
-        for claim in list(self._held.values()):
-            if claim.owner is None or claim.owner() is None:
-                self.discard(claim)
+        claims = []
+        for number, reference in list(self.claims.items()):
+            claim = reference()
+            if claim is None:
+                self.claims.pop(number, None)
             else:
-                found.append(claim)
-        return found
+                claims.append(claim)
+        return claims
 
     def moved(self, now: int) -> int | None:
         """Renew in time while a test moves the clock."""
@@ -85,7 +86,7 @@ class Renewer:
             logger.warning("permits could not be renewed; trying again", exc_info=True)
             return
         for claim in ended:
-            if self._held.pop(claim.number, None) is not None:
+            if self.claims.pop(claim.number, None) is not None:
                 claim.lose_lease()
 
     def _due(self, held: Sequence[Claim]) -> int:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
-from weakref import ref
 
-from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.acquisition import NOTHING, Acquisition
 from limits_app.acquiring.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
+from limits_app.acquiring.blocks import BLOCKS
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.choice import Choice
 from limits_app.acquiring.modes import Mode, checked_mode, store_of
 from limits_app.acquiring.store import Store, is_remote
 from limits_app.engine import mypyc_attr
 from limits_app.engine.amounts import Amount, check_amounts
-from limits_app.engine.errors import LimitTimeout
+from limits_app.engine.errors import LimitTimeout, NeverAdmissible
 from limits_app.engine.keys import Scope, private_scope
 from limits_app.engine.limits import Limit
 from limits_app.engine.notation import checked_limits
+from limits_app.engine.outcome import Outcome
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 
@@ -93,8 +94,9 @@ class LimitSet(BoundLimits):
     def _share_free(self) -> None:
         # Without limits, and without a configuration that may add some, the store is not called.
         if not self.scopes and self.version is None:
-            self._free = Acquisition(self, self.claim_of_nothing())
-            self._free.claim.admitted = self._free.is_free = True
+            shape = self._shapes.all()
+            self._free = Acquisition(self, self._plan(shape), [0] * len(shape.limits))
+            self._free.admitted = self._free.is_free = True
 
     def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
         """See `BoundLimits.bound`."""
@@ -122,10 +124,9 @@ class LimitSet(BoundLimits):
         if self._free is not None:
             return self._acquire_free(self._free, requested)
         acquisition = self.prepare(requested)
-        claim = acquisition.claim
         try:
-            if self.store.acquire(claim) and claim.shape.permits:
-                self.store.renewer.add(claim)
+            if self.store.acquire(acquisition) and acquisition.shape.permits:
+                self.store.renewer.add(acquisition)
         except BaseException:  # for instance of a signal handler, after the store has admitted the request
             acquisition.give_up()
             raise
@@ -145,7 +146,7 @@ class LimitSet(BoundLimits):
             return self._acquire_free(self._free, requested, timeout)
         acquisition, seconds = self.prepare(requested), checked_timeout(timeout)
         try:
-            admitted = (seconds == 0 or not must_wait(acquisition)) and self.store.acquire(acquisition.claim)
+            admitted = (seconds == 0 or not must_wait(acquisition)) and self.store.acquire(acquisition)
             if not admitted and seconds != 0:
                 wait_in_thread(Choice([acquisition]), seconds)
                 admitted = True
@@ -165,7 +166,7 @@ class LimitSet(BoundLimits):
             return self.try_acquire(requested)
         acquisition = self.prepare(requested, checks=False)
         await acquisition.acheck_fits()
-        if await store.aacquire(acquisition.claim):  # it refunds what a cancelled task was charged
+        if await store.aacquire(acquisition):  # it refunds what a cancelled task was charged
             acquisition.track()
         return acquisition
 
@@ -176,11 +177,10 @@ class LimitSet(BoundLimits):
         store, seconds = self.store, checked_timeout(timeout)
         acquisition = self.prepare(requested, checks=False)
         await acquisition.acheck_fits()
-        claim = acquisition.claim
         try:
             admitted = False
             if seconds == 0 or not must_wait(acquisition):
-                admitted = await store.aacquire(claim) if is_remote(store) else store.acquire(claim)
+                admitted = await store.aacquire(acquisition) if is_remote(store) else store.acquire(acquisition)
             if not admitted and seconds != 0:
                 await wait_in_task(Choice([acquisition]), seconds)
                 admitted = True
@@ -199,15 +199,32 @@ class LimitSet(BoundLimits):
 
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
-        claim = self.claim_of(requested)
-        acquisition = Acquisition(self, claim)
-        if requested:
-            acquisition.requested = requested
-        if claim.shape.permits:
-            claim.owner = ref(acquisition)
-        if checks and not claim.fits:
-            acquisition.check_fits()
+        plan = None
+        if requested is None or type(requested) is dict:
+            plan = self._by_keys.get(None if requested is None else tuple(requested))
+        if plan is None or (plan.shape.permits and any(BLOCKS.get())):
+            plan = self._plan_of(requested, plan)
+        shape = plan.shape
+        amounts, fits = shape.fixed_amounts, shape.fits
+        if amounts is None:
+            amounts, fits = shape.amounts(requested or NOTHING)
+        acquisition = Acquisition(self, plan, amounts, requested or NOTHING)
+        if not fits:
+            acquisition.fits = False
+            if checks:
+                acquisition.check_fits()
         return acquisition
+
+    def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
+        """Return what would be decided on a request now; charges nothing.
+
+        Raises NeverAdmissible for more than a limit can ever admit.
+        """
+        acquisition = self.prepare(requested, checks=False)
+        self.store.peek(acquisition)
+        if not acquisition.fits:
+            raise NeverAdmissible(acquisition.outcome)
+        return acquisition.outcome
 
     def _acquire_free(
         self, free: Acquisition, requested: Mapping[str, Amount] | None, timeout: Timeout = None

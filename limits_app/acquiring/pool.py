@@ -38,7 +38,7 @@ class Foreseen(NamedTuple):
     @property
     def chosen(self) -> Acquisition | None:
         """The acquisition that would be admitted; None where all would be refused."""
-        return next((one for one in self.tried if not one.claim.refusal()[0]), None)
+        return next((one for one in self.tried if not one.refusal()[0]), None)
 
     @property
     def outcome(self) -> Outcome:
@@ -242,9 +242,9 @@ class LimitPool:
         others = self._prepare(requested, [index for index in eligible if index not in in_use])
         for one in [*wanted, *others]:
             peek(one)
-        tried = [one for one in wanted if one.claim.fits]
+        tried = [one for one in wanted if one.fits]
         if self._balancer.emptiest_first:
-            tried.sort(key=lambda one: one.claim.load())
+            tried.sort(key=lambda one: one.load())
         return Foreseen(tuple(tried if self.failover else tried[:1]), (*wanted, *others))
 
     def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
@@ -263,10 +263,10 @@ class LimitPool:
             except NeverAdmissible:
                 if len(order) == 1:
                     raise
-            if first is not None and (first.claim.admitted or not self.failover or len(order) == 1):
+            if first is not None and (first.admitted or not self.failover or len(order) == 1):
                 return first
         wanted = self._prepare(requested, order if first is None else order[1:])
-        if first is not None and not any(one.claim.fits for one in wanted):
+        if first is not None and not any(one.fits for one in wanted):
             return first
         choice = self._one_of(admissible(wanted))
         try:
@@ -342,7 +342,7 @@ class LimitPool:
         in_use = [index for index in eligible if not self.cooling_seconds(index)]
         if len(in_use) == len(eligible):
             return eligible
-        fits = any(one.claim.fits for one in self._prepare(requested, in_use))
+        fits = any(one.fits for one in self._prepare(requested, in_use))
         return in_use if fits else eligible
 
     def _cooling_us(self, acquisition: Acquisition) -> int:
@@ -385,7 +385,7 @@ def _admitted(acquisition: Acquisition) -> Acquisition:
 def _rejected(first: Acquisition | None, others: Sequence[Acquisition]) -> Acquisition:
     """The rejection that ends first, of the one that was tried first and those of the others that were tried."""
     rejected = [] if first is None else [first]
-    return rejected_shortest([*rejected, *[one for one in others if one.claim.admitted is False]])
+    return rejected_shortest([*rejected, *[one for one in others if one.admitted is False]])
 
 
 def _give_up(choice: Choice, *, in_task: bool = False) -> None:
@@ -394,5 +394,5 @@ def _give_up(choice: Choice, *, in_task: bool = False) -> None:
     A remote store refunds by itself what a cancelled task was charged.
     """
     for one in choice.acquisitions:
-        if one.claim.admitted and not (in_task and one.limit_set.store.remote):
+        if one.admitted and not (in_task and one.limit_set.store.remote):
             one.give_up()

@@ -6,23 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from limits_app.engine.amounts import MILLI, Amount
-from limits_app.engine.plan import Bucket, Claim, PlannedLimit, parts_of
+from limits_app.engine.plan import Amounts, Bucket, Plan, PlannedLimit, PlanShape, ReportedUse, parts_of
 from limits_app.engine.readings import units_of
 
 
 class Part(Protocol):
     """An acquisition or one of its extensions."""
 
-    claim: Claim
+    plan: Plan
+    shape: PlanShape
+    amounts: Amounts
     requested: Mapping[str, Amount]
-    used: Sequence[int]
-    """The reported use in parts, by place; -1 where none was reported, empty where nothing was."""
+    used: ReportedUse
 
 
 P = TypeVar("P", bound=Part)
 
 
-def shares(parts: Sequence[P]) -> Sequence[tuple[P, Sequence[int]]]:
+def shares(parts: Sequence[P]) -> Sequence[tuple[P, ReportedUse]]:
     """Return the parts, each with its share of the reported use by place.
 
     Use is assigned to the parts in the order in which they were charged. The last part of a bucket receives what is
@@ -30,16 +31,15 @@ def shares(parts: Sequence[P]) -> Sequence[tuple[P, Sequence[int]]]:
     """
     if len(parts) == 1:
         return [(parts[0], parts[0].used)]
-    last = {bucket: part for part in parts for bucket in part.claim.plan.buckets}
+    last = {bucket: part for part in parts for bucket in part.plan.buckets}
     earlier: dict[Bucket, int] = {}
-    shared: list[tuple[P, Sequence[int]]] = []
+    shared: list[tuple[P, ReportedUse]] = []
     for part in parts:
-        used = list(part.used)
-        claim = part.claim
-        for limit, bucket in zip(claim.shape.limits, claim.plan.buckets, strict=True):
-            amount, per_unit = claim.amounts[limit.place], limit.rule.parts_per_unit
+        used = dict(part.used)
+        for limit, bucket in zip(part.shape.limits, part.plan.buckets, strict=True):
+            amount, per_unit = part.amounts[limit.place], limit.rule.parts_per_unit
             before = earlier.get(bucket, 0)
-            if used and used[limit.place] >= 0:
+            if limit.place in used:
                 left = max(used[limit.place] - before * per_unit // MILLI, 0)
                 used[limit.place] = left if last[bucket] is part else min(left, amount)
             earlier[bucket] = before + amount * MILLI // per_unit
@@ -47,12 +47,12 @@ def shares(parts: Sequence[P]) -> Sequence[tuple[P, Sequence[int]]]:
     return shared
 
 
-def used_before(parts: Sequence[Part], extension: Part) -> Sequence[int]:
+def used_before(parts: Sequence[Part], extension: Part) -> ReportedUse:
     """Return the use of an extension that was reported of the same buckets before it was charged."""
-    used = [-1] * len(extension.claim.amounts)
-    for limit in extension.claim.shape.limits:
+    used: dict[int, int] = {}
+    for limit in extension.shape.limits:
         for part, same in _same_bucket(parts, extension, limit):
-            if part.used and part.used[same.place] >= 0:
+            if same.place in part.used:
                 # The limit may have been changed; rounded towards more use.
                 used[limit.place] = -(-part.used[same.place] * limit.rule.parts_per_unit // same.rule.parts_per_unit)
     return used
@@ -61,10 +61,9 @@ def used_before(parts: Sequence[Part], extension: Part) -> Sequence[int]:
 def charged_for(parts: Sequence[Part], part: Part, limit: PlannedLimit) -> int:
     """Return how much all parts have charged to the bucket of a limit of one of them, in parts of its unit."""
     if len(parts) == 1:
-        return part.claim.amounts[limit.place]
+        return part.amounts[limit.place]
     charged = [
-        one.claim.amounts[same.place] * MILLI // same.rule.parts_per_unit
-        for one, same in _same_bucket(parts, part, limit)
+        one.amounts[same.place] * MILLI // same.rule.parts_per_unit for one, same in _same_bucket(parts, part, limit)
     ]
     return sum(charged) * limit.rule.parts_per_unit // MILLI
 
@@ -87,8 +86,8 @@ def sum_used(parts: Sequence[Part], limit: PlannedLimit, reports: Mapping[str, o
 
 def _same_bucket(parts: Sequence[Part], other: Part, limit: PlannedLimit) -> Iterator[tuple[Part, PlannedLimit]]:
     """Iterate over the parts that have charged the bucket of a limit of another one, with their limits."""
-    bucket = other.claim.plan.buckets[limit.place]
+    bucket = other.plan.buckets[limit.place]
     for part in parts:
-        for same in part.claim.shape.by_key.get(limit.key, ()):
-            if part.claim.plan.buckets[same.place] == bucket:
+        for same in part.shape.by_key.get(limit.key, ()):
+            if part.plan.buckets[same.place] == bucket:
                 yield part, same

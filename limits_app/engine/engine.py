@@ -43,12 +43,12 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     shape, amounts = claim.shape, claim.amounts
     charged_states: list[State] = []
     for limit in shape.limits:
-        record, amount = records[limit.scope_index], amounts[limit.place]
-        charged = limit.rule.take(record.states[limit.index], now, amount)
+        state = records[limit.scope_index].states[limit.index]
+        charged = limit.rule.take(state, now, amounts[limit.place])
         if charged is None:
             if not limit.rule.is_soft:
                 return _reject(claim, records, now, is_gone)
-            charged = limit.rule.settle(_current(record, limit.index, now), now, amount)
+            charged = limit.rule.settle(state, now, amounts[limit.place])
         charged_states.append(charged)
     counts_usage = shape.counts_usage
     if counts_usage:
@@ -62,7 +62,7 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
         record.changed = True
     for limit in shape.permits:
         rule, leases = limit.rule, records[limit.scope_index].leases
-        leases[rule.key, claim.holder] = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
+        leases[rule.key, claim.holder] = amounts[limit.place], now + rule.lease_us, now + rule.hold_us
     claim.decided_at = now
     claim.states = charged_states
     claim.admitted = True
@@ -79,23 +79,22 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     Of a claim that is `unanswered`, only debt is charged and permits are returned, if they were not before.
     """
     shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
+    counts_usage = shape.counts_usage and not claim.unanswered
     for limit in shape.limits:
         change = changes[limit.place]
         if not change and not limit.is_permit:
             continue
-        record, rule = records[limit.scope_index], limit.rule
+        record = records[limit.scope_index]
         counted, finished = 0, record.finished
         if limit.is_permit:
-            settles = record.leases.pop((rule.key, claim.holder), None) is not None
+            settles = record.leases.pop((limit.rule.key, claim.holder), None) is not None
             kept_leases = kept_leases and (settles or claim.unanswered)
         else:
-            is_forgotten = taken_at + shape.recorded_us < record.reset_at and not shape.is_credit
-            settles = change > 0 or not (is_forgotten or claim.unanswered)
-            if shape.counts_usage and not claim.unanswered:
+            settles = change > 0 or not (claim.unanswered or (record.reset_at and _is_forgotten(record, claim)))
+            if counts_usage:
                 counted, finished = _counted(record, limit, change, taken_at)
         if settles and record.schema is limit.schema and not shape.is_credit:
-            state = rule.current(record.states[limit.index], now)
-            record.states[limit.index] = rule.settle(state, now, change, taken_at)
+            record.states[limit.index] = limit.rule.settle(record.states[limit.index], now, change, taken_at)
         elif settles:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
         # Without a call in between, where a signal handler could raise: refunds are not counted.
@@ -106,25 +105,28 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     return kept_leases
 
 
+def _is_forgotten(record: Record, claim: Claim) -> bool:
+    """Return whether a reset has forgotten what a claim has charged; a credit is not of that."""
+    return claim.decided_at + claim.shape.recorded_us < record.reset_at and not claim.shape.is_credit
+
+
 def renew(claim: Claim, records: list[Record], now: int) -> bool:
     """Lease all permits of a claim again; False, and nothing renewed, when one of the leases has run out.
 
     The longest hold of a permit that began later than now plus this hold starts again, since the clock was set back.
     """
-    found = []
+    leases: list[Lease] = []
     for limit in claim.shape.permits:
         lease = records[limit.scope_index].leases.get((limit.rule.key, claim.holder))
-        if lease is None or lease.expires_at <= now:
+        if lease is None or lease[1] <= now:
             return False
-        found.append((limit, lease))
-    for limit, lease in found:
-        record = records[limit.scope_index]
-        hold_us, ends_at = limit.rule.hold_us, lease.ends_at
-        if ends_at - now > 2 * hold_us:
-            ends_at = now + hold_us
+        leases.append(lease)
+    for limit, (amount, _, held_until) in zip(claim.shape.permits, leases, strict=True):
+        record, hold_us = records[limit.scope_index], limit.rule.hold_us
+        ends_at = held_until if held_until - now <= 2 * hold_us else now + hold_us
         claim.note_held_since(limit, ends_at - hold_us)
         expires_at = min(now + limit.rule.lease_us, ends_at)
-        record.leases[limit.rule.key, claim.holder] = Lease(lease.amount, expires_at, ends_at)
+        record.leases[limit.rule.key, claim.holder] = amount, expires_at, ends_at
         record.changed = True
     return True
 
@@ -224,10 +226,11 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
         for lease_id, lease in list(record.leases.items()):
             if lease_id[0] != rule.key:
                 continue
-            if lease.expires_at <= now or (is_gone is not None and is_gone(lease_id[1])):
+            amount, expires_at, ends_at = lease
+            if expires_at <= now or (is_gone is not None and is_gone(lease_id[1])):
                 del record.leases[lease_id]
-            elif lease.expires_at - now > 2 * rule.lease_us:  # it was written before the clock was set back
-                record.leases[lease_id] = Lease(lease.amount, now + rule.lease_us, lease.ends_at)
+            elif expires_at - now > 2 * rule.lease_us:  # it was written before the clock was set back
+                record.leases[lease_id] = amount, now + rule.lease_us, ends_at
         counted = _counted_permits(rule, state, record, now)
         if counted != state:
             record.states[index] = counted
@@ -251,7 +254,7 @@ def is_restored(record: Record, at: int, now: int) -> bool:
         if rule.restored_at(rule.current(state, now)) > at:
             return False
     # Limits of leases may have been removed, and may be added again.
-    return all(lease.expires_at <= at for lease in record.leases.values())
+    return all(expires_at <= at for _, expires_at, _ in record.leases.values())
 
 
 def knows_reset_until(record: Record) -> int:
@@ -266,7 +269,7 @@ def is_nearly_restored(record: Record, now: int, part: int) -> bool:
     is forgotten again and again. Never while permits are held or a reset is known, nor before the end of the period of
     a quota.
     """
-    if knows_reset_until(record) > now or any(lease.expires_at > now for lease in record.leases.values()):
+    if knows_reset_until(record) > now or any(expires_at > now for _, expires_at, _ in record.leases.values()):
         return False
     uses = [*zip(record.schema.rules, record.states, strict=True), *record.kept.values()]
     for rule, state in uses:
@@ -389,7 +392,7 @@ def _keep(record: Record, kept: KeptUse) -> None:
 def _leased(record: Record, key: str, now: int) -> int:
     """Return how much the leases of a key that end after `now` are for."""
     leases = record.leases.items()
-    return sum([lease.amount for lease_id, lease in leases if lease_id[0] == key and lease.expires_at > now])
+    return sum([amount for (of_key, _), (amount, expires_at, _) in leases if of_key == key and expires_at > now])
 
 
 def _counted_permits(rule: Rule, state: State, record: Record, now: int, *, is_gone: IsGone | None = None) -> State:
@@ -398,9 +401,9 @@ def _counted_permits(rule: Rule, state: State, record: Record, now: int, *, is_g
     With `is_gone`, without those whose holder is gone.
     """
     held = holders = earliest = 0
-    for lease_id, lease in record.leases.items():
-        if lease_id[0] == rule.key and lease.expires_at > now and not (is_gone is not None and is_gone(lease_id[1])):
-            held += lease.amount
+    for (key, holder), (amount, expires_at, _) in record.leases.items():
+        if key == rule.key and expires_at > now and not (is_gone is not None and is_gone(holder)):
+            held += amount
             holders += 1
-            earliest = min(earliest, lease.expires_at) if earliest else lease.expires_at
+            earliest = min(earliest, expires_at) if earliest else expires_at
     return held, holders, state[2], earliest

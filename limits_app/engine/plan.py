@@ -6,17 +6,19 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
-from weakref import ref
 
+from limits_app.engine import mypyc_attr
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
 from limits_app.engine.limits import CallLimit, MeteredLimit, RateLimit
 from limits_app.engine.record import Holder, Schema
-from limits_app.engine.runtime import LeaseHolder
 
 Amounts = Sequence[int]
 """Amounts, or changes of amounts, in parts: one for each limit of a plan."""
+
+ReportedUse = Mapping[int, int]
+"""The reported use in parts, by the place of the limit; limits of which none was reported are missing."""
 
 Bucket = tuple[str, str]
 """The key of a scope and the key of a limit."""
@@ -239,43 +241,40 @@ class PlanShape:
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
-    def unreported(self, used: Sequence[int], reports: Container[str]) -> list[str]:
+    def unreported(self, used: ReportedUse, reports: Container[str]) -> list[str]:
         """Return the keys whose usage must be reported and was not.
 
-        `used` is that of `changes`. `reports` are the reported keys, for limits that add up the amounts of several.
+        `reports` are the reported keys, for limits that add up the amounts of several.
         """
         missing = []
         for limit in self.reporting:
             if limit.is_sum:
                 missing += [key for key in limit.keys if key in self.must_report and key not in reports]
-            elif not used or used[limit.place] < 0:
+            elif limit.place not in used:
                 missing.append(limit.key)
         return missing
 
     def changes(
-        self, used: Sequence[int], amounts: Amounts, refunds_unreported: bool = False, is_extended: bool = False
+        self, used: ReportedUse, amounts: Amounts, refunds_unreported: bool = False, is_extended: bool = False
     ) -> list[int]:
         """Return what to settle: the reported use less the charged amounts, and all permits.
 
-        `used` has the reported use in parts for each limit, below 0 where none was reported; empty: none at all.
         With `refunds_unreported`, amounts that must be reported and were not are refunded too. A refund then includes
         the idempotency key, so that the same request is charged when it is sent again; so does that of an acquisition
         that `is_extended`, whose extensions are refunded with it.
         """
         changes = [0] * len(amounts)
-        for limit in self.limits if used else ():
-            place = limit.place
-            if used[place] >= 0:
-                changes[place] = used[place] - amounts[place]
+        for place, parts in used.items():
+            changes[place] = parts - amounts[place]
         for limit in self.permits:
             changes[limit.place] = -amounts[limit.place]
         if refunds_unreported:
             self._refund_unreported(changes, used, amounts, is_extended)
         return changes
 
-    def _refund_unreported(self, changes: list[int], used: Sequence[int], amounts: Amounts, is_extended: bool) -> None:
+    def _refund_unreported(self, changes: list[int], used: ReportedUse, amounts: Amounts, is_extended: bool) -> None:
         for limit in self.reporting:
-            if not used or used[limit.place] < 0:
+            if limit.place not in used:
                 changes[limit.place] = -amounts[limit.place]
         refunded = [limit for limit in self.limits if limit.refunds and changes[limit.place] < 0]
         for limit in self._idempotency if refunded or is_extended else ():
@@ -336,6 +335,7 @@ class Plan:
         return Plan(self.shape.part(limits), scopes, self.namespace)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Claim:
     """The amounts of one request, in the order of the limits of its plan, and the decision of a store.
 
@@ -347,8 +347,7 @@ class Claim:
     `put_off` is True once they are kept, to be settled later. `unanswered` is True once they were sent without an
     answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process (0 for
     others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no
-    other process uses. `owner` is what holds its permits. `taken_from` is the slice of this process that admitted it,
-    None for a store.
+    other process uses. `taken_from` is the slice of this process that admitted it, None for a store.
     `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for its own decision.
     `held_anew` is when the longest holds of its permits started again, by their places: at a renewal after the clock
     was set back; None where none did.
@@ -362,7 +361,6 @@ class Claim:
     held_anew: dict[int, int] | None = None
     number = 0
     holder: Holder = 0
-    owner: ref[LeaseHolder] | None = None
     taken_from: object = None
 
     def __init__(self, plan: Plan, amounts: Amounts, version: int | None = None, fits: bool = True) -> None:
@@ -383,10 +381,7 @@ class Claim:
         return self.settled or self.put_off
 
     def lose_lease(self) -> None:
-        """Notify the owner, if it still exists, that a lease of the claim had run out; stores call it outside locks."""
-        owner = None if self.owner is None else self.owner()
-        if owner is not None:
-            owner.on_lease_lost()
+        """Act on a lease of the claim that had run out; stores call it outside locks. Only an acquisition does."""
 
     def held_since(self, limit: PlannedLimit) -> int:
         """Return from when on the longest hold of a permit counts."""
@@ -401,7 +396,7 @@ class Claim:
         """Return when the longest hold of a permit ends."""
         return self.held_since(limit) + limit.rule.hold_us
 
-    def limits(self) -> Iterator[tuple[PlannedLimit, int, State]]:
+    def decisions(self) -> Iterator[tuple[PlannedLimit, int, State]]:
         """Iterate over the limits with their amounts and the states of the decision."""
         for limit in self.shape.limits:
             yield limit, self.amounts[limit.place], self.states[limit.place]
@@ -433,7 +428,7 @@ class Claim:
     def refusal(self) -> tuple[list[Bucket], int]:
         """Return the buckets that rejected, and after how many microseconds all of them would admit."""
         buckets, wait = [], 0
-        for limit, amount, state in self.limits():
+        for limit, amount, state in self.decisions():
             if limit.rule.charged(state, self.decided_at, amount) is None:
                 buckets.append(self.plan.buckets[limit.place])
                 wait = max(wait, self.wait_us(limit))

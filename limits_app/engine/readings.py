@@ -116,7 +116,7 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     """
     buckets: dict[str, list[tuple[PlannedLimit, Scope, Stats]]] = {}
     scopes = claim.plan.scopes
-    for limit, _, state in claim.limits():
+    for limit, _, state in claim.decisions():
         found = _stats(limit, state, claim.decided_at)
         key = TOTAL_PREFIX + limit.rule.key if scopes[limit.scope_index].total else limit.key
         buckets.setdefault(key, []).append((limit, scopes[limit.scope_index], found))
@@ -126,7 +126,7 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
 def stats_by_scope(claim: Claim) -> dict[str, dict[str, Stats]]:
     """Return the statistics of a claim, whose states a store has filled in, by key of the scope and of the limit."""
     stats: dict[str, dict[str, Stats]] = {}
-    for limit, _, state in claim.limits():
+    for limit, _, state in claim.decisions():
         scope_key = claim.plan.scope_keys[limit.scope_index]
         stats.setdefault(scope_key, {})[limit.rule.key] = _stats(limit, state, claim.decided_at)
     return stats

@@ -23,15 +23,8 @@ LeaseId = tuple[str, Holder]
 """The key of a resource limit, and the holder of its permits."""
 
 
-class Lease:
-    """Permits that one claim holds: how many, until when without renewal, and until when in total (microseconds)."""
-
-    __slots__ = ("amount", "ends_at", "expires_at")
-
-    def __init__(self, amount: int, expires_at: int, ends_at: int) -> None:
-        self.amount = amount
-        self.expires_at = expires_at
-        self.ends_at = ends_at
+Lease = tuple[int, int, int]
+"""Permits that one claim holds: how many, until when without renewal, and until when in total (microseconds)."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -16,8 +16,8 @@ class LeaseHolder(Protocol):
     lost_lease: bool
     """Whether a lease ran out while it was held, so that others may hold the permits."""
 
-    def on_lease_lost(self) -> None:
-        """A lease has run out."""
+    def lose_lease(self) -> None:
+        """Act on a lease that has run out."""
 
 
 def _no_store(mode: str) -> object:

@@ -96,7 +96,7 @@ def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float
     outcome = claim.outcome
     shown = outcome
     if whole and len(claim.limit_set.rates) > len(claim.must_report):  # with rates that no other member has
-        shown = claim.limit_set.peek(dict.fromkeys(claim.limit_set.rates, 0))
+        shown = cast("MemberSet", claim.limit_set).peek(dict.fromkeys(claim.limit_set.rates, 0))
     return ExplainedMember(
         member.name,
         member.weight,

@@ -113,9 +113,9 @@ class Request:
         if self._shadowed is not None:
             acquisition = follow(acquisition, self._shadowed, self._requested)
         if self.is_of_view:
-            if not acquisition.claim.admitted:
+            if not acquisition.admitted:
                 raise LimitExceeded.of(acquisition)
-            if acquisition.claim.shape.permits:
+            if acquisition.shape.permits:
                 acquisition.enter_block(elsewhere=True)
         return acquisition
 
@@ -131,9 +131,9 @@ class Request:
         if self._shadowed is not None:
             acquisition = await afollow(acquisition, self._shadowed, self._requested)
         if self.is_of_view:
-            if not acquisition.claim.admitted:
+            if not acquisition.admitted:
                 raise LimitExceeded.of(acquisition)
-            if acquisition.claim.shape.permits:
+            if acquisition.shape.permits:
                 acquisition.enter_block(elsewhere=True)
         return acquisition
 
@@ -275,7 +275,7 @@ class Request:
         """Count and notify of a decision; return the acquisition that the caller receives."""
         if self._fallback is None and self._resolved is not None and self._resolved.evaluated:
             count(self._resolved, acquisition, self._key[1])
-        if not acquisition.claim.admitted:
+        if not acquisition.admitted:
             notify.rejected(acquisition.outcome)
             return acquisition
         if notify.OBSERVERS or signals.limit_near.receivers:

@@ -127,7 +127,7 @@ class Line:
             {key: min(amount, MAX_AMOUNT) for key, amount in amounts.items()}
         )
         taken.release()
-        return _lines_of(taken.claim, [self.scoped], self.store)[self.scoped.key], taken.successful
+        return _lines_of(taken, [self.scoped], self.store)[self.scoped.key], taken.successful
 
 
 def line_of(scope: Scope, limit: PlannedLimit, store: Store) -> ScopedLimits:
@@ -139,8 +139,8 @@ def read_lines(lines: Collection[ScopedLimits], store: Store) -> dict[str, Line]
     """Read lines in one step of their store; they are returned by the keys of their scopes."""
     limit_set = LimitSet.composed([replace(line, prefix=f"{place}:") for place, line in enumerate(lines)], store)
     acquisition = limit_set.prepare(dict.fromkeys(limit_set.rates, 0))
-    store.peek(acquisition.claim)
-    return _lines_of(acquisition.claim, lines, store)
+    store.peek(acquisition)
+    return _lines_of(acquisition, lines, store)
 
 
 def _lines_of(claim: Claim, lines: Iterable[ScopedLimits], store: Store) -> dict[str, Line]:
@@ -148,7 +148,7 @@ def _lines_of(claim: Claim, lines: Iterable[ScopedLimits], store: Store) -> dict
     now = claim.decided_at
     used: dict[tuple[str, str], int] = {}
     states: dict[str, list[State]] = {}
-    for limit, _, state in claim.limits():
+    for limit, _, state in claim.decisions():
         bucket = claim.plan.buckets[limit.place]
         used[bucket] = limit.rule.used(state, now) // limit.rule.parts_per_unit
         states.setdefault(bucket[0], []).append(state)

@@ -122,9 +122,8 @@ class _Demand(NamedTuple):
 
 def _demands(acquisition: Acquisition) -> Iterator[_Demand]:
     """Return what a task needs of limits that have lines: rates and quotas, which say when they admit it."""
-    claim = acquisition.claim
-    for limit in claim.shape.limits:
-        amount, definition = claim.amounts[limit.place], limit.rule.limit
+    for limit in acquisition.shape.limits:
+        amount, definition = acquisition.amounts[limit.place], limit.rule.limit
         if amount and not definition.soft and isinstance(definition, RateLimit | CallLimit | QuotaLimit):
-            scope = claim.plan.scopes[limit.scope_index]
+            scope = acquisition.plan.scopes[limit.scope_index]
             yield _Demand(limit, scope, amount, line_of(scope, limit, acquisition.limit_set.store))

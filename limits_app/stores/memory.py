@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from threading import get_ident
 from typing import Final
 
 from limits_app.acquiring.leases import Renewer
@@ -25,6 +24,7 @@ from limits_app.stores.steps import (
     InStep,
     Steps,
     first_admitted,
+    in_step,
     is_idle,
     that_give_way,
 )
@@ -79,8 +79,8 @@ class MemoryStore:
         self._warnings = FullnessWarnings(_WARNINGS)
         self._met_new = False
         """Whether the present step has loaded a record that is new or migrated, and not stored yet."""
-        self._steps = self.new_steps()
-        self._at_fork = AtFork(self._steps.after_fork)
+        self.steps = self.new_steps()
+        self._at_fork = AtFork(self.steps.after_fork)
 
     def new_steps(self) -> Steps:
         """Return the steps of this store; for subclasses."""
@@ -96,92 +96,8 @@ class MemoryStore:
         """Return how many scopes have state, and how many leases are held."""
         return len(self._records) + sum([len(record.leases) for record in self._records.values()])
 
+    @in_step
     def acquire(self, claim: Claim) -> bool:
-        # A step as `Steps.run` takes it, here and in `settle` without a call of it: every request takes these two.
-        steps = self._steps
-        if steps.running:
-            steps.wait()
-        try:
-            with steps.lock:
-                try:
-                    steps.running = get_ident()
-                    return self._acquire(claim)
-                finally:
-                    steps.running = 0
-        finally:
-            if steps.late.waiting:
-                steps.late.settle_all()
-
-    def acquire_first(
-        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
-    ) -> Claim | None:
-        # The lock is held all the time, so that no other thread charges in between.
-        with self._steps.lock:
-            return first_admitted(claims, self.acquire, self.peek, emptiest_first=emptiest_first, failover=failover)
-
-    def settle(self, claim: Claim, changes: Amounts) -> None:
-        if claim.settled:
-            return
-        steps, kept_leases = self._steps, True
-        try:
-            if steps.running:
-                steps.wait()
-            with steps.lock:
-                try:
-                    steps.running = get_ident()
-                    kept_leases = self._settle(claim, changes)
-                finally:
-                    steps.running = 0
-        except InStep:
-            steps.settle_later(claim, changes)
-        finally:  # also after an interruption, which may have come when the claim was settled
-            if self.line.busy:
-                self.line.notify(claim.plan.scope_keys)
-            if steps.late.waiting and not steps.running:
-                steps.late.settle_all()
-        if not kept_leases:
-            claim.lose_lease()
-
-    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        return [claim for claim in claims if not self._steps.run(self._renew, claim)]
-
-    def peek(self, claim: Claim) -> None:
-        self._steps.run(self._peek, claim)
-
-    def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        self._steps.run(self._reset, scopes, keys)
-        self.line.notify(scopes)
-
-    def clear(self) -> None:
-        """Forget all state and all counts, as a new store has none, and make all limits that were compiled stale."""
-        self._steps.run(self._clear)
-        self.line.notify_all()
-
-    def collect_counts(self, namespace: str = "") -> Batch | None:
-        return self._steps.run(self._collect_counts, namespace)
-
-    def forget_counts(self, name: str, namespace: str = "") -> None:
-        self._steps.run(self._counts.forget, name, namespace)
-
-    def version(self, namespace: str = "") -> int:
-        return self._log_of(namespace).version
-
-    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
-        version = self._steps.run(self._advance_version, changes, namespace)
-        self.line.notify_all()
-        return version
-
-    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
-        return self._log_of(namespace).since(version)
-
-    def make_stale(self) -> None:
-        """Make all limits stale that were compiled before now, in all namespaces."""
-        self._steps.run(self._make_stale)
-        self.line.notify_all()
-
-    # Steps: an exception at any point leaves a limit charged or untouched.
-
-    def _acquire(self, claim: Claim) -> bool:
         if claim.version is not None:
             self._check_version(claim)
         plan, now = claim.plan, self._now()
@@ -197,7 +113,69 @@ class MemoryStore:
             raise
         return admitted
 
-    def _settle(self, claim: Claim, changes: Amounts) -> bool:
+    def acquire_first(
+        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
+        # The lock is held all the time, so that no other thread charges in between.
+        with self.steps.lock:
+            return first_admitted(claims, self.acquire, self.peek, emptiest_first=emptiest_first, failover=failover)
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        if claim.settled:
+            return
+        kept_leases = True
+        try:
+            kept_leases = self._settle((claim, changes))
+        except InStep:
+            self.steps.settle_later(claim, changes)
+        finally:  # also after an interruption, which may have come when the claim was settled
+            if self.line.busy:
+                self.line.notify(claim.plan.scope_keys)
+        if not kept_leases:
+            claim.lose_lease()
+
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        return [claim for claim in claims if not self.steps.run(self._renew, claim)]
+
+    def peek(self, claim: Claim) -> None:
+        self.steps.run(self._peek, claim)
+
+    def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
+        self.steps.run(self._reset, scopes, keys)
+        self.line.notify(scopes)
+
+    def clear(self) -> None:
+        """Forget all state and all counts, as a new store has none, and make all limits that were compiled stale."""
+        self.steps.run(self._clear)
+        self.line.notify_all()
+
+    def collect_counts(self, namespace: str = "") -> Batch | None:
+        return self.steps.run(self._collect_counts, namespace)
+
+    def forget_counts(self, name: str, namespace: str = "") -> None:
+        self.steps.run(self._counts.forget, name, namespace)
+
+    def version(self, namespace: str = "") -> int:
+        return self._log_of(namespace).version
+
+    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
+        version = self.steps.run(self._advance_version, changes, namespace)
+        self.line.notify_all()
+        return version
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        return self._log_of(namespace).since(version)
+
+    def make_stale(self) -> None:
+        """Make all limits stale that were compiled before now, in all namespaces."""
+        self.steps.run(self._make_stale)
+        self.line.notify_all()
+
+    # Steps: an exception at any point leaves a limit charged or untouched.
+
+    @in_step
+    def _settle(self, release: tuple[Claim, Amounts]) -> bool:
+        claim, changes = release
         if claim.settled:
             return True
         claim.settled = True

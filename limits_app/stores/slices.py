@@ -379,7 +379,7 @@ def _life_us(claim: Claim) -> int:
     ends = [now + shape.slice_us]
     if shape.counts_usage:
         ends.append(hour_ends(now))
-    for limit, amount, state in claim.limits():
+    for limit, amount, state in claim.decisions():
         if amount and isinstance(limit.rule.limit, QuotaLimit):
             ends.append(limit.rule.restored_at(state))
     return min(ends) - now

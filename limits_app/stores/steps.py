@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import RLock, get_ident
 from time import sleep
-from typing import Final, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from limits_app.acquiring.runtime import lock_over_forks
 from limits_app.acquiring.store import Store
@@ -20,6 +21,7 @@ logger = logging.getLogger("limits_app")
 
 K = TypeVar("K")
 R = TypeVar("R")
+W = TypeVar("W", bound=Callable[..., object])
 S = TypeVar("S", bound=Store)
 
 CHECKS_PER_NEW_SCOPE: Final = 2
@@ -94,6 +96,36 @@ class LateReleases:
             logger.exception("a release during a step failed")
 
 
+class Stepped(Protocol):
+    """A store that takes steps."""
+
+    steps: Steps
+
+
+def in_step(work: W) -> W:
+    """Return the verb of a store that does its work in a step; both have one argument.
+
+    The verb raises InStep within a step of the calling thread.
+    """
+
+    def verb(store: Stepped, argument: object) -> object:
+        steps = store.steps
+        if steps.running:
+            steps.wait()
+        try:
+            with steps.lock:
+                try:
+                    steps.running = get_ident()
+                    return work(store, argument)
+                finally:
+                    steps.running = 0
+        finally:
+            if steps.late.waiting:
+                steps.late.settle_all()
+
+    return cast("W", verb)
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Steps:
     """The steps of a store in one process: one thread at a time takes one, and the others wait.
@@ -114,20 +146,18 @@ class Steps:
         self.running = 0
         """The thread that is in a step; 0 for none."""
 
+    @property
+    def steps(self) -> Steps:
+        """As of a store."""
+        return self
+
     def run(self, work: Callable[..., R], *args: object) -> R:
         """Call `work` in a step and return its result; raise InStep within a step of the calling thread."""
-        if self.running:
-            self.wait()
-        try:
-            with self.lock:
-                try:
-                    self.running = get_ident()
-                    return work(*args)
-                finally:
-                    self.running = 0
-        finally:
-            if self.late.waiting:
-                self.late.settle_all()
+        return self._call(partial(work, *args))
+
+    @in_step
+    def _call(self, work: Callable[[], R]) -> R:
+        return work()
 
     def settle_later(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim after the step of the calling thread."""

@@ -88,7 +88,7 @@ def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None =
         _lower(most, acquisition.outcome)
     if acquisition:
         uses = acquisition.acquisitions
-        acquisition.update({key: uses[key].requested for key in acquisition.claim.shape.must_report})
+        acquisition.update({key: uses[key].requested for key in acquisition.shape.must_report})
     return acquisition
 
 

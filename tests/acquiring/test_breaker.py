@@ -235,6 +235,7 @@ def test_a_child_has_the_state_of_its_parent_and_none_of_its_calls() -> None:
     assert not course.call()
 
 
+@pytest.mark.slow
 def test_after_interruptions_anywhere_calls_pass_and_no_lock_is_held() -> None:
     reads = count()
     clock = Clock(lambda: next(reads) * 1_000)  # each look at the clock is a millisecond later

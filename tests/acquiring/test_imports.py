@@ -14,6 +14,8 @@ import limits_app
 import limits_app.acquiring
 import limits_app.engine
 
+pytestmark = pytest.mark.slow
+
 MODULES = [
     module.name
     for package in (limits_app.engine, limits_app.acquiring)

@@ -121,6 +121,7 @@ def of_a_pool(stores: list[ReleasingStore]) -> Callable[[], Acquisition]:
     return lambda: pool.acquire({"tpm": 1, "db": 1}, timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("waiting", [of_a_set, pytest.param(of_a_pool, marks=pytest.mark.release)])
 def test_a_wait_that_is_interrupted_at_any_point_leaves_nothing(
@@ -159,6 +160,7 @@ def test_a_charged_call_is_refunded(store: MemoryStore, clock: FakeClock, monkey
     assert used(limits)["call_count"] == 0
 
 
+@pytest.mark.slow
 def test_waits_that_signals_interrupt_leave_nothing() -> None:
     store = MemoryStore(lease_seconds=0.5)
     limits = limit_set(store, ResourceLimit("db", 2))

@@ -278,3 +278,17 @@ def test_a_forked_child_holds_nothing_of_what_its_parent_holds(limits: LimitSet)
     with limits.acquire():
         # The copy of the state still counts the permit of the parent.
         assert exit_code_of_child(lambda: int(bool(limits.try_acquire()))) == 0
+
+
+def test_the_first_thread_that_asks_runs_a_block_of_elsewhere_and_its_end_counts_in_every_context(
+    limits: LimitSet,
+) -> None:
+    held = limits.acquire()
+    held.enter_block(elsewhere=True)
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(context.run, limits.try_acquire).result().acquisitions == {}
+        assert not limits.try_acquire()
+        held.leave_block()
+        assert not pool.submit(context.run, limits.try_acquire).result()
+    held.release()

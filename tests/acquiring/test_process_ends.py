@@ -16,7 +16,7 @@ import pytest
 from limits_app.acquiring.runtime import PROCESS, at_end
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE
 
-pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
+pytestmark = [pytest.mark.filterwarnings(MULTI_THREADED_FORK), pytest.mark.slow]
 
 METHODS = ["fork", "spawn", "forkserver"]
 

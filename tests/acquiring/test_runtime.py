@@ -180,6 +180,7 @@ def test_a_lock_that_is_made_in_the_middle_of_a_fork_is_not_released() -> None:
         assert process.hear(SECONDS) == (True, True, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [

@@ -11,11 +11,10 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from pytest_django import Settings
 
-from limits_app import conf
 from limits_app.policies import resolver
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 
 Visitor = Callable[..., Client]
 
@@ -25,7 +24,7 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, db: None) -> Iter
     """The time of a memory store that nobody has used yet."""
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    put_store(monkeypatch, MemoryStore(clock=clock))
     resolver.clear()
     yield clock
     resolver.clear()

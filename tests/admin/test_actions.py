@@ -11,12 +11,13 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from limits_app import conf, limits
+from limits_app import limits
 from limits_app.admin import actions
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.models import AuditEvent, Entity, Policy, Resource
 from limits_app.stores import registry
 from tests.admin.browsing import act, address, said
+from tests.opened import put_store
 from tests.services.failing import FailingStore
 
 TPM = RateLimit("tpm", 1000, 60)
@@ -205,7 +206,7 @@ def test_while_the_store_is_down_nothing_is_reset_and_no_event_says_so(
     other = limits.set_entity_limits("user:2", [TPM], resource="api")
     failing = FailingStore(registry.store("default"))
     failing.down = True
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
+    put_store(monkeypatch, failing)
     done = act(admin_client, "reset_state", policy, other, confirmed="yes", reason="sorry")
     assert done.status_code == 302
     assert (len(said(done)), said(done)[-1]) == (2, NOTHING)

@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.views import View
 from pytest_django import Settings
 
-from limits_app import conf, limits
+from limits_app import limits
 from limits_app.admin import changelists
 from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
@@ -29,6 +29,7 @@ from project.urls import urlpatterns
 from tests.admin.browsing import act, address, changelist, policy_form, said
 from tests.admin.pages.snapshots import used
 from tests.admin.rows import fill
+from tests.opened import put_store
 from tests.services.failing import FailingStore
 
 TPM = RateLimit("tpm", 1000, 60)
@@ -213,7 +214,7 @@ def test_while_the_store_is_down_the_list_says_that_use_is_unknown(
     Entity.objects.create(identifier="user:1")
     failing = FailingStore(registry.store("default"))
     failing.down = True
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
+    put_store(monkeypatch, failing)
     assert "unknown of 1,000" in text(changelist(admin_client, model))
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.commands.running import migrated_database
 
+pytestmark = pytest.mark.product
+
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("change", ["-import_export", "+unfold"])

@@ -9,13 +9,12 @@ from django.contrib.auth.models import User
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
-from limits_app import conf
 from limits_app.policies import resolver
 from limits_app.services.endpoints import endpoints
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import as_user, person
+from tests.opened import put_store
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +22,7 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     """The time of the store."""
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    put_store(monkeypatch, MemoryStore(clock=clock))
     resolver.clear()
     endpoints.clear()
     yield clock

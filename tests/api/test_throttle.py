@@ -10,16 +10,16 @@ from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 from rest_framework.test import APIClient
 
-from limits_app import conf, services
+from limits_app import services
 from limits_app.api import problems
 from limits_app.api.throttle import RESOURCE
 from limits_app.engine.limits import CallLimit
 from limits_app.models import Entity, Policy
 from limits_app.policies import resolver
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT
+from tests.opened import put_store
 from tests.services.failing import FailingStore, recover_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,7 +30,7 @@ def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch)
     """The store of the site, which refuses everything while it is down."""
     settings.LIMITS = settings.LIMITS | {"ON_UNAVAILABLE": "block"}
     store = FailingStore(MemoryStore(clock=clock))
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     recover_by(clock, monkeypatch)
     return store
 

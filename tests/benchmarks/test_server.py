@@ -12,6 +12,8 @@ from benchmarks.load import Target, python_load, wrk_load
 from benchmarks.server import served, traffic
 from benchmarks.site import PATH, USER_HEADER, Site
 
+pytestmark = pytest.mark.product
+
 GENERATORS = [python_load] + [wrk_load] * (shutil.which("wrk") is not None)
 IN_MEMORY = {"KIND": "memory"}
 

@@ -11,7 +11,7 @@ from tests.browser.chromium import DESKTOP, PHONE, Browser
 from tests.browser.seed import ADMIN as ADMIN_NAME
 from tests.browser.seed import READER
 
-pytestmark = [pytest.mark.slow, pytest.mark.release]
+pytestmark = [pytest.mark.slow, pytest.mark.release, pytest.mark.product]
 
 ADMIN = "admin/limits_app/"
 EXPLAIN = f"{ADMIN}clientsentry/effective/?resource=openai/gpt-4&entity=tenant:acme"

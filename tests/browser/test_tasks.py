@@ -12,7 +12,7 @@ from project.demo.place import Place
 from tests.browser.chromium import Browser
 from tests.browser.conftest import logged_in, new_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.release]
+pytestmark = [pytest.mark.slow, pytest.mark.release, pytest.mark.product]
 
 _YESTERDAY = datetime.now(UTC).replace(hour=10, minute=3, second=0, microsecond=0) - timedelta(days=1)
 _TO_SEE = f"""

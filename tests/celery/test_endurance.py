@@ -20,6 +20,8 @@ import pytest
 
 from tests.celery.site import CelerySite, celery_site
 
+pytestmark = pytest.mark.product
+
 PER_SECOND: Final = 20
 WINDOW_US: Final = 1_000_000
 VISIBILITY_SECONDS: Final = 10

@@ -8,6 +8,8 @@ import pytest
 
 from tests.celery.site import CelerySite, celery_site
 
+pytestmark = pytest.mark.product
+
 WAITING = 6
 SECONDS = 60
 

@@ -130,6 +130,7 @@ def _reported(site: CelerySite) -> tuple[int, int]:
     return int(used), int(rejected)
 
 
+@pytest.mark.product
 @pytest.mark.slow  # until the server has started
 @pytest.mark.release
 def test_rabbitmq_gives_the_tasks_of_a_dead_worker_to_another_one_and_loses_none() -> None:

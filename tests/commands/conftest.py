@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import pytest
 from pytest_django import Settings
 
-from limits_app import conf
 from limits_app.engine.counting import Batch
 from limits_app.policies import resolver
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 from tests.services.failing import FailingStore, recover_by
 
 
@@ -30,7 +29,7 @@ class Store(FailingStore):
 def store(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[Store]:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     store = Store(MemoryStore())
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     recover_by(FakeClock(), monkeypatch)
     resolver.clear()
     yield store

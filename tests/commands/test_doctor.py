@@ -441,6 +441,7 @@ def test_usage_that_waits_in_redis_is_found(settings: Settings) -> None:
         store.close()
 
 
+@pytest.mark.product
 @pytest.mark.alone  # which sessions a pooler gives depends on when its server returns them
 @pytest.mark.parametrize("mode", ["session", "transaction"])
 def test_a_pooler_of_transactions_is_found(

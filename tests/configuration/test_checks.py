@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods
 from pytest_django import Settings
 from redis import Redis
 
-from limits_app import CallLimit, checks, conf, limits
+from limits_app import CallLimit, checks, limits
 from limits_app.acquiring.store import Store
 from limits_app.audit import protect
 from limits_app.engine.errors import CannotProtect, StoreUnavailable
@@ -27,6 +27,7 @@ from limits_app.models import Endpoint
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.opened import open_none, put_store
 from tests.servers.machine import free_ports
 from tests.servers.redis import redis_server
 from tests.services.failing import FailingStore
@@ -126,7 +127,7 @@ def test_a_log_that_cannot_be_read_is_not_reported(monkeypatch: pytest.MonkeyPat
 def test_missing_packages(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> None:
     for name in ("redis", "limits_app.stores.redis"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(registry, "_OPENED", {})  # a store that was opened before needs none
+    open_none(monkeypatch)  # a store that was opened before needs none
     settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "URL": "redis://127.0.0.1:1/0"}}}
     assert ids(checks.check_hazards()) == ["E058"]
     assert checks.check_stores(["default"]) == []
@@ -339,7 +340,7 @@ def test_clocks_that_differ_are_reported(settings: Settings, monkeypatch: pytest
 
 
 def _open(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
 
 
 def reported_of(settings: Settings, url: str) -> list[str | None]:

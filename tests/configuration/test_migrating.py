@@ -46,6 +46,7 @@ def test_the_app_can_be_removed_and_installed_again(tmp_path: Path) -> None:
     assert not is_protected(using=ALIAS)
 
 
+@pytest.mark.product
 def test_mariadb_with_binary_logging_is_migrated_and_says_what_protection_needs() -> None:
     with mariadb_server("--log-bin", "--server-id=1") as server:
         use(server.settings)

@@ -24,7 +24,7 @@ from project.demo.server import Address
 from project.demo.traffic import ADMITTED, REFUSED
 from project.demo.visitors import VISITORS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.product]
 
 SECONDS = 120
 """Longer than any demo may take, also where the machine has other things to do."""

@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from limits_app.policies import resolver
 from limits_app.services.endpoints import endpoints
-from limits_app.stores import registry
+from tests.opened import open_none
 
 NUMBERS: Final = count(1)
 
@@ -39,7 +39,7 @@ def site(
     }
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(registry, "_OPENED", {})  # nobody shall find a store later whose files are gone
+    open_none(monkeypatch)  # nobody shall find a store later whose files are gone
     _forget_limits()
     yield module
     _forget_limits()

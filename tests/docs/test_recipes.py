@@ -17,6 +17,8 @@ from limits_app.engine.limits import CallLimit
 from tests.docs.pages import DOCS, ROOT, blocks, file_of
 from tests.servers.redis import redis_sentinel, redis_server
 
+pytestmark = pytest.mark.product
+
 PAGE = DOCS / "celery.md"
 SECTION = "A complete project"
 

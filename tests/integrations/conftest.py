@@ -15,7 +15,6 @@ from django.urls import path as address
 from pytest_django import Settings
 from rest_framework import throttling
 
-from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.integrations.drf import rates
 from limits_app.policies import resolver
@@ -25,7 +24,9 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.integrations.rest import RATES
 from tests.integrations.site import Ask, View, who
-from tests.servers.redis import RedisServer, redis_server
+from tests.opened import put_store
+from tests.servers import shared
+from tests.servers.redis import RedisServer
 from tests.stores.redis.support import store_on
 
 MIDDLEWARE = [
@@ -41,7 +42,7 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "ENTITY_OF_REQUEST": who}
     settings.MIDDLEWARE = MIDDLEWARE
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    put_store(monkeypatch, MemoryStore(clock=clock))
     resolver.clear()
     endpoints.clear()
     yield clock
@@ -102,16 +103,15 @@ def take_down(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def server_of_limits() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
+def server_of_limits() -> RedisServer:
+    return shared.redis()
 
 
 @pytest.fixture
 def on_redis(server_of_limits: RedisServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Limits are in a Redis, under keys that nobody has used yet."""
     store = store_on(server_of_limits)
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     yield
     store.close()
 

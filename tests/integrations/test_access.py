@@ -35,7 +35,7 @@ from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
 from tests.services.pool_rows import make_pool, serve
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site"), pytest.mark.slow]
 
 INSIDE, OUTSIDE = "203.0.113.9", "198.51.100.9"
 NETWORK = "ip:203.0.113.0/24"
@@ -477,8 +477,18 @@ def shadowed_blocks(send: Send, path: str, **client: Any) -> int:
     return number() - before
 
 
-@pytest.mark.parametrize("path", ["/", "/ruled/", "/a/", "/limited/", "/alimited/", "/rest/", "/ratelimit/", "/both/"])
-@pytest.mark.parametrize("subject", [NETWORK, f"ip:{INSIDE}", "user", "user:*", "key:*", "parent", "system", "total"])
+PATHS = ["/", "/ruled/", "/a/", "/limited/", "/alimited/", "/rest/", "/ratelimit/", "/both/"]
+SUBJECTS = [NETWORK, f"ip:{INSIDE}", "user", "user:*", "key:*", "parent", "system", "total"]
+
+
+@pytest.mark.parametrize(
+    ("subject", "path"),
+    [
+        pytest.param(subject, path, marks=[pytest.mark.release] * (subject != "user" and path != "/ruled/"))
+        for subject in SUBJECTS
+        for path in PATHS
+    ],
+)
 def test_a_block_in_shadow_mode_is_counted_once_for_a_request(subject: str, path: str, send: Send, ann: User) -> None:
     endpoint(limit("second", CallLimit(5, 60)), "/both/")
     endpoint(limit("third", CallLimit(5, 60)), "/both/", name="third", counted_by="ip")

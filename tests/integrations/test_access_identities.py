@@ -44,7 +44,7 @@ from tests.integrations.test_access import (
 
 __all__ = ["ann", "send", "site"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site"), pytest.mark.slow]
 
 _USER: dict[str, Callable[[HttpRequest], Any]] = {}
 

@@ -27,7 +27,7 @@ from tests.integrations.test_access import INSIDE, NETWORK, OUTSIDE, Send, Throt
 
 __all__ = ["ann", "send", "site"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site"), pytest.mark.slow]
 
 LOG_IN = "/admin/login/"
 

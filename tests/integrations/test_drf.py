@@ -448,6 +448,7 @@ def test_views_without_throttles_of_ours_have_none(described: type[APIView]) -> 
     assert list(operations(described)["get"]["responses"]) == ["200"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_redis")
 @pytest.mark.parametrize("several", [False, True], ids=["one_throttle", "two_throttles"])
 def test_a_hundred_are_a_hundred(several: bool) -> None:

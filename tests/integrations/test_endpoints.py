@@ -184,6 +184,7 @@ def counted_calls() -> Iterator[list[int]]:
         sys.setprofile(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["paths", "routes", "routes_that_differ_behind_a_parameter", "views", "open_routes", "wildcards"]
 )

@@ -18,6 +18,8 @@ import pytest
 
 from tests.servers.machine import HOST, free_ports
 
+pytestmark = pytest.mark.product
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
 MIGRATE = (

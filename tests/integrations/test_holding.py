@@ -259,6 +259,7 @@ def test_a_client_that_leaves_an_asgi_server_gives_back(serve: Any, view: Any, a
     assert left("api") == GIVEN_BACK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "options", "error"),
     [

@@ -43,7 +43,7 @@ from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.login_site import BACKENDS
 from tests.integrations.site import limit
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 EMAIL_BACKEND = f"{__name__}.EmailBackend"
 CLIENT = "ip:127.0.0.1"
@@ -511,6 +511,7 @@ def test_a_store_that_is_down_rejects(user: User, monkeypatch: pytest.MonkeyPatc
     assert by_form("ann", "right") == 503
 
 
+@pytest.mark.product
 def test_users_of_django_allauth_are_limited_by_name_and_address() -> None:
     command = [sys.executable, "-m", "tests.integrations.login_site"]
     done = subprocess.run(command, cwd=HERE.parents[2], capture_output=True, text=True, timeout=60, check=False)

@@ -28,7 +28,7 @@ from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, View, afine, endpoint, fine, left, limit
 from tests.integrations.test_drf_async import AsyncView
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 Put = Callable[[View], None]
 

@@ -29,6 +29,8 @@ from tests.stores.database.databases import ALIAS, VENDORS, There, database, ser
 from tests.stores.database.databases import Settings as DatabaseSettings
 from tests.stores.database.databases import migrated as with_tables
 
+pytestmark = pytest.mark.slow
+
 DEFAULTS = [CallLimit(2, 3600)]
 POLICY, RESOURCES, RULES = "limits_app_policy", "limits_app_resource", "limits_app_endpoint"
 

@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.servers.machine import HOST, free_ports
 
+pytestmark = pytest.mark.product
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
 MIGRATE = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,11 @@ def test_all_installs_every_extra_of_sites_but_the_large_one() -> None:
     assert EXTRAS.keys() - {"all", "ray"} == MODULES.keys()
 
 
+def test_every_extra_is_documented() -> None:
+    section = (ROOT / "docs" / "upgrading.md").read_text().partition("## Extras")[2]
+    assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE) == sorted(EXTRAS)
+
+
 def test_an_upper_bound_has_a_reason() -> None:
     for line in (ROOT / "pyproject.toml").read_text().splitlines():
         if re.search(r'"[\w\[\]-]+>=[\d.]+,<', line):
@@ -85,3 +92,21 @@ def test_templates_are_found_in_the_package_itself() -> None:
     for name in ("limits_app/429.html", "admin/limits_app/pages/usage.html"):
         origin = engine.get_template(name).origin
         assert Path(origin.name).is_relative_to(ROOT / "limits_app")
+
+
+def build(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a process does that builds a wheel from a folder."""
+    hook = f"from hatch_build import CustomBuildHook; CustomBuildHook({str(folder)!r}, {{}}, *[None] * 4)"
+    command = [sys.executable, "-c", f"{hook}.initialize('standard', {{}}); {code}"]
+    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("code", "failed"), [("pass", False), ("raise SystemExit('no compiler')", True)])
+def test_a_build_leaves_no_compiled_module_in_the_tree(code: str, failed: bool, tmp_path: Path) -> None:
+    package = tmp_path / "limits_app" / "stores"
+    package.mkdir(parents=True)
+    names = ("memory.cpython-311-x86_64-linux-gnu.so", "memory.cp311-win_amd64.pyd", "memory.py")
+    for name in names:
+        (package / name).touch()
+    assert (build(code, tmp_path).returncode != 0) == failed
+    assert [path.name for path in package.iterdir()] == ["memory.py"]

@@ -137,6 +137,8 @@ def test_the_wheel_has_the_package_with_its_templates_and_nothing_else(wheel: Pa
     files = {f"limits_app/static/{path.relative_to(static).as_posix()}" for path in static.rglob("*.*")}
     assert "limits_app/static/limits_app/vendor/chart.LICENSE.md" in files
     assert files <= names
+    assert "limits_app/locale/de/LC_MESSAGES/django.mo" in names
+    assert not [name for name in names if name.endswith((".po", ".so", ".pyd", ".c"))]
     assert {"limits_app/py.typed", "limits_app/migrations/0001_initial.py"} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -169,7 +171,7 @@ def assert_it_has_an_admin(address: Address) -> None:
     assert administrator.client.ask("/admin/login/").status == 200
     administrator.sign_in("/admin/login/?next=/admin/", "admin", "secret")
     index = administrator.client.ask("/admin/limits_app/")
-    assert (index.status, "/admin/limits_app/policy/add/" in index.text) == (200, True)
+    assert (index.status, "/admin/limits_app/overview/" in index.text) == (200, True)
 
 
 def test_the_wheel_and_the_archive_of_sources_work_with_each_python_that_is_here(wheel: Path, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
 from limits_app.testing import fresh_limits
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 CALLS = CallLimit.per_day(3)
 SLOTS = ResourceLimit("slots", 1000)

@@ -225,6 +225,7 @@ def test_order_of_two_policies_of_one_level_decides(is_same: bool) -> None:
     assert is_shared() == is_same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_limits_are_those_of_the_client_alone_on_random_sites(seed: int, settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "STORES": {"default": {"KIND": "memory"}}}

@@ -267,6 +267,7 @@ def test_entities_with_nothing_of_their_own_share_what_is_compiled(settings: Set
     assert not own._locks
 
 
+@pytest.mark.slow
 def test_memory_stays_where_it_was_however_many_entities_come(settings: Settings) -> None:
     # `benchmarks` has the same with a million of them.
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 50}

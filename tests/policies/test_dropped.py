@@ -164,6 +164,7 @@ def test_a_site_without_time_zones_has_dates_too(settings: Any, api: Resource) -
         assert dropped_keys(make(api, None, "daily", valid_from=end - timedelta(1), valid_until=end)) == dropped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_dropped_is_what_would_hold_without_the_policy(seed: int, api: Resource, user: Entity) -> None:
     drawn = random.Random(seed)
@@ -182,6 +183,7 @@ def test_what_is_dropped_is_what_would_hold_without_the_policy(seed: int, api: R
             assert {one.key for one in dropped_keys(policy)} == freed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_all_policies_at_once_are_judged_as_each_by_itself(seed: int, api: Resource, user: Entity) -> None:
     drawn = random.Random(seed)

@@ -391,6 +391,7 @@ def lowest(entity: str) -> int | None:
     return min([int(status.capacity) for status in acquisition.outcome.passed], default=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", IN_BETWEEN)
 @pytest.mark.parametrize("stop", STOPS)
 def test_change_while_a_request_is_between_two_steps_applies_to_it(

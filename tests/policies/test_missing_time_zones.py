@@ -87,6 +87,7 @@ def test_unknown_time_zone_is_reported(write: Any, reported: bool, monkeypatch: 
     assert [one.id for one in checks.check_stores(["default"])] == ["limits_app.W074"] * reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [quota, hours, pool])
 def test_pages_of_the_admin_are_shown(write: Any, admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     write()

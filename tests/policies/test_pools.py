@@ -18,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pytest_django import Settings
 
-from limits_app import conf, limits
+from limits_app import limits
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.engine.errors import (
     InvalidLimit,
@@ -38,9 +38,9 @@ from limits_app.policies.balancing import Balancers
 from limits_app.policies.pools import PoolCache
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.several import Share
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 from tests.services.failing import FailingStore
 from tests.services.pool_rows import CALLS, NAME, make_member, make_pool, serve
 
@@ -420,7 +420,7 @@ def test_members_during_an_outage(
 ) -> None:
     settings.LIMITS = {**settings.LIMITS, "ON_UNAVAILABLE": policy, "EXPECTED_PROCESSES": 2}
     store = FailingStore(MemoryStore())
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     serve("chat", make_pool({"a": [CallLimit(2, 3600)], "b": [CallLimit(2, 3600)]}, load_balancing="failover"))
     assert limits.check("chat").allowed
     store.down = True
@@ -433,6 +433,7 @@ def test_members_during_an_outage(
             limits.try_acquire("chat", requested={"call_count": 2})
 
 
+@pytest.mark.slow
 @hypothesis_settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["round_robin", "least_loaded", "failover"]),

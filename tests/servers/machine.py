@@ -19,6 +19,8 @@ from typing import Any
 __all__ = ["HOST", "ServerProcess", "answers", "free_ports", "install", "library", "program", "until_ready"]
 
 HOST = "127.0.0.1"
+WITHOUT = "LIMITS_TESTS_WITHOUT_SERVERS"
+"""With this variable in the environment no server starts."""
 PATIENCE = 60
 """Seconds after which a server that does not answer counts as broken."""
 _PORTS = range(10_000, 22_768)
@@ -114,6 +116,7 @@ class ServerProcess:
 
     def _launch(self, command: list[str], ready: Callable[[], bool], **options: Any) -> None:
         """Start the program, and wait until it is ready."""
+        assert os.environ.get(WITHOUT) is None, "this test starts a server: it needs the marker `server`"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, **options)
         until_ready(self._process, ready, self._log)

@@ -11,12 +11,11 @@ import pytest
 from django.dispatch import Signal
 from pytest_django import DjangoDbBlocker, Settings
 
-from limits_app import conf
 from limits_app.engine.planning import forget_warnings
 from limits_app.policies import balancers, resolver
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 from tests.services.wall import Wall
 from tests.stores.database.databases import forget, migrated, sqlite_in, use
 
@@ -26,7 +25,7 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db:
     """The time of a memory store that nobody has used yet; cool-downs stay in this process."""
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    put_store(monkeypatch, MemoryStore(clock=clock))
     monkeypatch.setattr(balancers, "shares_cool_downs", False)
     resolver.clear()
     forget_warnings()

@@ -25,6 +25,8 @@ from limits_app.usage.evaluation_counter import Evaluations, digest_of, evaluati
 from limits_app.usage.evaluation_counter import entities as entities_of
 from tests.commands.running import run
 
+pytestmark = pytest.mark.slow
+
 FIXED = RateLimitAlgorithm.FIXED_WINDOW
 
 

@@ -55,6 +55,7 @@ def test_slices_reduce_bursts() -> None:
         assert 0.99 * limit.ceiling <= applied.ceiling <= limit.ceiling
 
 
+@pytest.mark.slow
 def test_process_shares_of_local_limits(settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": 7, "ON_UNAVAILABLE": "local"}
     for limit in rates():

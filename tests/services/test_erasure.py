@@ -39,7 +39,7 @@ from tests.commands.running import run
 from tests.servers.redis import redis_server
 from tests.stores.database.databases import ALIAS
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 WHO = "mail:berta@example.net"
 ALIKE = (

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
-from limits_app import CallLimit, LimitExceeded, RateLimit, ResourceLimit, StoreUnavailable, conf, limits, signals
+from limits_app import CallLimit, LimitExceeded, RateLimit, ResourceLimit, StoreUnavailable, limits, signals
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.outcome import Outcome
 from limits_app.models import PoolMember
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 from tests.services.failing import FailingStore, recover_by
 from tests.services.pool_rows import NAME, make_pool, serve
 
@@ -145,7 +145,7 @@ def test_extension_of_a_repeated_request_is_charged(extend: Extend) -> None:
 @WAYS
 def test_the_fallback_decides_on_extensions(extend: Extend, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FailingStore(MemoryStore(clock=clock))
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     recover_by(clock, monkeypatch)
     limits.set_resource_limits("llm", [TOKENS], on_unavailable="local")
     before = limits.acquire("llm", requested={"tokens": 10})

@@ -12,15 +12,17 @@ import pytest
 from pytest_django import Settings
 from redis import Redis
 
-from limits_app import conf, limits
+from limits_app import limits
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.models import Entity
-from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
+from tests.opened import put_store
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import make_pool, serve
+
+pytestmark = pytest.mark.server
 
 CALLERS = 16
 USERS = 250
@@ -36,7 +38,7 @@ def redis(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis
     with redis_server() as server, Redis.from_url(server.url) as client:
         settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
         store = RedisStore(url=server.url, connect_seconds=10.0, reply_seconds=10.0)
-        monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+        put_store(monkeypatch, store)
         yield client
         store.close()
 

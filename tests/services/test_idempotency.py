@@ -21,28 +21,28 @@ from limits_app import (
     RateLimit,
     RateLimitAlgorithm,
     ResourceLimit,
-    conf,
     limits,
 )
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.store import Store
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.signals import limit_exceeded
-from limits_app.stores import registry
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.testing import FakeClock
-from tests.servers.redis import redis_cluster, redis_server
+from tests.opened import put_store
+from tests.servers import shared
 from tests.services.pool_rows import make_pool, serve
 from tests.stores.database.databases import ALIAS
+from tests.stores.redis.support import PATIENT, prefix
 from tests.stores.support import until
 
 
 @pytest.fixture
 def _time_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore())
+    put_store(monkeypatch, MemoryStore())
 
 
 def used(resource: str = "api", entity: str | None = "user:1", key: str = "call_count") -> float:
@@ -205,15 +205,13 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
             request.getfixturevalue("second_database")
             yield DatabaseStore(ALIAS)
         case "cluster":
-            with redis_cluster() as servers:
-                store = RedisClusterStore(url=servers[0].url, connect_seconds=10.0, reply_seconds=10.0)
-                yield store
-                store.close()
+            store = RedisClusterStore(url=shared.cluster()[0].url, prefix=prefix(), **PATIENT)
+            yield store
+            store.close()
         case _:
-            with redis_server() as server:
-                store = RedisStore(url=server.url, connect_seconds=10.0, reply_seconds=10.0)
-                yield store
-                store.close()
+            store = RedisStore(url=shared.redis().url, prefix=prefix(), **PATIENT)
+            yield store
+            store.close()
 
 
 every_store = pytest.mark.parametrize("opened", ["memory", "process", "database", "redis", "cluster"], indirect=True)
@@ -221,7 +219,7 @@ every_store = pytest.mark.parametrize("opened", ["memory", "process", "database"
 
 @pytest.fixture
 def site(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), opened)
+    put_store(monkeypatch, opened)
 
 
 def charged(key: str = "tpm") -> int:

@@ -334,6 +334,7 @@ def _set(one: dict[str, Any], parent: Entity, network: Entity) -> None:
             limits.promote_candidate(policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", [8, pytest.param(120, marks=pytest.mark.release)])
 def test_explain_check_and_acquire_agree_on_random_configurations(
     clock: FakeClock, settings: Settings, wall: Wall, examples: int

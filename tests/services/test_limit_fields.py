@@ -68,6 +68,7 @@ def test_every_limit_survives_its_text_and_its_fields(limit: Definition, shared:
     assert join(split(row)) == (limit, shared)
 
 
+@pytest.mark.slow
 @given(limit=LIMITS)
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_limit_is_saved_unchanged_by_the_form(limit: Definition, db: None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from limits_app import conf, limits
+from limits_app import limits
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.engine.plan import Claim
@@ -20,6 +20,7 @@ from limits_app.policies import ENTITY_FLAGS
 from limits_app.services import LimitState, RowState, overview
 from limits_app.services.status import PolicyStatus
 from limits_app.stores import registry
+from tests.opened import put_store
 from tests.services.failing import FailingStore
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -115,7 +116,7 @@ def test_while_the_store_is_down_all_is_said_but_what_is_used(monkeypatch: pytes
     [api] = rows("api")
     failing = FailingStore(registry.store("default"))
     failing.down = True
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
+    put_store(monkeypatch, failing)
     found = state(api)
     assert not found.known
     assert found.limits == (LimitState("tpm", "resource", False, 100, None, None),)

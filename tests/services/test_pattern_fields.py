@@ -24,7 +24,7 @@ from limits_app.services import limits_file
 from tests.api.site import ROOT
 from tests.commands.running import run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 PATTERN = "is a pattern"
 SEPARATOR = "A pattern needs one of"
@@ -158,7 +158,7 @@ REJECTING: dict[str, Field] = {
 
 @pytest.mark.parametrize("name", REJECTING)
 @pytest.mark.parametrize(("value", "error"), [("key:*", PATTERN), ("ip:10.0.0.0/8", PATTERN), *WRONG])
-def test_a_field_for_one_client_rejects_patterns(name: str, value: str, error: str, rows: None) -> None:
+def test_a_field_for_one_client_rejects_patterns(name: str, value: str, error: str) -> None:
     assert error in str(REJECTING[name](value))
 
 
@@ -208,7 +208,7 @@ FIELDS: dict[str, Field] = FILTERS | {
 
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize(("value", "error"), WRONG)
-def test_a_field_that_matches_patterns_rejects_what_is_none(name: str, value: str, error: str, rows: None) -> None:
+def test_a_field_that_matches_patterns_rejects_what_is_none(name: str, value: str, error: str) -> None:
     assert error in str(FIELDS[name](value))
 
 

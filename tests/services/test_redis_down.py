@@ -15,13 +15,15 @@ import pytest
 from pytest_django import Settings
 from redis import Redis
 
-from limits_app import CallLimit, RateLimit, ResourceLimit, StoreUnavailable, conf, limits
+from limits_app import CallLimit, RateLimit, ResourceLimit, StoreUnavailable, limits
 from limits_app.acquiring.breaker import BreakerState
 from limits_app.conf import OnUnavailable
-from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.registry import resilient_store
+from tests.opened import put_store
 from tests.servers.redis import RedisServer, redis_server
+
+pytestmark = pytest.mark.server
 
 THREADS = 4
 MANY_THREADS = 32
@@ -45,7 +47,7 @@ def site(server: RedisServer, settings: Settings, monkeypatch: pytest.MonkeyPatc
     """A site whose limits are in that Redis; each policy has a resource."""
     settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": PROCESSES}
     store = RedisStore(url=server.url)
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     for policy in OnUnavailable:
         limits.set_resource_limits(str(policy), [CallLimit(CAPACITY, 86_400)], on_unavailable=policy)
         limits.check(str(policy), entity="a")

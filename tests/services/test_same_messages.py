@@ -20,7 +20,7 @@ from tests.admin.test_exchange import upload
 from tests.api.site import ROOT, as_user
 from tests.commands.running import run_words
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 RPM: Final = "rpm=1000/min"
 MISTAKES: Final = {

@@ -28,6 +28,7 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 from tests.servers.redis import redis_server
 from tests.services.failing import FailingStore, recover_by
 
@@ -51,7 +52,7 @@ def stores(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Stores:
     found = {}
     for alias in conf.get(conf.STORES):
         found[alias] = FailingStore(MemoryStore(clock=clock))
-        monkeypatch.setitem(registry._OPENED, (alias, conf.store_settings(alias)), found[alias])
+        put_store(monkeypatch, found[alias], alias)
         recover_by(clock, monkeypatch, alias)
     resolver.clear()
     return found
@@ -269,6 +270,7 @@ def test_what_is_admitted_is_counted_in_each_store_and_rolled_up_from_all() -> N
     assert {one.resource: one.admitted_milli for one in hours} == {"near": 2_000, "far": 3_000}
 
 
+@pytest.mark.server
 def test_a_redis_that_is_killed_leaves_the_process_store_alone(settings: Settings) -> None:
     with redis_server() as server:
         redis = {"KIND": "redis", "URL": server.url}

@@ -21,6 +21,8 @@ from limits_app.policies import configuration, resolver
 from limits_app.services.endpoints import endpoints
 from tests.stores.database.databases import ALIAS, Settings, There, forget, migrated, served, use
 
+pytestmark = pytest.mark.slow
+
 PRESENT: dict[str, tuple[str, dict[str, Any]]] = {
     "sqlite_that_keeps_writers_out": ("sqlite", {"transaction_mode": "IMMEDIATE"}),
     "sqlite_with_a_journal": ("sqlite", {"init_command": "PRAGMA journal_mode=DELETE"}),

@@ -21,7 +21,6 @@ from limits_app import (
     RateLimit,
     ResourceLimit,
     StoreUnavailable,
-    conf,
     limits,
 )
 from limits_app.acquiring.breaker import BreakerState
@@ -38,6 +37,7 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 from tests.services.failing import FailingStore, recover_by
 
 BACK = 2
@@ -49,7 +49,7 @@ def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch)
     """The store of the site, whose recovery goes by the same clock."""
     settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": 4}
     store = FailingStore(MemoryStore(clock=clock))
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     recover_by(clock, monkeypatch)
     return store
 

@@ -21,7 +21,6 @@ from limits_app import (
     RateLimitAlgorithm,
     ResourceLimit,
     audit,
-    conf,
     limits,
 )
 from limits_app.engine.errors import StoreUnavailable
@@ -31,6 +30,7 @@ from limits_app.policies import ResolvedSet, resolver
 from limits_app.stores import registry
 from limits_app.stores.registry import forget_stores, resilient_store
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 from tests.services.failing import FailingStore
 
 
@@ -280,7 +280,7 @@ def spent() -> None:
 def failing(monkeypatch: pytest.MonkeyPatch) -> FailingStore:
     """The store of the site, which can be taken away."""
     failing = FailingStore(registry.store("default"))
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
+    put_store(monkeypatch, failing)
     forget_stores()
     resolver.clear()
     return failing

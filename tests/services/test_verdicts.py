@@ -89,6 +89,7 @@ def test_the_command_lifts_the_blocks_of_an_entity_and_names_others() -> None:
     assert not Policy.objects.filter(effect="blocked").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("identities", "access"),
     [

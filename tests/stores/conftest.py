@@ -12,9 +12,10 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
 from tests.interruptions import without_logging
-from tests.servers.mariadb import MariaDBServer, mariadb_server
-from tests.servers.postgres import PostgresServer, postgres_server
-from tests.servers.redis import REDIS_BINARIES, RedisServer, redis_cluster, redis_server
+from tests.servers import shared
+from tests.servers.mariadb import MariaDBServer
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import REDIS_BINARIES, RedisServer, redis_server
 from tests.stores.contract.places import Place, place_named
 from tests.stores.database.databases import Settings, sqlite_in
 from tests.stores.support import Lookout
@@ -66,24 +67,21 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres() -> PostgresServer:
     """A PostgreSQL server."""
-    with postgres_server() as server:
-        yield server
+    return shared.postgres()
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDBServer]:
+def mariadb() -> MariaDBServer:
     """A MariaDB server."""
-    with mariadb_server() as server:
-        yield server
+    return shared.mariadb()
 
 
 @pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
+def redis() -> RedisServer:
     """A Redis server."""
-    with redis_server() as server:
-        yield server
+    return shared.redis()
 
 
 @pytest.fixture(scope="session", params=REDIS_BINARIES)
@@ -100,10 +98,9 @@ def redis_62() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[list[RedisServer]]:
+def cluster() -> list[RedisServer]:
     """A Redis cluster of three servers."""
-    with redis_cluster() as servers:
-        yield servers
+    return shared.cluster()
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_leases_are_renewed_while_greenlets_run(kind: str, tmp_path: Path) -> No
     limits = limits_of(store, ResourceLimit("db", 1))
     lost: list[object] = []
     held = limits.acquire()
-    held.on_lease_lost = lambda: lost.append(held)  # type: ignore[method-assign]
+    held.lose_lease = lambda: lost.append(held)  # type: ignore[method-assign]
     with others_run(20), pytest.raises(LimitTimeout):
         limits.acquire(timeout=3 * lease_seconds)
     held.release()

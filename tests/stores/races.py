@@ -24,7 +24,7 @@ from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import open_redis_store
-from tests.servers.redis import redis_server
+from tests.servers import shared
 from tests.stores.database.databases import VENDORS, patient_stores
 from tests.stores.redis.support import PATIENT, prefix
 from tests.stores.support import PATIENCE, running
@@ -54,9 +54,8 @@ def process() -> Iterator[Opener]:
 
 @contextmanager
 def redis() -> Iterator[Opener]:
-    """A Redis store, on a server that other places share."""
-    with redis_server() as server:
-        yield partial(open_redis_store, url=server.url, prefix=prefix(), **PATIENT)
+    """A Redis store, on a server that other tests share."""
+    yield partial(open_redis_store, url=shared.redis().url, prefix=prefix(), **PATIENT)
 
 
 STORES: Final[dict[str, Callable[[], AbstractContextManager[Opener]]]] = {

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from threading import Event, Lock
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -160,13 +161,13 @@ def holders(limits: LimitSet, key: str = "db") -> object:
 
 def count_entries(store: ProcessStore) -> int:
     """How many entries the file of a store holds."""
-    with store._file.open().begin() as txn:
+    with file_of(store).open().begin() as txn:
         return int(txn.stat()["entries"])
 
 
 def entries(store: ProcessStore, prefix: bytes) -> list[bytes]:
     """The keys in the file of a store that start with a prefix."""
-    with store._file.open().begin() as txn:
+    with file_of(store).open().begin() as txn:
         return [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(prefix)]
 
 
@@ -212,3 +213,18 @@ def again(verb: Callable[[], object]) -> None:
             continue
         return
     raise AssertionError("it never succeeds")
+
+
+def connections_of(store: Any) -> Any:
+    """The connections of a store on a server."""
+    return store._connections
+
+
+def file_of(store: ProcessStore) -> Any:
+    """The state file of a store."""
+    return store._file
+
+
+def waking_of(store: Any) -> Any:
+    """What wakes those who wait for a store, in other processes too."""
+    return store._waking

@@ -24,8 +24,8 @@ from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing.conformance.change_log import check_agreement
 from tests.stores.database.databases import ALIAS, VENDORS, PatientStores, database
-from tests.stores.redis.support import PATIENT, cluster_client, prefix
-from tests.stores.support import MULTI_THREADED_FORK, running
+from tests.stores.redis.support import PATIENT, cluster_client, names_of, prefix
+from tests.stores.support import MULTI_THREADED_FORK, file_of, running
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -53,12 +53,12 @@ def in_a_file(directory: Path) -> Iterator[Shared]:
     with closing(open_it()) as store:
 
         def read() -> Row:
-            with store._file.open().begin() as txn:
+            with file_of(store).open().begin() as txn:
                 version, log = txn.get(b"version"), txn.get(b"changes")
             return None if version is None else int.from_bytes(version), log
 
         def write(row: Row) -> None:
-            with store._file.open().begin(write=True) as txn:
+            with file_of(store).open().begin(write=True) as txn:
                 for key, value in ((b"version", row[0] and row[0].to_bytes(8)), (b"changes", row[1])):
                     txn.delete(key) if value is None else txn.put(key, value)
 
@@ -91,7 +91,7 @@ def in_a_database(settings: Any) -> Iterator[Shared]:
 @contextmanager
 def on_redis(client: Any, open_it: Callable[[], RedisStore]) -> Iterator[Shared]:
     store = open_it()
-    keys = store._names.version(store._names.tags[0]), store._names.changes("")
+    keys = names_of(store).version(names_of(store).tags[0]), names_of(store).changes("")
 
     def read() -> Row:
         version, log = map(client.get, keys)

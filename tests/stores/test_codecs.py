@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from limits_app.engine.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.record import HourlyUsage, Lease, Record, new_record, schema_of
+from limits_app.engine.record import HourlyUsage, Record, new_record, schema_of
 from limits_app.stores import codecs
 from limits_app.stores.codecs import Codec, Codecs, definitions_of, schema_from, unpack_kept
 from limits_app.stores.process.records import Records, StoredLeases
@@ -101,19 +101,18 @@ def test_a_record_of_another_schema_is_not_read() -> None:
 
 def test_leases_are_entries_of_the_scope(txn: Txn) -> None:
     leases, others = StoredLeases(txn, SCOPE), StoredLeases(txn, b"t" * 16)
-    lease = Lease(2, 30, 40)
+    lease = (2, 30, 40)
     assert leases.pop(("db", HOLDER), None) is None
     leases["db", HOLDER] = lease
-    leases["gr\u00f6\u00dfe", HOLDER] = Lease(1, 2, 3)
+    leases["gr\u00f6\u00dfe", HOLDER] = (1, 2, 3)
     assert list(others) == []
     assert sorted(leases) == [("db", HOLDER), ("gr\u00f6\u00dfe", HOLDER)]
-    found = leases["db", HOLDER]
-    assert (found.amount, found.expires_at, found.ends_at) == (2, 30, 40)
+    assert leases["db", HOLDER] == (2, 30, 40)
     assert len(leases) == 2
     del leases["gr\u00f6\u00dfe", HOLDER]
     with pytest.raises(KeyError):
         del leases["gr\u00f6\u00dfe", HOLDER]
-    assert leases.pop(("db", HOLDER)).amount == 2
+    assert leases.pop(("db", HOLDER)) == (2, 30, 40)
     with pytest.raises(KeyError):
         leases.pop(("db", HOLDER))
     assert list(leases) == []

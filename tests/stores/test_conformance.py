@@ -17,7 +17,7 @@ from limits_app.testing import FakeClock, StoreConformance
 from limits_app.testing.conformance.algorithms import CHECKS
 from limits_app.testing.conformance.contract import ALGORITHMS, DRAINING, KEY, YEAR
 from limits_app.testing.conformance.counting import Counting
-from tests.stores.support import count_entries
+from tests.stores.support import count_entries, file_of
 
 WHOLE: list[tuple[Amount, float]] = [
     (1, 1),
@@ -94,7 +94,7 @@ class TestProcessStore(Counting, StoreConformance):
 
     def use_space(self, store: Store) -> None:
         assert isinstance(store, ProcessStore)
-        with store._file.open().begin(write=True) as txn:
+        with file_of(store).open().begin(write=True) as txn:
             txn.put(b"filler", bytes(2_000_000))
 
     def count_entries(self, store: Store) -> int:

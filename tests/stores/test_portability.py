@@ -21,7 +21,18 @@ from limits_app.stores.process import ProcessStore
 from limits_app.stores.process import files as files_module
 from limits_app.stores.process.presence import is_alive
 from limits_app.testing import FakeClock
-from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, files, holders, limits_of, running, until, used
+from tests.stores.support import (
+    MULTI_THREADED_FORK,
+    PATIENCE,
+    entries,
+    file_of,
+    files,
+    holders,
+    limits_of,
+    running,
+    until,
+    used,
+)
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -272,7 +283,7 @@ class TestForeignFiles:
     ) -> None:
         monkeypatch.setattr("secrets.token_bytes", lambda length: b"\7" * length)
         (process_store.directory / "state" / f"{'07' * 8}.alive").mkdir()
-        assert process_store._file.environment is not None
+        assert file_of(process_store).environment is not None
         with pytest.raises(StoreUnavailable, match=r"0707070707070707\.alive"):
             limits_of(process_store, RateLimit("x", 5, 60), DB).try_acquire({"x": 1})
         assert used(limits_of(process_store, RateLimit("x", 5, 60), DB), "x") == 0
@@ -282,4 +293,4 @@ class TestForeignFiles:
     ) -> None:
         (process_store.directory / "state" / f"{'08' * 8}.alive").mkdir()
         with pytest.raises(StoreUnavailable, match="Is a directory"):
-            is_alive(process_store._file.directory, b"\10" * 8)
+            is_alive(file_of(process_store).directory, b"\10" * 8)

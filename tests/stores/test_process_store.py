@@ -26,7 +26,7 @@ from limits_app.stores.process.waking import Waking
 from limits_app.stores.steps import Steps
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, collected, counting, taken
-from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, holders, limits_of, running, used
+from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, file_of, holders, limits_of, running, used
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -76,7 +76,7 @@ def _no_schema_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: ProcessStore) -> None:
     with running(writing, process_store.directory) as other:
         assert other.hear()
-    with process_store._file.open().begin(write=True) as txn:
+    with file_of(process_store).open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
             txn.delete(key)
     limits = limits_of(process_store, RateLimit("gcra", 12, DAY))
@@ -92,7 +92,7 @@ def test_a_scope_whose_definitions_are_lost_is_collected_when_its_limits_are_kno
     process_store.close()
     reopened = ProcessStore(process_store.directory, map_megabytes=2)
     monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec))
-    with reopened._file.open().begin(write=True) as txn:
+    with file_of(reopened).open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
             txn.delete(key)
     assert collected(reopened) == {}
@@ -102,7 +102,7 @@ def test_a_scope_whose_definitions_are_lost_is_collected_when_its_limits_are_kno
 
 
 def test_a_record_of_which_nobody_knows_anything_is_forgotten_once_space_is_used(process_store: ProcessStore) -> None:
-    with process_store._file.open().begin(write=True) as txn:
+    with file_of(process_store).open().begin(write=True) as txn:
         txn.put(b"?" * 16, b"!" * 40)
         for number in range(1000):
             txn.put(b"filler" + number.to_bytes(4), b"!" * 1000)
@@ -115,7 +115,7 @@ def test_a_record_of_limits_that_are_not_known_yet_counts_as_unused(process_stor
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
     (scope,) = [key for key in entries(process_store, b"") if len(key) == 16]
-    with process_store._file.open().begin(write=True) as txn:
+    with file_of(process_store).open().begin(write=True) as txn:
         txn.put(scope, b"newer..." + b"\0" * 16)
         txn.put(b"dnewer...", b'[10000000, [["a later kind", "call_count", 5, 86400]]]')
     assert used(limits) == 0
@@ -125,7 +125,7 @@ def test_a_record_of_limits_that_are_not_known_yet_counts_as_unused(process_stor
 def test_a_log_that_is_lost_counts_as_empty(process_store: ProcessStore) -> None:
     limits = limits_of(process_store, RateLimit("x", 10, DAY, RateLimitAlgorithm.SLIDING_WINDOW))
     assert limits.try_acquire({"x": 4})
-    with process_store._file.open().begin(write=True) as txn:
+    with file_of(process_store).open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if len(key) > 16 and key[16:17] == b"g"]:
             txn.delete(key)
     assert used(limits, "x") == 4
@@ -151,7 +151,7 @@ def blocking(pipe: Connection, directory: Path) -> None:
 
 
 def test_threads_that_need_a_name_or_a_file_first_get_the_same(process_store: ProcessStore) -> None:
-    file = process_store._file
+    file = file_of(process_store)
     with ThreadPoolExecutor(4) as executor:
         # Nobody gets further than to see that there is none.
         with file.fork_lock:
@@ -166,7 +166,7 @@ def test_opening_anew_what_is_not_open_is_harmless(process_store: ProcessStore) 
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
     for _ in range(2):
-        process_store._file._close()
+        file_of(process_store)._close()
     assert used(limits) == pytest.approx(1, abs=0.01)
 
 
@@ -194,7 +194,7 @@ def test_a_record_that_was_cut_short_counts_as_unused(process_store: ProcessStor
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
     (scope,) = [key for key in entries(process_store, b"") if len(key) == 16]
-    with process_store._file.open().begin(write=True) as txn:
+    with file_of(process_store).open().begin(write=True) as txn:
         txn.put(scope, txn.get(scope, b"")[:-1])
     assert used(limits) == 0
     assert limits.try_acquire()
@@ -237,9 +237,9 @@ def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClo
     store = ProcessStore(tmp_path, map_megabytes=1, clock=clock)
     limits = limits_of(store, RateLimit("x", 10, DAY), ResourceLimit("db", 1))
     acquired = limits.try_acquire({"x": 1})
-    assert store._file.environment is not None
+    assert file_of(store).environment is not None
     # What another thread would find if this one closed the file at the wrong moment.
-    store._file.environment.close()
+    file_of(store).environment.close()
     for verb in (limits.get_stats, store.version, store.advance_version, lambda: store.renew([acquired.claim])):
         with pytest.raises(StoreUnavailable, match="cannot be used"):
             verb()
@@ -248,7 +248,7 @@ def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClo
     with pytest.raises(StoreUnavailable, match="cannot be used"):
         acquired.cancel()
     assert not acquired.claim.settled
-    store._file.environment = None
+    file_of(store).environment = None
     acquired.cancel()
     assert (used(limits, "x"), holders(limits)) == (0, 0)
     store.close()

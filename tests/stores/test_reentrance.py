@@ -22,7 +22,7 @@ from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.files import file_numbers, set_aside
 from limits_app.stores.process.state_file import Txn
 from limits_app.stores.resilient import ResilientStore
-from tests.stores.support import ActingClock, entries, holders, limits_of, used
+from tests.stores.support import ActingClock, entries, file_of, holders, limits_of, used
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ class TestInterruptedTransactions:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            process_store._file.transact(interrupted, b"key")
+            file_of(process_store).transact(interrupted, b"key")
         assert entries(process_store, b"key") == [b"key"] * commits
 
     @pytest.mark.parametrize("store", ["memory", "process"], indirect=True)

@@ -15,7 +15,7 @@ from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, R
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, open_process_store
 from limits_app.testing import FakeClock
-from tests.stores.support import MULTI_THREADED_FORK, limits_of, running, used
+from tests.stores.support import MULTI_THREADED_FORK, file_of, limits_of, running, used
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -111,4 +111,4 @@ def test_an_empty_set_never_touches_its_store(tmp_path: Path) -> None:
     store = ProcessStore(tmp_path, map_megabytes=1)
     store.close()
     assert LimitSet.composed([], store).try_acquire()
-    assert store._file.environment is None
+    assert file_of(store).environment is None

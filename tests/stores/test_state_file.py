@@ -29,7 +29,7 @@ from limits_app.stores.process import files as files_module
 from limits_app.stores.process.files import default_directory, is_temporary
 from limits_app.stores.process.state_file import Txn
 from limits_app.testing.conformance.contract import taken
-from tests.stores.support import MULTI_THREADED_FORK, limits_of, running, used
+from tests.stores.support import MULTI_THREADED_FORK, file_of, limits_of, running, used
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -227,7 +227,7 @@ class TestADamagedFile:
     ) -> None:
         path = process_store.directory / "state" / "data.mdb"
         with pytest.raises(StoreUnavailable, match=rf"{path} cannot be used .*stop all processes .* and delete it"):
-            process_store._file.transact(finding_damage, None, write=write)
+            file_of(process_store).transact(finding_damage, None, write=write)
         assert len(list(path.parent.glob("data.mdb.unreadable-*"))) == 1
 
     def test_the_file_of_a_step_that_is_under_way_stays(self, process_store: ProcessStore) -> None:
@@ -236,10 +236,10 @@ class TestADamagedFile:
 
         def looking(txn: Txn, _: None) -> None:
             with pytest.raises(StoreUnavailable, match="within a step"):
-                process_store._file.transact(finding_damage, None, write=False)
+                file_of(process_store).transact(finding_damage, None, write=False)
             assert txn.get(b"version") is None
 
-        process_store._file.transact(looking, None)
+        file_of(process_store).transact(looking, None)
         assert used(limits) == 1
 
     def test_what_is_known_of_a_file_is_not_taken_for_granted_in_the_next_one(self, tmp_path: Path) -> None:
@@ -314,10 +314,10 @@ def crowding(pipe: Connection, directory: Path) -> None:
     """Make the file larger, and use what was gained."""
     pipe.recv()
     store = ProcessStore(directory, map_megabytes=4)
-    with store._file.open().begin(write=True) as txn:
+    with file_of(store).open().begin(write=True) as txn:
         for number in range(2000):
             txn.put(b"something else %d" % number, bytes(1024))
-    assert store._file.open().info()["last_pgno"] * PAGE > 2.2 * 1024 * 1024
+    assert file_of(store).open().info()["last_pgno"] * PAGE > 2.2 * 1024 * 1024
     pipe.send("crowded")
     pipe.recv()
 

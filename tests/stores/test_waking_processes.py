@@ -18,7 +18,17 @@ from limits_app.engine.keys import short_key
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.process import ProcessStore, waking
 from limits_app.stores.process.presence import ID_LENGTH, MESSAGE_LENGTH, Presence, is_alive, wake
-from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, Lookout, entries, limits_of, running, until
+from tests.stores.support import (
+    MULTI_THREADED_FORK,
+    PATIENCE,
+    Lookout,
+    entries,
+    file_of,
+    limits_of,
+    running,
+    until,
+    waking_of,
+)
 from tests.threads import no_more_threads
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
@@ -116,8 +126,8 @@ class TestWaitersOfOneProcess:
 
     def test_who_is_written_down_already_is_counted_once(self, watched_store: ProcessStore, lookout: Lookout) -> None:
         held = limits_of(watched_store, DB).try_acquire()
-        with watched_store._file.open().begin(write=True) as txn:
-            watch(txn, held.limit_set.scoped[0].scope.key, watched_store._file.identity())
+        with file_of(watched_store).open().begin(write=True) as txn:
+            watch(txn, held.limit_set.scoped[0].scope.key, file_of(watched_store).identity())
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(limits_of(watched_store, DB).acquire, None, PATIENCE)
             assert lookout.somebody_waits.wait(PATIENCE)
@@ -131,7 +141,7 @@ class TestWaitersOfOneProcess:
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(limits.acquire, None, PATIENCE)
             until(lambda: process_store.line.busy)
-            process_store._waking._receive(b"?" * 16)
+            waking_of(process_store)._receive(b"?" * 16)
             assert process_store.line.busy
             held.release()
             assert future.result(PATIENCE)
@@ -140,26 +150,26 @@ class TestWaitersOfOneProcess:
         self, process_store: ProcessStore
     ) -> None:
         scope = limits_of(process_store, DB).scoped[0].scope.key
-        process_store._waking._watch(scope)
-        process_store._waking._watched.clear()
-        assert wake(process_store._file.directory, process_store._file.identity(), short_key(scope))
+        waking_of(process_store)._watch(scope)
+        waking_of(process_store)._watched.clear()
+        assert wake(file_of(process_store).directory, file_of(process_store).identity(), short_key(scope))
         until(lambda: entries(process_store, b"watch") == [])
 
     def test_a_watch_that_begins_again_meanwhile_goes_on(self, process_store: ProcessStore) -> None:
         scope = limits_of(process_store, DB).scoped[0].scope.key
-        process_store._waking._watch(scope)
-        process_store._file.transact(process_store._waking._forget, short_key(scope))
+        waking_of(process_store)._watch(scope)
+        file_of(process_store).transact(waking_of(process_store)._forget, short_key(scope))
         assert len(entries(process_store, b"watch:")) == 1
 
     def test_a_message_after_the_store_was_closed_does_not_open_it(self, process_store: ProcessStore) -> None:
         process_store.close()
-        process_store._waking._receive(b"?" * 16)
-        assert process_store._file.environment is None
+        waking_of(process_store)._receive(b"?" * 16)
+        assert file_of(process_store).environment is None
 
     def test_a_watcher_that_is_gone_is_forgotten(self, process_store: ProcessStore) -> None:
         limits = limits_of(process_store, DB)
         scope = limits.scoped[0].scope.key
-        with process_store._file.open().begin(write=True) as txn:
+        with file_of(process_store).open().begin(write=True) as txn:
             watch(txn, scope, b"\1" * ID_LENGTH)
             watch(txn, "v1:elsewhere:-", b"\2" * ID_LENGTH)
         with limits.try_acquire() as held:
@@ -168,7 +178,7 @@ class TestWaitersOfOneProcess:
         process_store.advance_version()
         assert entries(process_store, b"watch") == []
         # Nobody is forgotten twice.
-        process_store._file.transact(waking._delete, [(b"?" * 16, b"\1" * ID_LENGTH)])
+        file_of(process_store).transact(waking._delete, [(b"?" * 16, b"\1" * ID_LENGTH)])
         assert entries(process_store, b"watch") == []
 
     def test_a_message_about_a_scope_wakes_the_first_of_its_line(self, process_store: ProcessStore) -> None:
@@ -177,7 +187,7 @@ class TestWaitersOfOneProcess:
             waiter = ThreadWaiter()
             scope = limits.scoped[0].scope.key
             process_store.line.enqueue(waiter, [(scope, "db")])
-            assert wake(process_store._file.directory, process_store._file.identity(), short_key(scope))
+            assert wake(file_of(process_store).directory, file_of(process_store).identity(), short_key(scope))
             waiter.sleep(PATIENCE)
             assert process_store.line.busy
             process_store.line.leave(waiter)

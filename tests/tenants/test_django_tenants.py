@@ -10,6 +10,8 @@ import pytest
 from tests.servers.postgres import PostgresServer
 from tests.tenants import support
 
+pytestmark = pytest.mark.product
+
 
 def seen(server: PostgresServer, directory: Path, place: str, what: str) -> dict[str, Any]:
     """What the tenants of a site in a database of its own see."""

@@ -12,10 +12,10 @@ from django.test import TestCase as DatabaseTestCase
 from django.urls import path
 from pytest_django import Settings
 
-from limits_app import CallLimit, conf, limited, services
-from limits_app.stores import registry
+from limits_app import CallLimit, limited, services
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock, LimitsMixin, disable_limits, freeze_limits, fresh_limits, override_limits
+from tests.opened import put_store
 
 
 @limited("pages")
@@ -148,7 +148,7 @@ class Overridden(LimitsMixin, SimpleTestCase):
 @pytest.fixture
 def site(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site with the middleware, a limited page and one that is not, and a store that nobody else has used."""
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore())
+    put_store(monkeypatch, MemoryStore())
     settings.MIDDLEWARE = [
         "django.contrib.sessions.middleware.SessionMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",

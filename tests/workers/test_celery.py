@@ -16,6 +16,8 @@ from tests.celery.site import PATIENCE, CelerySite, celery_site
 from tests.servers.redis import until
 from tests.workers.people import Clerk, Mortal, memory_set
 
+pytestmark = pytest.mark.product
+
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[CelerySite]:

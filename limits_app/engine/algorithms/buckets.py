@@ -75,12 +75,15 @@ class BucketRule(Rule):
         return (last - (-excess // self._rate)) * self._tick_us - now
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        tick = now if self._tick_us == 1 else now // self._tick_us
+        if state[1] > tick:  # the clock was set back
+            state = self.current(state, now)
         if change <= 0:
             if not self._refunds:
                 return state
             return (state[0] + change if state[0] > -change else 0), state[1]
         level = self.used(state, now)
-        last = max(now // self._tick_us, state[1])
+        last = max(tick, state[1])
         if self._tick_us > 1 and level < self._rate:
             last = max(last, self._next_tick(now))
         return min(level + change, DEBT_PARTS), last

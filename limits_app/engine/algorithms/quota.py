@@ -59,6 +59,8 @@ class Quota(Rule):
         return state[1] - now if self.used(state, now) + amount > self.ceiling_parts else 0
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        if state[1] - now > self._usual_us:  # the clock may have been set back
+            state = self.current(state, now)
         start, end, count = state
         if change <= 0:
             in_period = (now if taken_at is None else taken_at) >= start

@@ -83,7 +83,8 @@ class Rule(ABC):
 
     @abstractmethod
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        """Charge a positive change even beyond the limit, or refund a negative one where the algorithm can.
+        """Return the state as it is `current`, after a positive change is charged even beyond the limit, or a negative
+        one is refunded where the algorithm can.
 
         `taken_at` is when the amount was charged (None: now). Refunds apply as of the state's own time.
         """

@@ -61,6 +61,8 @@ class FixedWindow(Rule):
         return max(state[0] + self._window_us - now, 0) if is_full else 0
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        if now < state[0]:  # the clock was set back
+            state = self.current(state, now)
         if change <= 0:
             return state
         start, count = state
@@ -126,7 +128,9 @@ class SlidingWindow(Rule):
         return frees_at + self._window_us - now
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        now = max(now, state[3])
+        if now < state[3]:  # the clock was set back
+            state = self.current(state, now)
+            now = max(now, state[3])
         change = min(change, DEBT_PARTS - self.used(state, now))
         return self._charged(state, now, change) if change > 0 else state
 

@@ -323,7 +323,7 @@ class _Machine:
         """Return the permits that are due first."""
         now, _, claim, keys = heapq.heappop(self._held)
         records = [self._records[key] for key in keys]
-        engine.settle(claim, records, now, claim.shape.changes((), claim.amounts))
+        engine.settle(claim, records, now, claim.shape.changes({}, claim.amounts))
 
     def _load(self, shape: PlanShape, keys: list[RefusalKey], now: int) -> list[Record]:
         """Return the records of scopes; changed limits keep their recorded use."""

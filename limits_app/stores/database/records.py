@@ -161,7 +161,7 @@ def pack_leases(leases: Mapping[LeaseId, Lease]) -> bytes:
     """Return leases as bytes, grouped by the keys of their limits."""
     groups: dict[str, list[bytes]] = {}
     for (key, holder), lease in leases.items():
-        groups.setdefault(key, []).append(_LEASE.pack(holder, lease.amount, lease.expires_at, lease.ends_at))
+        groups.setdefault(key, []).append(_LEASE.pack(holder, *lease))
     packed = []
     for key, entries in groups.items():
         name = key.encode()
@@ -179,7 +179,7 @@ def unpack_leases(packed: bytes) -> dict[LeaseId, Lease]:
         key = packed[start - length : start].decode()
         at = start + number * _LEASE.size
         for holder, amount, expires_at, ends_at in _LEASE.iter_unpack(packed[start:at]):
-            leases[key, holder] = Lease(amount, expires_at, ends_at)
+            leases[key, holder] = amount, expires_at, ends_at
     return leases
 
 

@@ -54,11 +54,10 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
         value = self._txn.get(self._key(lease_id))
         if value is None:
             raise KeyError(lease_id)
-        return Lease(*_LEASE_FORM.unpack_from(value))
+        return _unpacked(value)
 
     def __setitem__(self, lease_id: LeaseId, lease: Lease) -> None:
-        numbers = _LEASE_FORM.pack(lease.amount, lease.expires_at, lease.ends_at)
-        self._txn.put(self._key(lease_id), numbers + lease_id[0].encode())
+        self._txn.put(self._key(lease_id), _LEASE_FORM.pack(*lease) + lease_id[0].encode())
 
     def __delitem__(self, lease_id: LeaseId) -> None:
         if not self._txn.delete(self._key(lease_id)):
@@ -68,7 +67,7 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
         """Remove a lease and return it, in one step of LMDB."""
         value = self._txn.pop(self._key(lease_id))
         if value is not None:
-            return Lease(*_LEASE_FORM.unpack_from(value))
+            return _unpacked(value)
         if default is _REQUIRED:
             raise KeyError(lease_id)
         return default
@@ -79,6 +78,11 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _unpacked(value: bytes) -> Lease:
+    amount, expires_at, ends_at = _LEASE_FORM.unpack_from(value)
+    return amount, expires_at, ends_at
 
 
 class Prepared:

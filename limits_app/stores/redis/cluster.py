@@ -202,7 +202,7 @@ class RedisClusterStore(RedisStore):
         parts: list[tuple[Claim, Sequence[int]]] = []
         for plan, places in _divided(claim.plan):
             part = Claim(plan, [claim.amounts[place] for place in places], claim.version)
-            part.number, part.owner = claim.number, claim.owner
+            part.number = claim.number
             part.admitted, part.decided_at, part.unanswered = claim.admitted, claim.decided_at, claim.unanswered
             parts.append((part, places))
         return parts

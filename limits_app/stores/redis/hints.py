@@ -104,7 +104,7 @@ class Rejections:
     def learn(self, claim: Claim, forgotten: int) -> None:
         """Remember a rejection, unless everything was forgotten since `forgotten` was read."""
         most = 0
-        for limit, amount, state in claim.limits():
+        for limit, amount, state in claim.decisions():
             if not limit.rule.is_permit and limit.rule.charged(state, claim.decided_at, amount) is None:
                 longest = _REFUNDABLE_US if limit.refunds else _REMEMBERED_US
                 most = max(most, min(limit.rule.wait(state, claim.decided_at, amount), longest))

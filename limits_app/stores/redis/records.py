@@ -175,7 +175,7 @@ class Records:
                 if stored.raw is not None and (stored.record is None or stored.record.schema is not schema):
                     record = stored.migrated(schema, now)
                     # The states do not count expired leases, so that these must not be returned any more.
-                    record.leases = {key: lease for key, lease in record.leases.items() if lease.expires_at > now}
+                    record.leases = {key: lease for key, lease in record.leases.items() if lease[1] > now}
                     changed.append(Changed(stored, record, plan.scopes[place], is_lasting=shape.scopes[place].lasting))
             return changed
 
@@ -344,7 +344,7 @@ def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Store
         members = next(rest)
         for member, expires in zip(members[::2], members[1::2], strict=True):
             amount, ends = _LOG_ENTRY.unpack(member[HOLDER_LENGTH:])
-            leases[key, member[:HOLDER_LENGTH]] = member, Lease(int(amount), int(float(expires)), int(ends))
+            leases[key, member[:HOLDER_LENGTH]] = member, (int(amount), int(float(expires)), int(ends))
     stored = Stored(short, raw, raw_kept, None, leases)
     codec = next((one for one in codecs if raw is not None and raw[:NAME_LENGTH] == one.name), None)
     if codec is not None and len(raw) == codec.size:

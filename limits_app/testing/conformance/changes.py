@@ -283,7 +283,7 @@ class Versions(Contract):
         old = limits_of(store, CallLimit(10, 60), ResourceLimit("db", 9), version=store.version())
         acquisition = old.try_acquire()
         new = old.at_version(store.advance_version())
-        claims = [limits.prepare(None).claim for limits in (old, new)]
+        claims = [limits.prepare(None) for limits in (old, new)]
         assert claims[0].plan is claims[1].plan
         for verb in (store.acquire, store.peek):
             with pytest.raises(StaleConfiguration):
@@ -303,8 +303,7 @@ class Versions(Contract):
         clients = [first.bound(scopes.of(name), version=first.version) for name in names]
         acquisitions = [client.try_acquire({KEY: number % 10}) for number, client in enumerate(clients)]
         assert all(
-            acquisition.successful and acquisition.claim.shape is acquisitions[0].claim.shape
-            for acquisition in acquisitions
+            acquisition.successful and acquisition.shape is acquisitions[0].claim.shape for acquisition in acquisitions
         )
         for number, (name, client) in enumerate(zip(names, clients, strict=True)):
             assert [status.entity for status in acquisitions[number].outcome.passed] == [name] * 3

@@ -139,7 +139,7 @@ def credit(limit_set: LimitSet, key: str, amount: int) -> None:
 
 def give_back(limit_set: LimitSet, claim: Claim) -> None:
     """Release the permits of a claim."""
-    limit_set.store.settle(claim, claim.shape.changes((), claim.amounts))
+    limit_set.store.settle(claim, claim.shape.changes({}, claim.amounts))
 
 
 def reset(limit_set: LimitSet, keys: Iterable[str] | None = None) -> None:
@@ -163,7 +163,7 @@ def snapshot(limit_set: LimitSet) -> list[tuple[str, str, tuple[object, ...]]]:
             limit.key,
             tuple(_plain(limit.rule.start if limit.rule.restored_at(state) <= claim.decided_at else state)),
         )
-        for limit, _, state in claim.limits()
+        for limit, _, state in claim.decisions()
     ]
 
 

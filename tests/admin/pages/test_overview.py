@@ -9,12 +9,12 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
-from limits_app import CallLimit, conf, limits
+from limits_app import CallLimit, limits
 from limits_app.models import Bucket
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from tests.admin.pages.snapshots import used
 from tests.admin.pages.test_pages import get, words
+from tests.opened import put_store
 from tests.services.failing import FailingStore
 
 PAGE = "limits_app_overview_changelist"
@@ -63,7 +63,7 @@ def test_warnings_say_that_limits_are_off_or_a_store_is_down(
     limits.set_resource_limits("api", [CallLimit.per_minute(4)])
     used("api", "user:1", "call_count", 1)
     store = FailingStore(MemoryStore())
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     store.down = True
     get(admin_client, PAGE)
     page = words(get(admin_client, PAGE))

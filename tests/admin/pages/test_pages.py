@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app import CallLimit, RateLimit, ResourceLimit, conf, limits
+from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.admin.pages import common
 from limits_app.models import (
     AuditEvent,
@@ -30,13 +30,13 @@ from limits_app.models import (
     Resource,
     UsageSnapshot,
 )
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.admin.browsing import policy_form
 from tests.admin.conftest import Visitor
 from tests.admin.pages.snapshots import used
 from tests.docs.pages import ROOT
+from tests.opened import put_store
 from tests.services.failing import FailingStore
 
 EXPLAIN = "limits_app_explain"
@@ -377,7 +377,7 @@ def test_the_live_state_says_when_the_store_is_down(admin_client: Client, monkey
     used("api", "user:1", "call_count", 1)
 
     store = FailingStore(MemoryStore())
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     store.down = True
     state = get(admin_client, STATE).json()
     assert state["known"] is False

@@ -111,6 +111,7 @@ def moments(draw: st.DrawFn) -> tuple[str, int]:
     return zone, moment + draw(st.sampled_from([-1, 0, 1]) | near | minutes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QuotaPeriod)
 @examples(150)
 @given(where=moments())

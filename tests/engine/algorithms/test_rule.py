@@ -43,6 +43,17 @@ def test_take_decides_over_the_state_as_it_is_after_the_clock_was_set_back(limit
 
 
 @pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
+@pytest.mark.parametrize("back", [1, SECOND, 2 * SECOND, 3 * LEASE_US, 400 * 86_400 * SECOND])
+@pytest.mark.parametrize("units", [-2, -1, 1])
+def test_settle_changes_the_state_as_it_is_after_the_clock_was_set_back(limit: Limit, back: int, units: int) -> None:
+    rule = compile_rule(limit, LEASE_US)
+    state = rule.take(rule.start, NOW, 2 * rule.parts_per_unit)
+    assert state is not None
+    now, change = NOW - back, units * rule.parts_per_unit
+    assert rule.settle(state, now, change, NOW) == rule.settle(rule.current(state, now), now, change, NOW)
+
+
+@pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
 def test_the_ceiling_is_what_can_be_admitted_at_once(limit: Limit) -> None:
     rule = compile_rule(limit, LEASE_US)
     assert rule.ceiling_parts == 3 * rule.parts_per_unit

@@ -19,6 +19,8 @@ from limits_app.testing.conformance.model import BucketModel, model_of
 from tests.engine.algorithms.definitions import ALGORITHMS, WITH_BURST, exact, examples, rate_per_us, rates, spread
 from tests.engine.algorithms.driven import NOW, Driven
 
+pytestmark = pytest.mark.slow
+
 TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET
 LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
 GCRA = RateLimitAlgorithm.GCRA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -18,10 +18,10 @@ from django.db.models import Model
 from django.test import override_settings
 
 from limits_app.acquiring.store import Store
-from limits_app.stores import registry, steps
+from limits_app.stores import steps
 from limits_app.stores.database import DatabaseStore, open_database_store
-from tests.servers.mariadb import mariadb_server
-from tests.servers.postgres import postgres_server
+from tests.opened import forget_opened
+from tests.servers.shared import mariadb_database, postgres_database
 
 ALIAS = "limits"
 PATIENT = {"connect_timeout": 30.0}
@@ -46,7 +46,7 @@ def use(settings: Settings) -> None:
 
 def forget() -> None:
     """Let the alias mean nothing, also to a store that was opened for it."""
-    registry._OPENED.clear()
+    forget_opened()
     for place in [place for place in steps._OPENED if place[:2] == ("database", ALIAS)]:
         del steps._OPENED[place]
     if ALIAS in connections.settings:
@@ -99,15 +99,16 @@ def database(settings: Settings, *, bare: bool = False, emptied: bool = True) ->
 
 @contextmanager
 def served(vendor: str, directory: Path) -> Iterator[Settings]:
-    """An empty database: a file in the directory, or on a server that runs until the block ends."""
-    with ExitStack() as stack:
-        match vendor:
-            case "sqlite":
-                yield sqlite_in(directory)
-            case "postgres":
-                yield stack.enter_context(postgres_server()).settings
-            case _:
-                yield stack.enter_context(mariadb_server()).settings
+    """An empty database: a file in the directory, or one on a server of this process that the block has for itself."""
+    match vendor:
+        case "sqlite":
+            yield sqlite_in(directory)
+        case "postgres":
+            with postgres_database() as settings:
+                yield settings
+        case _:
+            with mariadb_database() as settings:
+                yield settings
 
 
 @contextmanager

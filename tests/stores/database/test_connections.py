@@ -22,7 +22,7 @@ from tests.forking import exit_code_of_child
 from tests.servers.postgres import PostgresServer
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
-from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, limits_of, until, used
+from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, connections_of, limits_of, until, used
 
 LIMIT = CallLimit(10**6, 366 * 86_400, RateLimitAlgorithm.FIXED_WINDOW)
 
@@ -172,6 +172,6 @@ def test_limits_that_change_while_a_request_waits_for_its_row_are_not_used(
 def test_a_connection_ends_with_its_thread_even_where_something_refers_to_it(open_store: Open) -> None:
     store = open_store()
     with ThreadPoolExecutor(1) as executor:
-        kept = executor.submit(store._connections.current).result()
+        kept = executor.submit(connections_of(store).current).result()
         assert kept.wrapper.connection is not None
     assert kept.wrapper.connection is None

@@ -21,7 +21,7 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, counting, settle, taken
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS
-from tests.stores.support import Loser, again, until, used
+from tests.stores.support import Loser, again, connections_of, until, used
 
 YEAR = 366 * 86_400
 FIXED = RateLimitAlgorithm.FIXED_WINDOW
@@ -58,7 +58,7 @@ def test_a_row_that_somebody_has_locked_is_waited_for_and_nobody_else_waits_with
         with transaction.atomic(using=ALIAS), connections[ALIAS].cursor() as cursor:
             cursor.execute("UPDATE limits_app_state SET label = label WHERE scope = %s", [scope])
             found = executor.submit(collected, store)
-            if not store._connections.kind.is_local:  # a server has more than one writer at a time
+            if not connections_of(store).kind.is_local:  # a server has more than one writer at a time
                 until(lambda: free.filter(counted_until=None).exists())
                 taken(sets["free"])
             assert not found.done()

@@ -18,7 +18,7 @@ from limits_app.stores.database.transaction import ServerClock
 from limits_app.testing.conformance.contract import claim_of, limits_in
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, Settings, database
-from tests.stores.support import ActingClock, limits_of, used
+from tests.stores.support import ActingClock, connections_of, limits_of, used
 
 YEAR = 366 * 86_400
 FIXED = RateLimitAlgorithm.FIXED_WINDOW
@@ -76,7 +76,7 @@ def test_an_interrupted_step_changes_nothing_and_its_connection_is_not_used_agai
     clock.deed = interrupt
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()
-    assert store._connections._of_thread.closed_at_end.connection.wrapper.connection is None
+    assert connections_of(store)._of_thread.closed_at_end.connection.wrapper.connection is None
     assert used(limits) == 1
 
 

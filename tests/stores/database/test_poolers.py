@@ -17,7 +17,9 @@ from limits_app.stores.database import DatabaseStore
 from tests.servers.pgbouncer import pgbouncer
 from tests.servers.postgres import PostgresServer
 from tests.stores.database.databases import ALIAS, PATIENT, database
-from tests.stores.support import limits_of
+from tests.stores.support import connections_of, limits_of
+
+pytestmark = pytest.mark.product
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def test_a_database_that_fails_meanwhile_is_unavailable(
     on_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DatabaseStore(ALIAS, **PATIENT)
-    monkeypatch.setattr(store._connections.kind, "session_sql", "SELECT pg_terminate_backend(pg_backend_pid())")
+    monkeypatch.setattr(connections_of(store).kind, "session_sql", "SELECT pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(StoreUnavailable, match="the database 'limits' failed"):
         store.pools_transactions()
     monkeypatch.undo()

@@ -20,6 +20,7 @@ from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer
+from tests.stores.support import connections_of
 
 _PREFIXES = count()
 
@@ -75,22 +76,22 @@ def scripts_run(client: Redis) -> int:
 
 def record(store: RedisStore, limits: LimitSet) -> bytes:
     """The key under which the state of a set over one scope is stored."""
-    return store._names.scope(short_key(limits.scoped[0].scope.key))
+    return names_of(store).scope(short_key(limits.scoped[0].scope.key))
 
 
 def hurry(store: RedisStore, connections: int = 0, seconds: float = 0.05) -> None:
     """Let a store give up soon from now on; it has so many connections to use before it needs others."""
-    store._connections.close()
-    store._connections.connect_seconds, store._connections.reply_seconds = 1.0, seconds
-    for connection in [store._connections._connect() for _ in range(connections)]:
-        store._connections._idle.append(connection)
-    store._connections.connect_seconds = seconds
+    connections_of(store).close()
+    connections_of(store).connect_seconds, connections_of(store).reply_seconds = 1.0, seconds
+    for connection in [connections_of(store)._connect() for _ in range(connections)]:
+        connections_of(store)._idle.append(connection)
+    connections_of(store).connect_seconds = seconds
 
 
 def calm_down(store: RedisStore) -> None:
     """Let it be patient again, with other connections."""
-    store._connections.close()
-    store._connections.connect_seconds = store._connections.reply_seconds = PATIENT["reply_seconds"]
+    connections_of(store).close()
+    connections_of(store).connect_seconds = connections_of(store).reply_seconds = PATIENT["reply_seconds"]
 
 
 _AGE = """
@@ -124,3 +125,8 @@ class Ageing:
     def count(self) -> int:
         """How many keys there are."""
         return sum(1 for client in self.clients for _ in client.scan_iter(f"{self.prefix}*", 1000))
+
+
+def names_of(store: RedisStore) -> Any:
+    """What a store calls its keys."""
+    return store._names

@@ -20,8 +20,8 @@ from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_commands,
 from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import HOST
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import PATIENT, record
-from tests.stores.support import PATIENCE, limits_of, until
+from tests.stores.redis.support import PATIENT, names_of, record
+from tests.stores.support import PATIENCE, limits_of, until, waking_of
 
 HOUR = 3600
 AMOUNTS = [*RateLimitAlgorithm, "day"]
@@ -108,10 +108,10 @@ def test_waiters_are_woken(store: RedisStore) -> None:
     held = limits.try_acquire()
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(store._waking._subscribed.is_set)
+        until(waking_of(store)._subscribed.is_set)
         held.release()
         waiter.result(PATIENCE).release()
-    store._waking.announce()
+    waking_of(store).announce()
 
 
 def test_usage_is_collected(store: RedisStore) -> None:
@@ -148,7 +148,7 @@ def test_keys_and_channels_of_other_sites_are_denied(server: RedisServer, missin
     with closing(
         RedisStore(url=f"redis://app:secret@{HOST}:{server.port}", prefix=prefix_for(SITE), **PATIENT)
     ) as store:
-        denied = limits_of(store, CallLimit(100, HOUR)).try_acquire if missing == "~" else store._waking.announce
+        denied = limits_of(store, CallLimit(100, HOUR)).try_acquire if missing == "~" else waking_of(store).announce
         with pytest.raises(StoreUnavailable, match=r"NOPERM.*docs/stores\.md"):
             denied()
 
@@ -169,7 +169,7 @@ def test_a_release_that_may_not_be_announced_refunds_once(server: RedisServer, a
     with with_rights(server, *[rule for rule in acl_rules(SITE) if not rule.startswith("&")]) as store:
         limits = limits_of(store, RateLimit("tokens", 100, 24 * HOUR))
         first, last = limits.try_acquire({"tokens": 60}), limits.try_acquire({"tokens": amount})
-        store._waking._note([store._names.scope(short_key(scope)) for scope in last.claim.plan.scope_keys])
+        waking_of(store)._note([names_of(store).scope(short_key(scope)) for scope in last.claim.plan.scope_keys])
         last.update({"tokens": 0})
         for _ in range(3):
             with suppress(StoreUnavailable):

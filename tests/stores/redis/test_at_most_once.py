@@ -24,7 +24,7 @@ from tests.servers.machine import HOST
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import PATIENT, changes_of, claimed, prefix, record, scoped
-from tests.stores.support import Loser, limits_of, used
+from tests.stores.support import Loser, connections_of, limits_of, used
 
 UNITS = QuotaLimit("units", 10**6, "day")
 PERMITS = ResourceLimit("db", 5)
@@ -175,7 +175,7 @@ def test_a_release_that_was_not_sent_waits_whole(store: RedisStore, lossy: Proxy
             store.settle(claim, changes_of(claim, {"units": 40}))
     assert not claim.unanswered
     with closing(RedisStore(url=redis.url, prefix=store.prefix, **PATIENT)) as straight:
-        store._connections.run = straight._connections.run
+        connections_of(store).run = connections_of(straight).run
         store.settle(claim, changes_of(claim, {"units": 40}))
         assert used(counting(straight, UNITS, PERMITS), "units") == 40
         assert total(straight) == 41_000
@@ -187,14 +187,14 @@ def test_a_release_that_another_thread_has_begun_is_not_sent_again(
     limits = limits_of(store, UNITS)
     claim = claimed(limits, {"units": 100})
     assert store.acquire(claim)
-    run = store._connections.run
+    run = connections_of(store).run
 
     def released_meanwhile(call: object) -> object:
-        monkeypatch.setattr(store._connections, "run", run)
+        monkeypatch.setattr(connections_of(store), "run", run)
         store.settle(claim, [-50])
         return run(call)
 
-    monkeypatch.setattr(store._connections, "run", released_meanwhile)
+    monkeypatch.setattr(connections_of(store), "run", released_meanwhile)
     store.settle(claim, [-50])
     assert used(limits, "units") == 50
 
@@ -215,18 +215,18 @@ def test_groups_before_one_that_is_not_answered_stay_charged_and_others_are_refu
     cluster_store: RedisClusterStore, groups: list[LimitSet], monkeypatch: pytest.MonkeyPatch, *, lost: bool
 ) -> None:
     family = LimitSet.composed([limits.scoped[0] for limits in groups], cluster_store)
-    run, failing = cluster_store._connections.run, record(cluster_store, groups[3])
+    run, failing = connections_of(cluster_store).run, record(cluster_store, groups[3])
 
     def failing_once(call: Command) -> object:
         if failing in call.keys():  # noqa: SIM118 - a command is no mapping
-            monkeypatch.setattr(cluster_store._connections, "run", run)
+            monkeypatch.setattr(connections_of(cluster_store), "run", run)
             if lost:
                 run(call)
                 raise Unanswered("lost")
             raise StoreUnavailable("refused")
         return run(call)
 
-    monkeypatch.setattr(cluster_store._connections, "run", failing_once)
+    monkeypatch.setattr(connections_of(cluster_store), "run", failing_once)
     with pytest.raises(StoreUnavailable):
         family.try_acquire({"units": 10, "db": 1})
     most = 11 if lost else 1
@@ -240,15 +240,15 @@ def test_a_release_that_some_servers_have_settled_delivers_permits_and_debt_to_t
     family = LimitSet.composed([limits.scoped[0] for limits in groups], cluster_store)
     claim = claimed(family, {"units": 10, "db": 1})
     assert cluster_store.acquire(claim)
-    run, failing = cluster_store._connections.run, record(cluster_store, groups[3])
+    run, failing = connections_of(cluster_store).run, record(cluster_store, groups[3])
 
     def failing_once(call: Command) -> object:
         if failing in call.keys():  # noqa: SIM118 - a command is no mapping
-            monkeypatch.setattr(cluster_store._connections, "run", run)
+            monkeypatch.setattr(connections_of(cluster_store), "run", run)
             raise StoreUnavailable("refused")
         return run(call)
 
-    monkeypatch.setattr(cluster_store._connections, "run", failing_once)
+    monkeypatch.setattr(connections_of(cluster_store), "run", failing_once)
     with pytest.raises(Unanswered):
         cluster_store.settle(claim, changes_of(claim, {"units": 4}))
     cluster_store.settle(claim, changes_of(claim, {"units": 4}))

@@ -12,8 +12,8 @@ from limits_app.engine.keys import short_key
 from limits_app.engine.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.redis.calls import Command
-from tests.stores.redis.support import changes_of, scoped
-from tests.stores.support import limits_of, used
+from tests.stores.redis.support import changes_of, names_of, scoped
+from tests.stores.support import connections_of, limits_of, used
 
 HOUR = 3600
 
@@ -40,7 +40,7 @@ def test_a_claim_over_two_scopes_is_settled_when_one_of_them_has_changed(store: 
     held = family.try_acquire({"tokens": 10})
     changed = limits_of(store, RateLimit("tokens", 50, HOUR), entity="one")
     assert changed.try_acquire({"tokens": 1})
-    store._connections.run(_deleting(store, "three"))
+    connections_of(store).run(_deleting(store, "three"))
     held.update({"tokens": 4})
     held.release()
     assert used(changed, "tokens") == pytest.approx(5, abs=0.1)
@@ -93,9 +93,9 @@ def test_limits_that_never_stop_changing_are_an_error(store: RedisStore, monkeyp
 def test_permits_of_an_evicted_record_stay_with_their_holders(store: RedisStore) -> None:
     limits = limits_of(store, ResourceLimit("db", 1))
     held = limits.try_acquire()
-    store._connections.run(_deleting(store, "someone"))
+    connections_of(store).run(_deleting(store, "someone"))
     assert not limits.try_acquire({"db": 1})
-    store._connections.run(_deleting(store, "someone"))
+    connections_of(store).run(_deleting(store, "someone"))
     held.release()
     assert used(limits, "db") == 0
     with limits.try_acquire() as other:
@@ -104,4 +104,4 @@ def test_permits_of_an_evicted_record_stay_with_their_holders(store: RedisStore)
 
 def _deleting(store: RedisStore, who: str) -> Any:
     scope = scoped(store, entity=who).scope.key
-    return Command(b"DEL", store._names.scope(short_key(scope)))
+    return Command(b"DEL", names_of(store).scope(short_key(scope)))

@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
+from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, short_key
@@ -30,8 +31,18 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.machine import free_ports
 from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
-from tests.stores.redis.support import PATIENT, changes_of, claimed, cluster_client, prefix, record, scoped
-from tests.stores.support import PATIENCE, limits_of, used
+from tests.stores.redis.support import (
+    PATIENT,
+    changes_of,
+    claimed,
+    cluster_client,
+    prefix,
+    record,
+    scoped,
+)
+from tests.stores.support import PATIENCE, connections_of, limits_of, used, waking_of
+
+pytestmark = pytest.mark.product
 
 HOUR = 3600
 PEOPLE = [f"person {number}" for number in range(6)]
@@ -62,7 +73,7 @@ def test_who_asks_for_nothing_asks_the_server_that_has_the_record_of_that(
     store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = limits_of(store, ResourceLimit("db", 3))
-    monkeypatch.setattr(store._connections, "_update_nodes", lambda *_: pytest.fail("it was another one"))
+    monkeypatch.setattr(connections_of(store), "_update_nodes", lambda *_: pytest.fail("it was another one"))
     assert all(limits.try_acquire({"db": 0}) for _ in range(50))
 
 
@@ -123,7 +134,7 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
     changes = [-amount for amount in held.amounts]
-    store._connections.run(store._calls.settle(held, changes, plan, undo=True))
+    connections_of(store).run(store._calls.settle(held, changes, plan, undo=True))
     assert used(limits, "tokens") == 3
     store.close()
 
@@ -249,7 +260,7 @@ def test_tasks_and_waiters_work_on_a_cluster(store: RedisClusterStore) -> None:
     other = limits_of(store, RateLimit("tokens", 10, HOUR), ResourceLimit("db", 1))
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(other.acquire, {"tokens": 1})
-        until(store._waking._subscribed.is_set, "nobody listens")
+        until(waking_of(store)._subscribed.is_set, "nobody listens")
         held.cancel()
         assert waiter.result(10)
     waiter.result().cancel()
@@ -316,7 +327,7 @@ def test_keys_that_are_on_their_way_for_too_long_are_unavailable(
 def test_one_thread_learns_where_keys_are_for_all_callers(
     store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connections, known = store._connections, Event()
+    connections, known = connections_of(store), Event()
     learned: list[bool] = []
     monkeypatch.setattr(connections, "_initialize", lambda: learned.append(known.wait(PATIENCE)))
     connections._update_nodes()
@@ -341,7 +352,7 @@ def test_keys_that_no_server_has_are_unavailable() -> None:
 @contextmanager
 def refusing(store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
     """The server that has the state of a set refuses to change it."""
-    server = store._connections._client.get_node_from_key(record(store, limits)).redis_connection
+    server = connections_of(store)._client.get_node_from_key(record(store, limits)).redis_connection
     server.execute_command("ACL", "SETUSER", "default", "-hset")
     try:
         yield
@@ -355,7 +366,7 @@ def pair(store: RedisClusterStore) -> tuple[LimitSet, list[LimitSet]]:
     parts = [scoped(store, RateLimit("tokens", 100, HOUR), entity=who) for who in PEOPLE]
     parts.sort(key=lambda part: short_key(part.scope.key))
     single = [LimitSet.composed([part], store) for part in parts]
-    nodes = [store._connections._client.get_node_from_key(record(store, limits)).name for limits in single]
+    nodes = [connections_of(store)._client.get_node_from_key(record(store, limits)).name for limits in single]
     other = next(index for index, name in enumerate(nodes) if name != nodes[0])
     return LimitSet.composed([parts[0], parts[other]], store), [single[0], single[other]]
 
@@ -386,7 +397,7 @@ def test_a_lease_is_kept_when_limits_have_changed_on_another_server(
     def lose_lease(claim: Claim) -> None:
         lost.append(claim)
 
-    monkeypatch.setattr(Claim, "lose_lease", lose_lease)
+    monkeypatch.setattr(Acquisition, "lose_lease", lose_lease)
     held = LimitSet.composed(scopes, store).try_acquire({"tokens": 50})
     changed = replace(last.scoped[0], schema=schema_of((RateLimit("tokens", 200, HOUR),), store.lease_us))
     assert LimitSet.composed([changed], store).try_acquire({"tokens": 1})
@@ -465,7 +476,7 @@ def test_a_release_by_a_finalizer_while_a_server_is_met_for_the_first_time(
         held.release()
         return made(*given, **options)
 
-    store._connections._by_node.clear()
+    connections_of(store)._by_node.clear()
     monkeypatch.setattr(cluster_module, "Connections", make_while_something_is_finalized)
     acquired: list[object] = []
     caller = Thread(target=lambda: acquired.append(limits.try_acquire()), daemon=True)

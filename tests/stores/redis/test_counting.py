@@ -19,7 +19,7 @@ from limits_app.stores.redis.opening import TAGS, tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import collected, counting, in_scope, settle, taken, total
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import PATIENT, claimed, prefix, record, scripts_run, store_on
+from tests.stores.redis.support import PATIENT, claimed, names_of, prefix, record, scripts_run, store_on
 
 HOUR = 3600
 CALLS = CallLimit(1000, HOUR)
@@ -124,7 +124,7 @@ def test_a_state_that_is_gone_takes_only_its_own_counts_along(store: RedisStore,
     client.delete(record(store, limits))
     assert total(store) == 1_000
     taken(limits)
-    client.delete(store._names.finished_usage(TAGS[0], b"")[0])
+    client.delete(names_of(store).finished_usage(TAGS[0], b"")[0])
     store.reset([one.scope.key for one in limits.scoped])
     assert store.collect_counts() is None
 
@@ -282,7 +282,7 @@ def test_what_nobody_rolls_up_is_bounded_and_the_oldest_scopes_expire_as_idle_on
     oldest = counting(store, CallLimit(1000, 1), entity="oldest")
     taken(oldest)
     assert client.pttl(record(store, oldest)) > 24 * HOUR * 1000
-    _, hours = store._names.finished_usage(store._names.tags[0], b"")
+    _, hours = names_of(store).finished_usage(names_of(store).tags[0], b"")
     now = client.zrange(hours, 0, 0, withscores=True)[0][1]
     client.zadd(hours, {b"c%d" % number: now for number in range(100_000)})
     client.zadd(hours, {b"o" + record(store, oldest): now - 1})

@@ -18,8 +18,8 @@ from limits_app.stores.redis.errors import ErrorKind, error_kind
 from tests.servers.machine import HOST, free_ports
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import RedisServer, redis_cluster, redis_server
-from tests.stores.redis.support import PATIENT, record, store_on
-from tests.stores.support import limits_of, until
+from tests.stores.redis.support import PATIENT, names_of, record, store_on
+from tests.stores.support import connections_of, limits_of, until
 
 HOUR = 3600
 WRITE, READ = "return redis.call('HSET', KEYS[1], 'f', '1')", "return redis.call('GET', KEYS[1])"
@@ -128,7 +128,7 @@ def test_keys_that_scopes_share_are_set_aside_too(
     store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = limits_of(store, CallLimit(9, HOUR), version=store.version())
-    key = store._names.version(store._names.tags[0])
+    key = names_of(store).version(names_of(store).tags[0])
     client.rpush(key, "something else")
     with pytest.raises(RecordUnavailable):
         limits.try_acquire()
@@ -138,7 +138,7 @@ def test_keys_that_scopes_share_are_set_aside_too(
     with pytest.raises(RecordUnavailable):
         store.version()
     assert store.version() == 0
-    key = store._names.changes("")
+    key = names_of(store).changes("")
     client.hset(key, "something", "else")
     with pytest.raises(RecordUnavailable):
         store.advance_version([ALL])
@@ -147,7 +147,7 @@ def test_keys_that_scopes_share_are_set_aside_too(
     second = store.advance_version([ROWS])
     assert store.changes_since(first) == (second, (ROWS,))
     for name, collect in ((b"batch", store.collect_counts), (b"hours", store.collect_counts)):
-        key = store._names._shared(store._names.tags[0], b"", name)
+        key = names_of(store)._shared(names_of(store).tags[0], b"", name)
         client.set(key, "something else")
         with pytest.raises(RecordUnavailable):
             collect()
@@ -181,8 +181,8 @@ class Address:
 
     def fill(self, number: int) -> None:
         """Let threads have so many idle connections."""
-        for connection in [self.store._connections._connect() for _ in range(number)]:
-            self.store._connections._idle.append(connection)
+        for connection in [connections_of(self.store)._connect() for _ in range(number)]:
+            connections_of(self.store)._idle.append(connection)
 
     def demote(self) -> None:
         with Redis(port=self._former.port) as client:
@@ -247,7 +247,7 @@ def test_a_thread_that_notices_a_demotion_closes_the_connections_of_tasks(addres
 @pytest.mark.parametrize("as_task", [False, True])
 def test_a_connection_in_use_when_idle_ones_are_dropped_is_not_kept(redis: RedisServer, *, as_task: bool) -> None:
     def drop(_: bytes) -> bool:
-        connections = between_store[0]._connections
+        connections = connections_of(between_store[0])
         connections._drop_idle(connections.generation)
         return False
 
@@ -263,7 +263,7 @@ def test_a_connection_in_use_when_idle_ones_are_dropped_is_not_kept(redis: Redis
                 return admitted and not own.idle
 
             assert asyncio.run(acquire()) if as_task else limits.try_acquire()
-            assert not store._connections._idle
+            assert not connections_of(store)._idle
 
 
 def test_an_event_loop_that_was_closed_keeps_no_connections(redis: RedisServer) -> None:
@@ -273,7 +273,7 @@ def test_an_event_loop_that_was_closed_keeps_no_connections(redis: RedisServer) 
         [own] = store._tasks._by_loop.values()
         loop.run_until_complete(own.idle[0].disconnect())
         loop.close()
-        store._connections._drop_idle(store._connections.generation)
+        connections_of(store)._drop_idle(connections_of(store).generation)
         assert not own.idle
 
 

@@ -19,8 +19,8 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import free_ports
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import record
-from tests.stores.support import PATIENCE, limits_of, until, used
+from tests.stores.redis.support import names_of, record
+from tests.stores.support import PATIENCE, connections_of, limits_of, until, used, waking_of
 from tests.threads import no_more_threads
 
 HOUR = 3600
@@ -173,8 +173,8 @@ def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
     monkeypatch.setattr("limits_app.stores.redis.waking._SECONDS_TO_SUBSCRIBE", 0.1)
     server.kill()
     with pytest.raises(StoreUnavailable):
-        store._waking._watch("v1:somewhere:-")
-    store._waking._unwatch("v1:somewhere:-")
+        waking_of(store)._watch("v1:somewhere:-")
+    waking_of(store)._unwatch("v1:somewhere:-")
 
 
 def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(
@@ -200,7 +200,7 @@ def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_n
 def test_a_listener_that_was_cut_off_listens_again(
     server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watching = store._waking
+    watching = waking_of(store)
     watching._watch("v1:somewhere:-")
     watching._unwatch("v1:somewhere:-")
     with Redis(port=server.port) as client:
@@ -214,7 +214,7 @@ def test_a_listener_that_was_cut_off_listens_again(
         # From now on notes are renewed all the time.
         monkeypatch.setattr("limits_app.stores.redis.waking._SECONDS_BETWEEN_NOTES", -1)
         watching._watch("v1:elsewhere:-")
-        key = store._names.scope(short_key("v1:elsewhere:-"))
+        key = names_of(store).scope(short_key("v1:elsewhere:-"))
         client.delete(key)
         until(lambda: client.hexists(key, "w"))
     watching._unwatch("v1:elsewhere:-")
@@ -223,7 +223,7 @@ def test_a_listener_that_was_cut_off_listens_again(
 def test_an_interruption_leaves_no_reply_for_another_call(
     store: RedisStore, limits: LimitSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = list(store._connections._idle)
+    held = list(connections_of(store)._idle)
     monkeypatch.setattr(type(held[0]), "read_response", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()
@@ -261,8 +261,8 @@ def test_logs_and_leases_of_another_type_are_set_aside_too(server: RedisServer, 
     short = short_key(limits.scoped[0].scope.key)
     with Redis(port=server.port) as client:
         client.delete(record(store, limits))
-        client.hset(store._names.log(short, "x"), "a", "b")
-        client.set(store._names.leases(short, "db"), "something else")
+        client.hset(names_of(store).log(short, "x"), "a", "b")
+        client.set(names_of(store).leases(short, "db"), "something else")
         with pytest.raises(RecordUnavailable, match="WRONGTYPE"):
             held.release()
         assert client.keys(b"*:unreadable")

@@ -17,7 +17,7 @@ from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import store_on
+from tests.stores.redis.support import names_of, store_on
 from tests.stores.support import limits_of, used
 
 CAPACITY: Final = 20
@@ -35,7 +35,7 @@ def store(redis: RedisServer, clock: FakeClock) -> Iterator[RedisStore]:
 
 def log_of(store: RedisStore, limits: LimitSet) -> bytes:
     """The key of the log."""
-    return store._names.log(short_key(limits.scoped[0].scope.key), LIMIT.key)
+    return names_of(store).log(short_key(limits.scoped[0].scope.key), LIMIT.key)
 
 
 @pytest.mark.parametrize("seed", range(20))

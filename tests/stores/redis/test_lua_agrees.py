@@ -132,7 +132,7 @@ class Player:
             claim,
             [
                 -amount if limit.rule.is_permit else amount * permille // 1000 - amount
-                for limit, amount, _ in claim.limits()
+                for limit, amount, _ in claim.decisions()
             ],
         )
         # Where a scope was idle, one store may have forgotten already which limits are gone.

@@ -13,6 +13,8 @@ from tests.servers.redis import RedisServer, redis_server_with_clock
 from tests.stores.redis.support import store_on
 from tests.stores.support import limits_of
 
+pytestmark = pytest.mark.product
+
 WINDOW = 1200
 HOUR = 3600
 LIMITS: list[Limit] = [

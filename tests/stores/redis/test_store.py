@@ -24,9 +24,10 @@ from limits_app.stores import modes, registry
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import taken
+from tests.opened import open_none
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import PATIENT, changes_of, prefix, record, scoped, scripts_run, store_on
-from tests.stores.support import limits_of, until, used
+from tests.stores.support import limits_of, until, used, waking_of
 
 HOUR = 3600
 CALLS = CallLimit(100, HOUR)
@@ -227,7 +228,7 @@ def test_the_settings_name_stores_on_redis(redis: RedisServer, monkeypatch: pyte
 
 def test_sites_on_one_server_have_keys_of_their_own(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def site(key_prefix: str = "", **options: object) -> RedisStore:
-        monkeypatch.setattr(registry, "_OPENED", {})  # as each process has its own
+        open_none(monkeypatch)  # as each process has its own
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis.url, "KEY_PREFIX": key_prefix}
         where = {} if "URL" in options else {"CACHE": "default"}
         stores = {"default": {"KIND": "redis", **where, **options}}
@@ -449,7 +450,7 @@ def test_a_waiter_is_woken_by_a_release_through_another_store(redis: RedisServer
     mine.poll_us = None
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits_of(mine, ResourceLimit("db", 1)).acquire)
-        until(lambda: mine.line.busy and mine._waking._subscribed.is_set())
+        until(lambda: mine.line.busy and waking_of(mine)._subscribed.is_set())
         Event().wait(0.1)  # nothing says that a waiter has gone to sleep
         other.settle(held, changes_of(held, {}))
         with waiter.result(5) as acquired:
@@ -465,7 +466,7 @@ def test_a_waiter_is_woken_by_a_reset_and_by_a_change_of_another_store(redis: Re
     assert limits.try_acquire()
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(mine._waking._subscribed.is_set)
+        until(waking_of(mine)._subscribed.is_set)
         Event().wait(0.1)
         other.reset([limits.scoped[0].scope.key])
         assert waiter.result(5)
@@ -484,10 +485,10 @@ def test_the_listener_ends_after_the_last_waiter(store: RedisStore, monkeypatch:
     held = taken(limits)
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(lambda: store._waking._thread is not None)
+        until(lambda: waking_of(store)._thread is not None)
         store.settle(held, changes_of(held, {}))
         waiter.result(5).release()
-    until(lambda: store._waking._thread is None)
+    until(lambda: waking_of(store)._thread is None)
     assert limits.try_acquire()
 
 

@@ -1,0 +1,26 @@
+"""The stores that a site has opened, for tests that give it others."""
+
+from __future__ import annotations
+
+import pytest
+
+from limits_app import conf
+from limits_app.acquiring.store import Store
+from limits_app.stores import registry
+
+__all__ = ["forget_opened", "open_none", "put_store"]
+
+
+def put_store(monkeypatch: pytest.MonkeyPatch, store: Store, alias: str = "default") -> None:
+    """Have an alias mean this store, behind its circuit breaker as any other, until the test ends."""
+    monkeypatch.setitem(registry._OPENED, (alias, conf.store_settings(alias)), store)
+
+
+def open_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no store open, as in a process that begins; those that the test opens are forgotten when it ends."""
+    monkeypatch.setattr(registry, "_OPENED", {})
+
+
+def forget_opened() -> None:
+    """Forget all stores that are open, without closing them."""
+    registry._OPENED.clear()

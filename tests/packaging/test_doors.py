@@ -1,0 +1,113 @@
+"""Tests use the doors of the package: how often they do not is counted, and must not grow.
+
+A test that reads an attribute whose name begins with an underscore, or replaces something, fails when the inside of
+the package changes although its behaviour does not. Lower a limit when you have come below it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+PRIVATE_LIMIT = 170
+"""Uses of private attributes of the package."""
+FOREIGN_LIMIT = 25
+"""Those of them in tests of other packages: in tests/NAME of what limits_app/NAME does not define."""
+PATCH_LIMIT = 213
+"""Replaced attributes and items."""
+PATCHES = {"patch", "patch.object", "patch.dict", "monkeypatch.setattr", "monkeypatch.setitem", "monkeypatch.delattr"}
+LIBRARIES = {"_meta", "_replace", "_state"}
+"""Names of Django and Python, which only look private."""
+DIRECTORIES = {"celery": "integrations", "commands": "management", "configuration": "models"}
+"""Packages of the directories of tests that have another name."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+@cache
+def defined(package: str = "") -> frozenset[str]:
+    """The private names that modules, classes and instances of a package have."""
+    names = set()
+    for path in (ROOT / "limits_app" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    names.add(name)
+                case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                    names.add(name)
+    return frozenset(filter(is_private, names)) - LIBRARIES
+
+
+def used(source: str) -> list[str]:
+    """The private attributes that a module of tests reads of other objects, and the private names that it imports."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute(attr=name) if is_private(name):
+                names.append(name)
+            case ast.ImportFrom(module=str(module), names=aliases) if module.startswith("limits_app"):
+                names += [alias.name for alias in aliases if is_private(alias.name)]
+    return names
+
+
+def patches(source: str) -> int:
+    """How often a module of tests replaces something."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return sum(ast.unparse(call.func) in PATCHES for call in calls)
+
+
+@cache
+def modules() -> dict[str, tuple[list[str], int]]:
+    """What each module of tests reads of other objects, and how often it replaces something."""
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    return {name: (used(source), patches(source)) for name, source in sources.items()}
+
+
+def test_private_attributes_of_the_package() -> None:
+    uses = Counter({name: sum(one in defined() for one in names) for name, (names, _) in modules().items()})
+    assert uses.total() <= PRIVATE_LIMIT, uses.most_common(20)
+
+
+def test_private_attributes_of_packages_that_are_not_under_test() -> None:
+    uses: Counter[str] = Counter()
+    for name, (names, _) in modules().items():
+        directory = name.split("/")[1]
+        foreign = defined() - defined(DIRECTORIES.get(directory, directory))
+        uses[name] = sum(one in foreign for one in names)
+    assert uses.total() <= FOREIGN_LIMIT, uses.most_common(20)
+
+
+def test_patches() -> None:
+    replaced = Counter({name: number for name, (_, number) in modules().items()})
+    assert replaced.total() <= PATCH_LIMIT, replaced.most_common(20)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("store._file.open()", ["_file"]),
+        ("from limits_app.engine.keys import _limits", ["_limits"]),
+        ("self._file = 1", []),
+        ("store.__class__", []),
+    ],
+)
+def test_private_names_are_found(source: str, names: list[str]) -> None:
+    assert used(source) == names
+
+
+def test_patches_are_found() -> None:
+    assert patches("monkeypatch.setattr(a, 'b', 1)\nwith patch.object(a, 'b'): pass\nsetattr(a, 'b', 1)") == 2
+
+
+def test_what_the_package_defines_is_private() -> None:
+    assert {"_file", "_connections"} <= defined("stores")
+    assert not defined() & {"_meta", "_default_manager", "_exit"}
