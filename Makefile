@@ -29,7 +29,7 @@ MANAGE := LIMITS_DEMO_DATABASE=:memory: $(PY) manage.py
 UV := $(shell command -v uv 2>/dev/null)
 install = $(if $(UV),$(UV) pip install --quiet --python $(1),$(1) -m pip install --quiet --disable-pip-version-check) -r $(2)
 
-# Decided in these rooms, so every line and branch of them is tested.
+# Packages that need full coverage of lines and branches.
 DECIDING := limits_app/engine/*,limits_app/acquiring/*,limits_app/stores/*,limits_app/services/*,limits_app/policies/*
 
 # A test that hangs ends its worker with the stacks of all threads, and the run fails instead of waiting for ever.

@@ -1,1 +1,1 @@
-"""What is handed out and taken back: limit sets, pools, acquisitions, leases and waiting; without Django."""
+"""Acquired amounts and their release: limit sets, pools, acquisitions, leases and waiting; without Django."""

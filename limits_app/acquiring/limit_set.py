@@ -41,7 +41,7 @@ class LimitSet(BoundLimits):
     mode: Mode | None = None
     """The mode that chose the store; None for a given store."""
     is_private = False
-    """Whether the set was made with `shared=False` and has a store of its own."""
+    """Whether the set was made with `shared=False` and has its own store."""
     _free: Acquisition | None = None
     """The acquisition of a set without limits, which all callers share."""
 

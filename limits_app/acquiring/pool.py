@@ -75,7 +75,7 @@ class LimitPool:
         if not isinstance(load_balancing, str):
             raise InvalidRequest(f"load_balancing must be the name of a balancer, not {shown(load_balancing)}")
         if len(set(self._sets)) < len(self._sets):
-            raise InvalidRequest("a limit set is there twice: those of a pool must differ, and weights= says how often")
+            raise InvalidRequest("the same limit set was passed twice; to prefer one, use weights=")
         if isinstance(worker_index, bool) or not isinstance(worker_index, int) or worker_index < 0:
             raise InvalidRequest(f"worker_index must be a whole number, 0 or more, not {shown(worker_index)}")
         self.failover = failover
@@ -129,7 +129,7 @@ class LimitPool:
             return self._set_at(which)
         if len(self._sets) > 1:
             raise TypeError(
-                f"a pool of {len(self._sets)} sets has no one limit {which!r}: say which set, as in pool[0]"
+                f"a pool of {len(self._sets)} sets has several limits {which!r}: choose a set, as in pool[0]"
             )
         return self._sets[0][which]
 
@@ -389,7 +389,7 @@ def _rejected(first: Acquisition | None, others: Sequence[Acquisition]) -> Acqui
 
 
 def _give_up(choice: Choice, *, in_task: bool = False) -> None:
-    """Refund what was charged when the choice was interrupted.
+    """Refund a charge whose choice was interrupted.
 
     A remote store refunds by itself what a cancelled task was charged.
     """

@@ -26,7 +26,7 @@ def start_thread(work: Callable[[], object], name: str) -> Thread | None:
     try:
         thread.start()
     except RuntimeError as error:
-        logger.warning("the thread %s could not be started, which is tried again later: %s", name, error)
+        logger.warning("cannot start the thread %s; it is started again later: %s", name, error)
         return None
     return thread
 
@@ -82,12 +82,12 @@ class Process:
             sys.modules["multiprocessing.util"].register_after_fork(self, Process.add_finalizer)
 
     def add_finalizer(self) -> None:
-        """Call what is to be called when a child of `multiprocessing` ends."""
+        """Call a function when a child of `multiprocessing` ends."""
         # Below 0: in a process that has children, when those have ended.
         sys.modules["multiprocessing.util"].Finalize(None, self.end, exitpriority=-10)
 
     def end(self) -> None:
-        """Call what is to be called at the end."""
+        """Call a function at the end."""
         for act in reversed(list(self._at_end)):
             try:
                 act()

@@ -65,8 +65,8 @@ class Store(Protocol):
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """Lease the permits of the claims again; return the claims whose lease had run out.
 
-        The longest hold of a permit that began later than now plus this hold begins anew, since the clock was set back;
-        `claim.note_held_since()` is called for it.
+        The longest hold of a permit that began later than now plus this hold starts again, since the clock was set
+        back; `claim.note_held_since()` is called for it.
         """
 
     def peek(self, claim: Claim) -> None:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
-from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
+from limits_app.admin.forms import AmountFormField, Autocomplete, checked_datetime
 from limits_app.admin.own_blocks import ConfirmBlock
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Plan, Policy, Resource
@@ -170,7 +170,7 @@ class TopUpForm(RequiredReasonForm):
     key = forms.CharField(
         label=_("Limit"), max_length=64, help_text=_("“requests”, or the key of the limit, such as “tpm”.")
     )
-    amount = AmountField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
+    amount = AmountFormField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
     field_order = ["key", "amount", "reason"]
 
 
@@ -178,9 +178,9 @@ class Boosted(models.TextChoices):
     """Whose limits are boosted."""
 
     ENTITY = "entity", _("one user, key, tenant or IP address")
-    RESOURCE = "resource", _("everybody on a resource")
-    PLAN = "plan", _("everybody on a plan")
-    EVERYBODY = "everybody", _("everybody, by all permanent policies")
+    RESOURCE = "resource", _("everyone on a resource")
+    PLAN = "plan", _("everyone on a plan")
+    EVERYBODY = "everybody", _("everyone, by all permanent policies")
 
 
 class EntityForm(forms.Form):
@@ -247,9 +247,9 @@ class GrantForm(EntityBoostForm):
     def policies(self) -> QuerySet[Policy]:
         """The permanent policies that are boosted, if that is not about one entity."""
         whom = self.cleaned_data["whom"]
-        found = Policy.objects.filter(valid_from=None, weekly_hours="", effect="limits", enforcement="enforce")
+        policies = Policy.objects.filter(valid_from=None, weekly_hours="", effect="limits", enforcement="enforce")
         if whom == Boosted.RESOURCE:
-            found = found.filter(resource=self.cleaned_data["resource"])
+            policies = policies.filter(resource=self.cleaned_data["resource"])
         if whom == Boosted.PLAN:
-            found = found.filter(plan=self.cleaned_data["plan"])
-        return found.select_related("resource", "entity", "plan").prefetch_related("limits")
+            policies = policies.filter(plan=self.cleaned_data["plan"])
+        return policies.select_related("resource", "entity", "plan").prefetch_related("limits")

@@ -165,9 +165,11 @@ def _dropped(keys: Sequence[int]) -> Iterator[str]:
     for first in range(0, len(keys), _BATCH):
         # Read again, because those of forms remember the limits that they had before.
         saved = Policy.objects.using(using).filter(pk__in=keys[first : first + _BATCH])
-        for policy, found in dropped_by_each(saved.select_related("resource", "entity").prefetch_related("limits")):
+        for policy, keys_by_level in dropped_by_each(
+            saved.select_related("resource", "entity").prefetch_related("limits")
+        ):
             whose = f"{policy}: " if len(keys) > 1 else ""
-            yield from (f"{whose}{limit_name(key)} ({level})" for key, level in found)
+            yield from (f"{whose}{limit_name(key)} ({level})" for key, level in keys_by_level)
 
 
 def _has(action: Action) -> Callable[[Any, HttpRequest], bool]:
@@ -220,7 +222,7 @@ def _whose(row: Policy | Resource | Entity, data: dict[str, Any]) -> tuple[str |
     if row.resource is None and row.counted != Counted.TOTAL:
         raise InvalidRequest(gettext("usage is counted for each resource separately: choose policies with a resource"))
     if row.plan is not None or (row.entity is not None and is_pattern(row.entity.identifier)):
-        raise InvalidRequest(gettext("each entity has usage of its own: choose entities"))
+        raise InvalidRequest(gettext("each entity has its own usage: choose entities"))
     return _name(row.resource) or None, None if row.entity is None else row.entity.identifier, ""
 
 
@@ -250,7 +252,7 @@ def _enforcement(name: str, description: Any, enforcement: Enforcement, **option
 
 def _in_force(rows: Sequence[Policy]) -> str:
     """Say how many of these policies are enforced now."""
-    count = sum(one.enforcement == Enforcement.ENFORCE and one.rollout_percent > 0 for one in rows)
+    count = sum(row.enforcement == Enforcement.ENFORCE and row.rollout_percent > 0 for row in rows)
     message = ngettext(
         "%(count)s of them is enforced now and will no longer be enforced.",
         "%(count)s of them are enforced now and will no longer be enforced.",
@@ -272,7 +274,7 @@ RESOURCE_ACTIONS: Final = _state_actions(RequiredReasonForm, TopUpForm)
 
 
 def erase_entity(page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
-    """Lead to the page that erases one entity, because an erasure needs transactions of its own."""
+    """Lead to the page that erases one entity, because an erasure needs its own transactions."""
     rows = list(chosen[:2])
     if len(rows) != 1:
         page.message_user(request, gettext("Select one row for this action."), messages.ERROR)

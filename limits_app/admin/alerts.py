@@ -64,8 +64,8 @@ class AlertRuleAdmin(RobustListAdmin):
         try:
             send_test(rule)
         except NotDelivered as error:
-            said = gettext("The test alert was not sent: %(error)s.") % {"error": error}
-            self.message_user(request, said, messages.ERROR)
+            text = gettext("The test alert was not sent: %(error)s.") % {"error": error}
+            self.message_user(request, text, messages.ERROR)
         else:
             self.message_user(request, gettext("The test alert was sent."), messages.SUCCESS)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_alertrule_change", args=[object_id]))

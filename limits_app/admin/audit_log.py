@@ -73,8 +73,8 @@ def event_in_words(site: AdminSite, event: AuditEvent) -> dict[str, str]:
 
 def field_in_words(object_type: str, field: str) -> str:
     """Name a field as its form does, or, within parts such as `limits tpm: text`, that of the part."""
-    found = _found(object_type, field)
-    label = getattr(found, "verbose_name", None)  # the other side of a relation, such as candidates, has none
+    field_label = _found(object_type, field)
+    label = getattr(field_label, "verbose_name", None)  # the other side of a relation, such as candidates, has none
     if label is None:
         return field
     parts = field.replace(f"limits {CallLimit.key}: ", f"limits {limit_name(CallLimit.key)}: ").split(": ")
@@ -115,9 +115,9 @@ class _FilterInWords(AllValuesFieldListFilter):
 
 
 _CHANGES: Final = {
-    audit.Change.ADDED: _("added"),
-    audit.Change.REMOVED: _("removed"),
-    audit.Change.CHANGED: _("changed"),
+    audit.FieldChange.ADDED: _("added"),
+    audit.FieldChange.REMOVED: _("removed"),
+    audit.FieldChange.CHANGED: _("changed"),
 }
 _TABLE: Final = (
     '<div class="limits-differences" tabindex="0" role="region" aria-label="{}">'
@@ -196,16 +196,16 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     @admin.display(description=_("differences"))
     def differences(self, event: AuditEvent) -> SafeString:
         """Show each changed field."""
-        found = audit.differences(event.before, event.after)
+        differences = audit.differences(event.before, event.after)
         kind = event.object_type
         rows = [
             (
-                field_in_words(kind, one.field),
-                _CHANGES[one.change],
-                value_in_words(kind, one.field, one.before),
-                value_in_words(kind, one.field, one.after),
+                field_in_words(kind, difference.field),
+                _CHANGES[difference.change],
+                value_in_words(kind, difference.field, difference.before),
+                value_in_words(kind, difference.field, difference.after),
             )
-            for one in found
+            for difference in differences
         ]
         body = format_html_join("", _ROW, rows)
         heads = gettext("differences"), gettext("field"), gettext("change"), gettext("before"), gettext("after")

@@ -25,7 +25,7 @@ from django.utils.html import escape
 from django.utils.translation import gettext as _
 
 from limits_app import audit
-from limits_app.admin.forms import Autocomplete, DateTimeField, DateTimeWidget, JSONField, is_primary_key
+from limits_app.admin.forms import Autocomplete, DateTimeFormField, DateTimeWidget, JSONField, is_primary_key
 from limits_app.admin.menu import menu
 from limits_app.models.snapshots import snapshots
 from limits_app.services.rights import Action, may, may_change_rows
@@ -73,8 +73,8 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
 
 def _version_of(item: Any) -> str:
     """A version that changes with the object and its nested objects in the database."""
-    found = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
-    state = None if found is None else found.state
+    snapshot = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
+    state = None if snapshot is None else snapshot.state
     return blake2b(json.dumps(state, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
@@ -85,7 +85,7 @@ class AuditedAdmin(RobustListAdmin):
     """
 
     formfield_overrides = {
-        models.DateTimeField: {"form_class": DateTimeField, "widget": DateTimeWidget},
+        models.DateTimeField: {"form_class": DateTimeFormField, "widget": DateTimeWidget},
         models.JSONField: {"form_class": JSONField, "widget": AdminTextareaWidget(attrs={"rows": 4})},
         models.TextField: {"widget": AdminTextareaWidget(attrs={"rows": 3})},
     }
@@ -197,8 +197,8 @@ def site_page(
     for field in () if form is None else form.fields.values():
         if isinstance(field.widget, Autocomplete):
             field.widget.admin_site = site
-    known = {**site.each_context(request), "title": title, "form": form, **context}
-    return TemplateResponse(request, f"admin/limits_app/{template}.html", known)
+    values = {**site.each_context(request), "title": title, "form": form, **context}
+    return TemplateResponse(request, f"admin/limits_app/{template}.html", values)
 
 
 def confirmation(
@@ -211,8 +211,8 @@ def confirmation(
     **context: Any,
 ) -> TemplateResponse:
     """Return a page that shows a form and asks for confirmation; `context` has further values of the template."""
-    known = {"opts": page.opts, "media": page.media + form.media, **context}
-    return site_page(page.admin_site, request, template, title=title, form=form, **known)
+    values = {"opts": page.opts, "media": page.media + form.media, **context}
+    return site_page(page.admin_site, request, template, title=title, form=form, **values)
 
 
 class PartOf:

@@ -82,7 +82,7 @@ class BlockingAdmin(UsageListAdmin):
         return confirmation(self, request, form, title=gettext("Erase an identifier"), back=self.list_or_index(request))
 
     def _erased(self, request: HttpRequest, form: EraseForm) -> bool:
-        """Erase the identifier, in transactions of its own; errors are shown in the form."""
+        """Erase the identifier, in its own transactions; errors are shown in the form."""
         data = form.cleaned_data
         try:
             erased = services.erase(
@@ -153,8 +153,8 @@ class LimitsUserAdminMixin:
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Add the section to the form of a user that exists."""
         base: Any = super()
-        found = [(title, options) for title, options in base.get_fieldsets(request, obj)]
-        return found if obj is None else [*found, (_("Limits"), {"fields": ["limits_links"]})]
+        fieldsets = [(title, options) for title, options in base.get_fieldsets(request, obj)]
+        return fieldsets if obj is None else [*fieldsets, (_("Limits"), {"fields": ["limits_links"]})]
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Add the column."""

@@ -64,12 +64,12 @@ def _effect(candidate: Candidate) -> str:
     report = reports([candidate])[0]
     if not report.evaluated:
         return gettext("No request was evaluated so far: what it would reject is unknown.")
-    said = {
+    values = {
         "rejected": report.rejected,
         "evaluated": report.evaluated,
         "share": percent(report.rejected / report.evaluated),
     }
-    return gettext("It would have rejected %(rejected)s of %(evaluated)s requests (%(share)s).") % said
+    return gettext("It would have rejected %(rejected)s of %(evaluated)s requests (%(share)s).") % values
 
 
 @admin.register(Candidate)
@@ -87,8 +87,8 @@ class CandidateAdmin(AuditedAdmin):
         """Add the URLs of the buttons."""
         view = self.admin_site.admin_view(self.decide_view)
         buttons = [
-            path(f"<int:object_id>/{one}/", view, {"decision": one}, name=f"limits_app_candidate_{one}")
-            for one in _DECISIONS
+            path(f"<int:object_id>/{decision}/", view, {"decision": decision}, name=f"limits_app_candidate_{decision}")
+            for decision in _DECISIONS
         ]
         return [*buttons, *super().get_urls()]
 
@@ -168,12 +168,12 @@ class CandidateAdmin(AuditedAdmin):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Read the counts of all rows at once."""
-        found = super().get_changelist_instance(request)
-        rows = list(found.result_list)
+        changelist = super().get_changelist_instance(request)
+        rows = list(changelist.result_list)
         for row, report in zip(rows, reports(rows), strict=True):
             row.report = report
-        found.result_list = rows
-        return found
+        changelist.result_list = rows
+        return changelist
 
     evaluated = _reported("evaluated", _("evaluated"))
     rejected = _reported("rejected", _("would reject"))

@@ -20,13 +20,13 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.base import AuditedAdmin
-from limits_app.admin.formatting import LEVELS, amount, bar_of
+from limits_app.admin.formatting import LEVELS, bar_of
 from limits_app.engine.errors import LimitsError
 from limits_app.models import PolicyEffect
 from limits_app.models.patterns import begins
 from limits_app.policies import Pair
 from limits_app.services import LimitState, RowState
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 
 MOST_COUNTED: Final = 10_000
 """The maximum number of rows that a list counts and pages through; users filter or search for others."""
@@ -90,10 +90,10 @@ class LargeListAdmin(_Files):
         """Search, with an index if the table is long."""
         if "\0" in search_term or not search_term or not self._is_long():
             return super().get_search_results(request, queryset, search_term)
-        found = Q()
+        condition = Q()
         for field in self.begins_with:
-            found |= self._begins(field, search_term, queryset.db)
-        return queryset.filter(found), False
+            condition |= self._begins(field, search_term, queryset.db)
+        return queryset.filter(condition), False
 
     def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
         """Show the list, with a message if it is truncated."""
@@ -136,8 +136,8 @@ class UsageListAdmin(LargeListAdmin):
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Read the rows of a page and set the states that each shows, None if they cannot be read."""
-        found = super().get_changelist_instance(request)
-        found.result_list = rows = list(found.result_list)
+        changelist = super().get_changelist_instance(request)
+        changelist.result_list = rows = list(changelist.result_list)
         pairs = {row.pk: list(pairs) for row, pairs in zip(rows, self.pairs(rows), strict=True)}
         try:
             states = iter(services.overview([pair for some in pairs.values() for pair in some]))
@@ -145,7 +145,7 @@ class UsageListAdmin(LargeListAdmin):
             states = None
         for row in rows:
             row.states = None if states is None else [next(states) for _pair in pairs[row.pk]]
-        return found
+        return changelist
 
     @abstractmethod
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:

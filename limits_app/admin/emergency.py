@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import services
 from limits_app.admin.action_forms import ReasonForm
 from limits_app.admin.base import AuditedAdmin, confirmation
-from limits_app.admin.forms import DateTimeField
+from limits_app.admin.forms import DateTimeFormField
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import EmergencySwitch, Enforcement
 from limits_app.services.rights import Action, may
@@ -26,7 +26,7 @@ class EmergencyForm(ReasonForm):
     """The mode, its end and its reason; `services.set_emergency` validates them together."""
 
     mode = forms.ChoiceField(label=_("Mode"), choices=Enforcement.choices, widget=forms.RadioSelect)
-    until = DateTimeField(
+    until = DateTimeFormField(
         label=_("Until"), required=False, help_text=_("After this, limits are enforced again. Leave empty for no end.")
     )
     field_order = ["mode", "until", "reason"]

@@ -19,6 +19,7 @@ from limits_app.engine.limits import CallLimit
 from limits_app.models import Limit, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus
 from limits_app.services import LimitState
+from limits_app.services.limit_words import amount
 
 _NEAR: Final = 0.8
 
@@ -29,7 +30,7 @@ _MANY: Final = 10
 LEVELS: Final[Mapping[str, Any]] = {
     ENTITY_FLAGS: _("entity itself"),
     CODE: _("code"),
-    **{one.value: one.label for one in PolicyScope},
+    **{scope.value: scope.label for scope in PolicyScope},
 }
 """The levels of policies."""
 
@@ -58,27 +59,21 @@ class Bar:
 
 
 def bar(label: str, used: float, capacity: float, remaining: float | None = None, *, in_slices: float = 0) -> Bar:
-    """Draw how much of a capacity is used; more than all of it is as wide as all of it."""
+    """Return a bar for the used part of a capacity; the bar is capped at 100 %."""
     left = max(capacity - used, 0) if remaining is None else remaining
     if label == CallLimit.key:  # of calls there are whole ones
         used, left = ceil(round(used, 3)), floor(round(left, 3))
     share = used / capacity if capacity else 1.0
     level = "full" if share >= 1 else "near" if share >= _NEAR else "ok"
     digits = 1 if capacity >= _MANY else 3
-    said = [amount(round(one, digits)) for one in (used, capacity, left)]
-    held = gettext("%(amount)s in slices of this process") % {"amount": amount(in_slices)} if in_slices else ""
-    return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level, held)
+    texts = [amount(round(number, digits)) for number in (used, capacity, left)]
+    slices = gettext("%(amount)s in slices of this process") % {"amount": amount(in_slices)} if in_slices else ""
+    return Bar(label, texts[0], texts[1], texts[2], round(min(max(share, 0), 1) * 100), level, slices)
 
 
 def bar_of(limit: LimitState) -> Bar:
     """Draw the known state of a limit."""
     return bar(limit.key, limit.used or 0, limit.capacity, limit.available, in_slices=limit.in_slices)
-
-
-def amount(number: float) -> str:
-    """An amount with at most three decimals, grouped as the language does."""
-    text = f"{number:.3f}".rstrip("0").rstrip(".")
-    return number_format(text, use_l10n=True, force_grouping=True)
 
 
 def percent(share: float | None) -> str:

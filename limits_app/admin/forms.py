@@ -21,7 +21,6 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
-from limits_app.admin.formatting import amount
 from limits_app.admin.own_blocks import BlockForm
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limit_checks import parse_amount, parse_seconds
@@ -31,6 +30,7 @@ from limits_app.models import Limit
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json
 from limits_app.services.limit_fields import FIELDS, LimitKind, join, split
+from limits_app.services.limit_words import amount
 from limits_app.services.policy_warnings import left_without
 
 
@@ -73,7 +73,7 @@ class DateTimeWidget(AdminSplitDateTime):
             return (date.min, time.min) if begins else (date.max, time(23, 59, 59))
 
 
-class DateTimeField(SplitDateTimeField):
+class DateTimeFormField(SplitDateTimeField):
     """A datetime in the site's time zone that databases can store."""
 
     def compress(self, data_list: Any) -> datetime | None:
@@ -99,7 +99,7 @@ class Autocomplete(AutocompleteSelect):
         return super().optgroups(name, [key for key in value if is_primary_key(key)], attrs)
 
 
-class AmountField(forms.DecimalField):
+class AmountFormField(forms.DecimalField):
     """An amount as people write it, such as 1000, 1,000,000 or 1M."""
 
     default_error_messages = {"invalid": _("Write a number, such as 1000, 2.5, 1,000,000 or 1M.")}
@@ -112,7 +112,7 @@ class AmountField(forms.DecimalField):
         return super().to_python(value)
 
 
-class SecondsField(AmountField):
+class SecondsField(AmountFormField):
     """Seconds, such as 60, or a time such as 1 min or 2h."""
 
     default_error_messages = {"invalid": _("Write seconds, such as 60, or a time such as 1 min, 2h or 1d.")}
@@ -133,7 +133,7 @@ _ALGORITHM_HELP: Final = _(
 )
 
 
-def _number(name: str, form_class: type[AmountField]) -> Any:
+def _number(name: str, form_class: type[AmountFormField]) -> Any:
     widget = forms.TextInput(attrs={"size": 7, "inputmode": "decimal"})
     return FIELDS[name].formfield(form_class=form_class, widget=widget)
 
@@ -146,10 +146,10 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in i
     """The fields of a limit, split from its text and joined to it, with numbers as people write them."""
 
     kind = FIELDS["kind"].formfield()
-    capacity = _number("capacity", AmountField)
+    capacity = _number("capacity", AmountFormField)
     window_seconds = _number("window_seconds", SecondsField)
     algorithm = FIELDS["algorithm"].formfield(help_text=_ALGORITHM_HELP)
-    burst = _number("burst", AmountField)
+    burst = _number("burst", AmountFormField)
     max_hold_seconds = _number("max_hold_seconds", SecondsField)
     period = FIELDS["period"].formfield()
     time_zone = FIELDS["time_zone"].formfield(widget=_short_text())
@@ -221,7 +221,7 @@ class PolicyForm(BlockForm):
     confirm_weaker = forms.BooleanField(
         label=_("Confirm weaker enforcement"),
         required=False,
-        help_text=_("Needed to set a policy in force to shadow, off or a smaller rollout."),
+        help_text=_("Required to stop enforcing a policy, or to reduce its rollout."),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -229,12 +229,12 @@ class PolicyForm(BlockForm):
         self._before = {name: getattr(self.instance, name) for name in ("enforcement", "rollout_percent")}
 
     def clean(self) -> dict[str, Any] | None:
-        """Refuse the change without the confirmation."""
+        """Reject the change without the confirmation."""
         cleaned = super().clean()
         values = {**self._before, **self.cleaned_data}
         if self.instance.pk and not values.get("confirm_weaker") and (why := weakened(self._before, values)):
-            told = gettext("Tick the box if that is meant; to try other limits, add a candidate.")
-            self.add_error("confirm_weaker", f"{why} {left_without(self.instance)} {told}")
+            advice = gettext("To confirm, tick the box. To test other limits without changing these, add a candidate.")
+            self.add_error("confirm_weaker", f"{why} {left_without(self.instance)} {advice}")
         return cleaned
 
 

@@ -67,7 +67,7 @@ class Named(ForeignKeyWidget):  # type: ignore[misc]
             raise ValueError(gettext("%(model)s %(name)s does not exist: create it first") % what) from None
 
 
-class Moment(Widget):  # type: ignore[misc]
+class TimestampWidget(Widget):  # type: ignore[misc]
     """A date and time as ISO 8601 has it, exact and with its zone."""
 
     def clean(self, value: Any, row: Any = None, **options: Any) -> datetime | None:
@@ -84,7 +84,7 @@ class Moment(Widget):  # type: ignore[misc]
         return "" if value is None else value.isoformat()
 
 
-class Document(JSONWidget):  # type: ignore[misc]
+class JsonWidget(JSONWidget):  # type: ignore[misc]
     """JSON that databases can store, as text or as data."""
 
     def clean(self, value: Any, row: Any = None, **options: Any) -> Any:
@@ -98,7 +98,7 @@ class Document(JSONWidget):  # type: ignore[misc]
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-class Notations(Document):
+class Notations(JsonWidget):
     """Limits as text, such as `calls=60/min tpm=1M/day@UTC`, or as a list in JSON."""
 
     def clean(self, value: Any, row: Any = None, **options: Any) -> Any:
@@ -112,7 +112,7 @@ class Notations(Document):
         return " ".join(value)
 
 
-class Limits(Field):  # type: ignore[misc]
+class LimitsField(Field):  # type: ignore[misc]
     """The limits of a policy: those of the file until they are saved, otherwise the saved ones."""
 
     def get_value(self, instance: Any, **options: Any) -> list[str]:
@@ -127,7 +127,7 @@ class Limits(Field):  # type: ignore[misc]
         instance.limits_to_be = limit_texts(definitions.read_limits(self.clean(row)))
 
 
-class Table(ModelResource):  # type: ignore[misc]
+class ExchangeTable(ModelResource):  # type: ignore[misc]
     """Files change all rows or none; unchanged rows are skipped."""
 
     class Meta:
@@ -138,7 +138,7 @@ class Table(ModelResource):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._changes: list[blocks.Change] = []
+        self._changes: list[blocks.BlockedChange] = []
 
     def before_import(self, dataset: Any, **options: Any) -> None:
         """Reject a file without the columns that identify rows."""
@@ -166,41 +166,41 @@ class Table(ModelResource):  # type: ignore[misc]
         return PlainDiff
 
 
-class Resources(Table):
+class ResourceRows(ExchangeTable):
     """Resources."""
 
     pool = Field("pool", "pool", Named(Pool, "name"))
 
-    class Meta(Table.Meta):
+    class Meta(ExchangeTable.Meta):
         model = Resource
         fields = registered(Resource).fields
         import_id_fields = registered(Resource).identity
 
 
-class Entities(Table):
+class EntityRows(ExchangeTable):
     """Entities; parents come before their children."""
 
     parent = Field("parent", "parent", Named(Entity, "identifier"))
     plan = Field("plan", "plan", Named(Plan, "name"))
-    metadata = Field("metadata", "metadata", Document(), default=dict)
+    metadata = Field("metadata", "metadata", JsonWidget(), default=dict)
 
-    class Meta(Table.Meta):
+    class Meta(ExchangeTable.Meta):
         model = Entity
         fields = registered(Entity).fields
         import_id_fields = registered(Entity).identity
 
 
-class Policies(Table):
+class PolicyRows(ExchangeTable):
     """Policies with their limits."""
 
     resource = Field("resource", "resource", Named(Resource, "name"))
     entity = Field("entity", "entity", Named(Entity, "identifier"))
     plan = Field("plan", "plan", Named(Plan, "name"))
-    valid_from = Field("valid_from", "valid_from", Moment())
-    valid_until = Field("valid_until", "valid_until", Moment())
-    limits = Limits("limits", "limits", Notations())
+    valid_from = Field("valid_from", "valid_from", TimestampWidget())
+    valid_until = Field("valid_until", "valid_until", TimestampWidget())
+    limits = LimitsField("limits", "limits", Notations())
 
-    class Meta(Table.Meta):
+    class Meta(ExchangeTable.Meta):
         model = Policy
         fields = (*registered(Policy).fields, "limits")
         import_id_fields = registered(Policy).identity
@@ -218,12 +218,12 @@ class Policies(Table):
 
     def after_save_instance(self, instance: Policy, row: Mapping[str, Any], **options: Any) -> None:
         """Save the limits of the file; without a column of limits they stay unchanged."""
-        said: object = instance.__dict__.pop("limits_to_be", None)
+        imported: object = instance.__dict__.pop("limits_to_be", None)
         try:
-            definition = definitions.read(instance, {} if said is None else {"limits": said}, partial=True)
+            definition = definitions.read(instance, {} if imported is None else {"limits": imported}, partial=True)
         except definitions.InvalidDefinition as error:
             raise ValidationError(str(error)) from error
-        if said is not None:
+        if imported is not None:
             definitions.save(definition)
 
     def after_import(self, dataset: Any, result: Any, **options: Any) -> None:
@@ -234,23 +234,23 @@ class Policies(Table):
             result.warning = dropped_limits_warning(changed)
 
 
-class Endpoints(Table):
+class EndpointRules(ExchangeTable):
     """Endpoints."""
 
     resource = Field("resource", "resource", Named(Resource, "name"))
-    amounts = Field("amounts", "amounts", Document(), default=dict)
+    amounts = Field("amounts", "amounts", JsonWidget(), default=dict)
 
-    class Meta(Table.Meta):
+    class Meta(ExchangeTable.Meta):
         model = Endpoint
         fields = registered(Endpoint).fields
         import_id_fields = ("name",)
 
 
-TABLES: Final[Mapping[type[Any], type[Table]]] = {
-    Resource: Resources,
-    Entity: Entities,
-    Policy: Policies,
-    Endpoint: Endpoints,
+TABLES: Final[Mapping[type[Any], type[ExchangeTable]]] = {
+    Resource: ResourceRows,
+    Entity: EntityRows,
+    Policy: PolicyRows,
+    Endpoint: EndpointRules,
 }
 
 
@@ -364,8 +364,8 @@ class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of 
         try:
             rows = self.get_changelist_instance(request).get_queryset(request)
         except IncorrectLookupParameters:
-            there = reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_changelist")
-            return HttpResponseRedirect(f"{there}?{request.GET.urlencode()}")
+            changelist_url = reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_changelist")
+            return HttpResponseRedirect(f"{changelist_url}?{request.GET.urlencode()}")
         response = HttpResponse(form.export_data(table.export(queryset=rows)), content_type=form.get_content_type())
         response["Content-Disposition"] = f'attachment; filename="{self.opts.model_name}.{kind}"'
         return response

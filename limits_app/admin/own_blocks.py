@@ -22,7 +22,7 @@ class ConfirmBlock(forms.Form):
     confirm_block = forms.BooleanField(
         label=_("Confirm the block"),
         required=False,
-        help_text=_("Needed for a block that also hits you, a proxy, a private network or everyone."),
+        help_text=_("Required for a block that also affects you, a proxy, a private network or everyone."),
     )
 
 
@@ -34,10 +34,10 @@ class BlockForm(ConfirmBlock, forms.ModelForm):  # type: ignore[type-arg]  # gen
         self.state_before = blocks.state_of(self.instance) if self.instance.pk else None
 
 
-def block_problem(request: HttpRequest, changes: Iterable[blocks.Change]) -> str:
+def block_problem(request: HttpRequest, changes: Iterable[blocks.BlockedChange]) -> str:
     """Say why changes of rows need a confirmation; empty where they need none."""
     warning = blocks.warning(changes, author_of(request))
-    lifting = gettext("Tick the box if that is meant; `manage.py limits unblock` lifts it.")
+    lifting = gettext("To confirm, tick the box. `manage.py limits unblock` removes the block.")
     return f"{warning} {lifting}" if warning else ""
 
 

@@ -87,8 +87,8 @@ class HoldsFilter(admin.SimpleListFilter):
         chosen = self.value() or ""
         if chosen not in _HOLDS:
             return queryset
-        found = queryset.filter(_HOLDS[chosen][1](timezone.now()))
-        return found.order_by("valid_until") if chosen == "boosts" else found
+        policies = queryset.filter(_HOLDS[chosen][1](timezone.now()))
+        return policies.order_by("valid_until") if chosen == "boosts" else policies
 
 
 class KindFilter(admin.SimpleListFilter):
@@ -193,13 +193,18 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Ask for the confirmation where a policy in force may be changed."""
-        found = super().get_fieldsets(request, obj)
+        fieldsets = super().get_fieldsets(request, obj)
         in_force = obj is not None and obj.enforcement == Enforcement.ENFORCE and obj.rollout_percent
         if not in_force or not self.has_change_permission(request, obj):
-            return found
+            return fieldsets
         return [
-            (title, {**one, "fields": [*one["fields"], "confirm_weaker"]} if "on_unavailable" in one["fields"] else one)
-            for title, one in found
+            (
+                title,
+                {**options, "fields": [*options["fields"], "confirm_weaker"]}
+                if "on_unavailable" in options["fields"]
+                else options,
+            )
+            for title, options in fieldsets
         ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -286,7 +291,7 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
 
     def _boost_listed(self, request: HttpRequest, form: GrantForm, boosts: Sequence[PlannedBoost]) -> bool:
         """Boost the policies that can be boosted, once the list of changes was confirmed."""
-        data, possible = form.cleaned_data, [one.policy for one in boosts if not one.problem]
+        data, possible = form.cleaned_data, [boost.policy for boost in boosts if not boost.problem]
         if len(boosts) > MOST_ROWS:
             form.add_error(None, gettext("At most %(count)s policies can be boosted at once.") % {"count": MOST_ROWS})
         if "listed" not in request.POST or not possible or form.errors:
@@ -323,8 +328,8 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         except LimitsError as error:
             form.add_error(None, str(error))
             return False
-        said = {"policies": ", ".join(map(str, boosted)), "when": boosted[0].when(short_moment)}
-        message = gettext("Boosted %(when)s: %(policies)s.") % said
+        values = {"policies": ", ".join(map(str, boosted)), "when": boosted[0].when(short_moment)}
+        message = gettext("Boosted %(when)s: %(policies)s.") % values
         self.message_user(request, message, messages.SUCCESS)
         return True
 

@@ -16,14 +16,13 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.base import AuditedAdmin, PartOf
-from limits_app.admin.formatting import amount
 from limits_app.admin.forms import LIMIT_FIELDS, JSONField
 from limits_app.admin.policies import LimitFormSet, LimitInline
 from limits_app.engine.errors import LimitsError
 from limits_app.models import Pool, PoolMember
 from limits_app.models.limit import limit_texts
 from limits_app.services import definitions
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.pools import member_use
 
 _NEW_MEMBERS: Final = 3
@@ -52,7 +51,7 @@ class MemberForm(ModelForm):  # type: ignore[type-arg]  # generic only in its ty
             if "limits_text" in self.changed_data:
                 _definition(PoolMember(name="member"), text)
         except definitions.InvalidDefinition as error:
-            raise ValidationError([one for messages in error.errors.values() for one in messages]) from error
+            raise ValidationError([message for messages in error.errors.values() for message in messages]) from error
         return text
 
     def save(self, commit: bool = True) -> PoolMember:
@@ -133,7 +132,9 @@ class PoolAdmin(AuditedAdmin):
     def members_in_words(self, pool: Pool) -> str:
         """Name the members."""
         off = gettext("%(name)s (off)")
-        return ", ".join(one.name if one.enabled else off % {"name": one.name} for one in pool.members.all())
+        return ", ".join(
+            member.name if member.enabled else off % {"name": member.name} for member in pool.members.all()
+        )
 
 
 @admin.register(PoolMember)
@@ -160,11 +161,11 @@ def _use(pool: Pool) -> Mapping[str, str]:
     """How much of each member is used, in words; why that is not known where it is not."""
     default = conf.get(conf.STORE)
     aliases = {alias or default for alias in pool.resources.values_list("store", flat=True)} or {default}
-    said: dict[str, list[str]] = {}
+    errors: dict[str, list[str]] = {}
     for alias in sorted(aliases):
         for name, words in _use_in(pool, alias).items():
-            said.setdefault(name, []).append(f"{alias}: {words}" if len(aliases) > 1 else words)
-    return {name: "; ".join(words) for name, words in said.items()}
+            errors.setdefault(name, []).append(f"{alias}: {words}" if len(aliases) > 1 else words)
+    return {name: "; ".join(words) for name, words in errors.items()}
 
 
 def _use_in(pool: Pool, alias: str) -> Mapping[str, str]:

@@ -53,7 +53,10 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each resource as the site itself uses it, and as the entity that used most of it lately."""
         busiest = _busiest(rows)
-        return [[(one, None), *((one, Entity(identifier=name)) for name in busiest.get(one.name, ()))] for one in rows]
+        return [
+            [(resource, None), *((resource, Entity(identifier=name)) for name in busiest.get(resource.name, ()))]
+            for resource in rows
+        ]
 
     def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
         """Show one state of a resource, and the entity that it is about."""
@@ -77,11 +80,11 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
 def _busiest(resources: Sequence[Resource]) -> dict[str, list[str]]:
     """The entity that used most of each resource in this hour and the last one, as of the last roll-up."""
     uses = services.usage(by=("resource", "entity"), period="hour", since=timezone.now() - _LATELY, most=_MOST_USES)
-    names, found = {one.name for one in resources}, dict[str, list[str]]()
+    names, busiest = {resource.name for resource in resources}, dict[str, list[str]]()
     for use in uses:
         if use.bucket == Bucket.ENTITY and use.entity and use.resource in names:
-            found.setdefault(use.resource, [use.entity])
-    return found
+            busiest.setdefault(use.resource, [use.entity])
+    return busiest
 
 
 def _has_several_stores() -> bool:
@@ -148,10 +151,10 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
         own: dict[int | None, list[Resource]] = {}
         policies = Policy.objects.filter(entity__in=[entity.pk for entity in rows], resource__isnull=False)
         for policy in policies.select_related("resource").order_by("resource__name")[:_MOST_POLICIES]:
-            found = own.setdefault(policy.entity_id, [])
-            if policy.resource is not None and policy.resource not in found:
-                found.append(policy.resource)
-        return [[(one, entity) for one in own.get(entity.pk, first)[:_MOST_RESOURCES]] for entity in rows]
+            resources = own.setdefault(policy.entity_id, [])
+            if policy.resource is not None and policy.resource not in resources:
+                resources.append(policy.resource)
+        return [[(resource, entity) for resource in own.get(entity.pk, first)[:_MOST_RESOURCES]] for entity in rows]
 
     def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
         """Show one state of an entity, and the resource that it is about."""
@@ -181,7 +184,7 @@ class SuggestingInput(AdminTextInputWidget):
         """The field with its list of values."""
         identifier = f"limits-{name}-values"
         field = super().render(name, value, {**(attrs or {}), "list": identifier}, renderer)
-        options = format_html_join("", '<option value="{}"></option>', [(one,) for one in self._values])
+        options = format_html_join("", '<option value="{}"></option>', [(value,) for value in self._values])
         return format_html('{}<datalist id="{}">{}</datalist>', field, identifier, options)
 
 
@@ -237,10 +240,7 @@ def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
     """
     urls = SiteUrls()
     if rule.enabled and not urls.have(rule.path, rule.view_name):
-        warning = gettext(
-            "The URLs of the site have no view of this name, or at this path: “%(where)s”. "
-            "Names and paths count as they are written."
-        )
+        warning = gettext("No URL pattern matches “%(where)s”. Names and paths are case-sensitive.")
         messages.warning(request, warning % {"where": rule.path or rule.view_name})
     others = urls.other_methods(rule.path, rule.view_name, rule.method_set) if rule.enabled else []
     if others is None:
@@ -254,7 +254,7 @@ def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
         messages.info(request, note % {"methods": rule.methods, "others": ", ".join(others)})
     if (first := rule.hidden_by()) is not None:
         warning = gettext(
-            "The rule “%(first)s” comes first and stops there, so this one never counts: "
+            "The rule “%(first)s” comes first and stops there, so this one never applies: "
             "give this one a lower order, other methods, or delete one of them."
         )
         messages.warning(request, warning % {"first": first})

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 
 from limits_app.acquiring.backoff import delay
 from limits_app.alerts.delivery import NotDelivered, deliver
-from limits_app.alerts.recording import Event, add_alerts
+from limits_app.alerts.recording import AlertEvent, add_alerts
 from limits_app.models import Alert, AlertKind, AlertRule, Bucket, Denial
 from limits_app.models.fields import in_site_time
 from limits_app.usage.reading import of_entity
@@ -88,14 +88,14 @@ def _add_rejections(now: datetime) -> None:
     """Add alerts for the rejections of the last hour, the latest first, which no earlier call has seen."""
     for rule in AlertRule.objects.filter(enabled=True, kind=AlertKind.REJECTIONS):
         since = max(in_site_time(now - timedelta(hours=1)), rule.created_at.replace(second=0, microsecond=0))
-        found = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=Bucket.ENTITY)
-        found = found.filter(resource=rule.resource) if rule.resource else found
-        found = of_entity(found, rule.entity) if rule.entity else found
-        add_alerts((_rejections(denial) for denial in found.order_by("-minute")[:_BATCH]), [rule])
+        denials = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=Bucket.ENTITY)
+        denials = denials.filter(resource=rule.resource) if rule.resource else denials
+        denials = of_entity(denials, rule.entity) if rule.entity else denials
+        add_alerts((_rejections(denial) for denial in denials.order_by("-minute")[:_BATCH]), [rule])
 
 
-def _rejections(denial: Denial) -> Event:
+def _rejections(denial: Denial) -> AlertEvent:
     text = f"{denial.count} requests were rejected within a minute by the limit {denial.whose}"
     at = denial.last.timestamp()
     window = str(int(at // 3_600))
-    return Event(AlertKind.REJECTIONS, denial.whose, text, at, window, denial.resource, denial.entity)
+    return AlertEvent(AlertKind.REJECTIONS, denial.whose, text, at, window, denial.resource, denial.entity)

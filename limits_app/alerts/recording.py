@@ -34,7 +34,7 @@ _OUTAGE_HOURS: Final = 1
 _UID: Final = "limits_app.alerts"
 
 
-class Event(NamedTuple):
+class AlertEvent(NamedTuple):
     """Something that rules of a kind send an alert for.
 
     `about` and `window` are the same in every process that records the same event. `at` is in seconds since 1970.
@@ -71,7 +71,7 @@ class Event(NamedTuple):
         }
 
 
-class AlertRecorder(BackgroundWriter[Event, None]):
+class AlertRecorder(BackgroundWriter[AlertEvent, None]):
     """Keeps up to `most` events until they are written; further ones are dropped with a warning."""
 
     what = "alerts"
@@ -81,7 +81,7 @@ class AlertRecorder(BackgroundWriter[Event, None]):
         self._most = most
         super().__init__(clock=clock, now=now)
 
-    def note(self, event: Event) -> None:
+    def note(self, event: AlertEvent) -> None:
         """Keep an event until it is written; neither waits for the database nor fails."""
         origin = self._origin()
         with self._lock:
@@ -91,15 +91,17 @@ class AlertRecorder(BackgroundWriter[Event, None]):
             self._keep(origin, event, None)
         self._schedule_writing(origin)
 
-    def _write(self, taken: Mapping[Event, None], using: str) -> int:
+    def _write(self, taken: Mapping[AlertEvent, None], using: str) -> int:
         add_alerts(taken, using=using)
         return len(taken)
 
-    def _keep(self, origin: Origin, key: Event, value: None) -> None:
+    def _keep(self, origin: Origin, key: AlertEvent, value: None) -> None:
         self._kept[origin][key] = value
 
 
-def add_alerts(events: Iterable[Event], rules: Iterable[AlertRule] | None = None, *, using: str | None = None) -> None:
+def add_alerts(
+    events: Iterable[AlertEvent], rules: Iterable[AlertRule] | None = None, *, using: str | None = None
+) -> None:
     """Add the alerts for some events to the outbox, each once; `rules` defaults to all enabled ones."""
     events = list(events)
     if not events:
@@ -113,7 +115,7 @@ def add_alerts(events: Iterable[Event], rules: Iterable[AlertRule] | None = None
             Alert.objects.using(using).bulk_create([alert], ignore_conflicts=True)
 
 
-def _alerts(events: Iterable[Event], rules: Iterable[AlertRule], using: str) -> Iterator[Alert]:
+def _alerts(events: Iterable[AlertEvent], rules: Iterable[AlertRule], using: str) -> Iterator[Alert]:
     for event in events:
         for rule in filter(event.is_for, rules):
             window = _outage(rule, event, using) if event.kind == AlertKind.STORE else event.window
@@ -130,7 +132,7 @@ def _alerts(events: Iterable[Event], rules: Iterable[AlertRule], using: str) -> 
                 )
 
 
-def _outage(rule: AlertRule, event: Event, using: str) -> str | None:
+def _outage(rule: AlertRule, event: AlertEvent, using: str) -> str | None:
     """Return a window for the alert of an outage or of its end; None if the same was recorded in the last hour.
 
     Each process notices an outage by itself; their events get the same window, since they follow the same alert.
@@ -148,29 +150,29 @@ def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object)
     place = f"of {status.resource}" if status.resource else "over all resources"
     name = f"{status.key} {place}" + (f" for {who}" if who else "")
     text = f"at least {percent} % of the limit {name} is used: {status.remaining} of {status.capacity} left"
-    event = Event(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)
+    event = AlertEvent(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)
     recorder.note(event)
 
 
 def _store_degraded(alias: str, **_: object) -> None:
     text = f"the store {alias} is unavailable: policies decide without it"
-    recorder.note(Event(AlertKind.STORE, f"store {alias} unavailable", text, recorder.now()))
+    recorder.note(AlertEvent(AlertKind.STORE, f"store {alias} unavailable", text, recorder.now()))
 
 
 def _store_restored(alias: str, **_: object) -> None:
-    recorder.note(Event(AlertKind.STORE, f"store {alias} available", f"the store {alias} is back", recorder.now()))
+    recorder.note(AlertEvent(AlertKind.STORE, f"store {alias} available", f"the store {alias} is back", recorder.now()))
 
 
 def _emergency_switched(emergency: Emergency, **_: object) -> None:
     text = f"the emergency switch is set to {emergency.mode.value}" + (emergency.reason and f": {emergency.reason}")
     now = recorder.now()
-    recorder.note(Event(AlertKind.EMERGENCY, "emergency switch", text, now, str(now)))
+    recorder.note(AlertEvent(AlertKind.EMERGENCY, "emergency switch", text, now, str(now)))
 
 
 def _candidate_reverted(policy: str, reason: str, **_: object) -> None:
     now = recorder.now()
     text = f"the candidate of the policy {policy} was reverted: {reason}"
-    recorder.note(Event(AlertKind.CANDIDATE, policy, text, now, str(now)))
+    recorder.note(AlertEvent(AlertKind.CANDIDATE, policy, text, now, str(now)))
 
 
 _RECEIVERS: Final[tuple[tuple[Signal, Callable[..., None]], ...]] = (

@@ -108,10 +108,10 @@ def opener(deadline: Deadline) -> OpenerDirector:
     """An opener for HTTP and HTTPS only, which follows no redirects: they could lead anywhere."""
     director = OpenerDirector()
     guarded = (_Plain(), _Encrypted())
-    for one in guarded:
-        one.deadline = deadline
-    for handler in (ProxyHandler(), *guarded, HTTPErrorProcessor(), HTTPDefaultErrorHandler()):
-        director.add_handler(handler)
+    for handler in guarded:
+        handler.deadline = deadline
+    for processor in (ProxyHandler(), *guarded, HTTPErrorProcessor(), HTTPDefaultErrorHandler()):
+        director.add_handler(processor)
     return director
 
 
@@ -122,10 +122,12 @@ def addresses(host: str, port: int) -> list[Address]:
 
 def allowed_addresses(host: str, port: int) -> list[Address]:
     """Resolve the host of a webhook; PrivateTarget where one of its addresses is not allowed."""
-    found = addresses(host, port)
-    if not conf.get(conf.ALERT_PRIVATE_TARGETS) and not all(is_public(ip_address(one[0])) for _, one in found):
+    resolved = addresses(host, port)
+    if not conf.get(conf.ALERT_PRIVATE_TARGETS) and not all(
+        is_public(ip_address(address[0])) for _, address in resolved
+    ):
         raise PrivateTarget
-    return found
+    return resolved
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
@@ -158,8 +160,8 @@ class _Guarded(AbstractHTTPHandler):
                 allowed_addresses(urlsplit(req.full_url).hostname or "", 0)  # no user, and no brackets of IPv6
         resolve = addresses if is_proxied else allowed_addresses
 
-        def connection(host: str, **given: Any) -> Any:
-            made = http_class(host, **given)
+        def connection(host: str, **options: Any) -> Any:
+            made = http_class(host, **options)
             made._create_connection = lambda address, *_: self.deadline.connect(resolve(*address))
             return made
 

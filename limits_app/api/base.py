@@ -37,7 +37,7 @@ from limits_app.api.permissions import ModelPermission, Permission, changing
 from limits_app.api.queries import MAX_PAGE_SIZE, PageQuery, read
 from limits_app.api.schema import ApiSchema, described, extend_schema
 from limits_app.api.throttle import ApiThrottle
-from limits_app.integrations.drf.throttle import LimitsMixin
+from limits_app.integrations.drf.throttle import ThrottledViewMixin
 
 _REVALIDATE: Final = "private, no-cache"
 
@@ -85,16 +85,16 @@ def tag_of(representation: Any) -> str:
 
 def check_match(request: Request, tag: str) -> None:
     """Raise Problem with the status 428 without If-Match, and with 412 if it names another version."""
-    given = request.headers.get("If-Match", "").strip()
-    if not given:
+    header = request.headers.get("If-Match", "").strip()
+    if not header:
         message = _("Send the ETag of the version that you have read in the If-Match header.")
         raise problems.Problem(HTTPStatus.PRECONDITION_REQUIRED, message)
-    if given != "*" and tag not in parse_etags(given):
+    if header != "*" and tag not in parse_etags(header):
         message = _("The object has been changed since you read it. Read it again and repeat the change.")
         raise problems.Problem(HTTPStatus.PRECONDITION_FAILED, message)
 
 
-class Page(pagination.PageNumberPagination):
+class ApiPagination(pagination.PageNumberPagination):
     """50 rows by default; `page_size` selects another number."""
 
     page_size = 50
@@ -106,7 +106,7 @@ class _Search(filters.SearchFilter):
     search_param = "search"
 
 
-class ApiView(LimitsMixin, APIView):
+class ApiView(ThrottledViewMixin, APIView):
     """Ignores the site's REST framework settings, except for authentication.
 
     Answers without a version must not be cached.
@@ -135,8 +135,8 @@ class ApiView(LimitsMixin, APIView):
         """Return the representation with its ETag, or 304 if the client has this version."""
         tag = tag_of(data)
         headers = {"ETag": tag, "Cache-Control": _REVALIDATE}
-        known = {one.removeprefix("W/") for one in parse_etags(request.headers.get("If-None-Match", ""))}
-        if request.method in {"GET", "HEAD"} and known & {tag, "*"}:
+        etags = {etag.removeprefix("W/") for etag in parse_etags(request.headers.get("If-None-Match", ""))}
+        if request.method in {"GET", "HEAD"} and etags & {tag, "*"}:
             return Response(status=304, headers=headers)
         return Response(data, status=status, headers=headers)
 
@@ -178,7 +178,7 @@ class SchemaView(ApiView):
 class ListView(ApiView, generics.GenericAPIView[Any]):
     """Lists rows, one page at a time."""
 
-    pagination_class = Page
+    pagination_class = ApiPagination
     filter_backends = ()
     query: type[PageQuery] = PageQuery
     search_fields: ClassVar[tuple[str, ...]] = ()

@@ -99,6 +99,6 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 def validated(serializer: type[StrictSerializer], body: Any) -> dict[str, Any]:
     """Return the validated data of a request body."""
-    found = serializer(data=body)
-    found.is_valid(raise_exception=True)
-    return cast(dict[str, Any], found.validated_data)
+    checked = serializer(data=body)
+    checked.is_valid(raise_exception=True)
+    return cast(dict[str, Any], checked.validated_data)

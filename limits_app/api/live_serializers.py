@@ -256,7 +256,7 @@ class ExplainedPoolSerializer(StrictSerializer):
 class AccessSerializer(StrictSerializer):
     """Whether requests of an entity are blocked, exempt or limited on all URLs, and by which policy."""
 
-    verdict = serializers.ChoiceField([one.value for one in Access])
+    verdict = serializers.ChoiceField([access.value for access in Access])
     subject = _name()
     level = serializers.CharField(allow_null=True)
     policy = serializers.IntegerField(allow_null=True)

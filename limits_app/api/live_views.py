@@ -46,8 +46,8 @@ class StatusView(ApiView):
     @extend_schema(responses=live.StatusSerializer)
     def get(self, request: Request) -> Response:
         """Read the state of an entity on a resource; without an entity, of the site itself and the whole resource."""
-        given = queries.read(self.query, request.query_params)
-        return Response(services.status(**given).as_dict())
+        parameters = queries.read(self.query, request.query_params)
+        return Response(services.status(**parameters).as_dict())
 
 
 class ExplainView(ApiView):
@@ -59,14 +59,14 @@ class ExplainView(ApiView):
     @extend_schema(responses=live.ExplanationSerializer)
     def get(self, request: Request) -> Response:
         """Explain the decision about a request without consuming anything."""
-        given = queries.read(self.query, request.query_params)
-        if (requested := given.pop("requested", None)) is not None:
-            scope = (given["resource"], given.get("entity"))
+        parameters = queries.read(self.query, request.query_params)
+        if (requested := parameters.pop("requested", None)) is not None:
+            scope = (parameters["resource"], parameters.get("entity"))
             try:
-                requested = known_amounts(*scope, dict(map(_amount, requested)), given.get("plan"))
+                requested = known_amounts(*scope, dict(map(_amount, requested)), parameters.get("plan"))
             except InvalidRequest as error:
                 raise WrongQuery({"requested": [str(error)]}) from error
-        explanation = services.explain(**given, requested=requested)
+        explanation = services.explain(**parameters, requested=requested)
         return Response({**explanation.as_dict(), "text": explanation.text()})
 
 
@@ -81,27 +81,33 @@ class CandidateView(ApiView):
     @extend_schema(responses=live.CandidateReportSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List candidates, and how many requests each evaluated and would have rejected."""
-        return Response([one.as_dict() for one in services.candidates()])
+        return Response([candidate.as_dict() for candidate in services.candidates()])
 
     @extend_schema(request=live.CandidateChangeSerializer, responses=live.CandidateReportSerializer(many=True))
     def post(self, request: Request) -> Response:
         """Set, promote, revert or discard the candidate of a policy."""
-        given = validated(live.CandidateChangeSerializer, request.data)
-        policy = policy_of_id(given.pop("policy"))
-        action = _CANDIDATE_ACTIONS.get(given.pop("action"))
+        change = validated(live.CandidateChangeSerializer, request.data)
+        policy = policy_of_id(change.pop("policy"))
+        action = _CANDIDATE_ACTIONS.get(change.pop("action"))
         if action is None:
             raise ValidationError({"action": [_("Must be set, promote, revert or discard.")]})
-        if (action is services.set_candidate) != ("limits" in given):
-            raise ValidationError({"limits": [_("Required to set a candidate, and only then.")]})
+        if (action is services.set_candidate) != ("limits" in change):
+            raise ValidationError({"limits": [_("Required for action “set”; not allowed for other actions.")]})
         is_set = action is services.set_candidate
         with changing(request):
             if is_set:
                 check(request, Action.SET_CANDIDATE, *to_replace_candidate(policy))
             else:
                 check(request, Action.DECIDE_CANDIDATE)
-            action(policy, **given)
+            action(policy, **change)
         all_visible = may(request.user, Action.VIEW_CANDIDATES)
-        return Response([one.as_dict() for one in services.candidates() if all_visible or one.policy_id == policy.pk])
+        return Response(
+            [
+                candidate.as_dict()
+                for candidate in services.candidates()
+                if all_visible or candidate.policy_id == policy.pk
+            ]
+        )
 
 
 _CANDIDATE_ACTIONS: Final[dict[str, Callable[..., object]]] = {
@@ -125,9 +131,9 @@ class EmergencyView(ApiView):
     @extend_schema(request=live.EmergencySerializer, responses=live.EmergencySerializer)
     def put(self, request: Request) -> Response:
         """Set it; shadow and off require a reason."""
-        given = validated(live.EmergencySerializer, request.data)
+        data = validated(live.EmergencySerializer, request.data)
         with acting(**who(request)):
-            services.set_emergency(**given)
+            services.set_emergency(**data)
         return self.get(request)
 
 
@@ -148,10 +154,10 @@ class _LiveListView(ListView):
 
     tagged = False
 
-    def paginated(self, found: Any, represent: Callable[[Any], Any]) -> Response:
+    def paginated(self, rows: Any, represent: Callable[[Any], Any]) -> Response:
         """Return the requested page, with each item represented by `represent`."""
-        page = self.paginate_queryset(found)
-        return self.get_paginated_response([represent(one) for one in page or ()])
+        page = self.paginate_queryset(rows)
+        return self.get_paginated_response([represent(row) for row in page or ()])
 
 
 class UsageView(_LiveListView):
@@ -165,9 +171,9 @@ class UsageView(_LiveListView):
     @extend_schema(responses=live.UseSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read allowed amounts and rejections, as of the last roll-up; latest period first, then the largest usage."""
-        given = queries.read(self.query, request.query_params)
-        found = uses(**{name: value for name, value in given.items() if name not in self.query.beside})
-        return self.paginated(found, Use.as_dict)
+        parameters = queries.read(self.query, request.query_params)
+        used = uses(**{name: value for name, value in parameters.items() if name not in self.query.beside})
+        return self.paginated(used, Use.as_dict)
 
 
 class DenialView(_LiveListView):
@@ -181,9 +187,9 @@ class DenialView(_LiveListView):
     @extend_schema(responses=live.DenialSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read rejections by minute, entity and limit; latest minute first, then the highest count."""
-        given = queries.read(self.query, request.query_params)
-        found = denied(**{name: given.get(name) for name in _DENIAL_FILTERS})
-        return self.paginated(found, self.get_serializer().to_representation)
+        parameters = queries.read(self.query, request.query_params)
+        rejections = denied(**{name: parameters.get(name) for name in _DENIAL_FILTERS})
+        return self.paginated(rejections, self.get_serializer().to_representation)
 
 
 class MeView(_LiveListView):
@@ -200,9 +206,9 @@ class MeView(_LiveListView):
         entity, plan, _ = identify(limits_of(request))  # REST framework authenticates after the middleware
         used = _used(entity, queries.read(self.query, request.query_params))
 
-        def mine(one: Resource) -> dict[str, Any]:
-            state, usage = _state(one.name, entity, plan), used.get(one.name, {})
-            return {"resource": one.name, "entity": entity, "limits": state, "usage": usage}
+        def mine(resource: Resource) -> dict[str, Any]:
+            state, usage = _state(resource.name, entity, plan), used.get(resource.name, {})
+            return {"resource": resource.name, "entity": entity, "limits": state, "usage": usage}
 
         return self.paginated(self.rows(request), mine)
 
@@ -228,9 +234,9 @@ class TopUpView(ApiView):
     @extend_schema(request=serializers.TopUpSerializer, responses=serializers.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Give an entity credit for a limit, up to its capacity."""
-        given = validated(serializers.TopUpSerializer, request.data)
-        amount = amount_of(given.pop("amount"))
-        return Response({"done": services.top_up(**given, amount=amount, **who(request))})
+        data = validated(serializers.TopUpSerializer, request.data)
+        amount = amount_of(data.pop("amount"))
+        return Response({"done": services.top_up(**data, amount=amount, **who(request))})
 
 
 class BoostView(ApiView):
@@ -242,14 +248,14 @@ class BoostView(ApiView):
     @extend_schema(request=serializers.BoostSerializer, responses={201: serializers.PolicySerializer})
     def post(self, request: Request) -> Response:
         """Grant a boost: a policy with dates. Limits that are not in the request stay unchanged."""
-        given = validated(serializers.BoostSerializer, request.data)
-        limits = [row.definition() for row in definitions.read_limits(given["limits"])]
-        if given["resource"] is not None:
-            definitions.check_stored(Resource, given["resource"], ("resource",))
+        data = validated(serializers.BoostSerializer, request.data)
+        limits = [row.definition() for row in definitions.read_limits(data["limits"])]
+        if data["resource"] is not None:
+            definitions.check_stored(Resource, data["resource"], ("resource",))
         with acting(**who(request)):  # without a reason: the boost has its own
-            check(request, Action.BOOST, *to_create_entity(given["entity"]))
-            how = given["until"], given["reason"]
-            policy = services.grant_boost(given["entity"], given["resource"], limits, *how, plan=given["plan"])
+            check(request, Action.BOOST, *to_create_entity(data["entity"]))
+            how = data["until"], data["reason"]
+            policy = services.grant_boost(data["entity"], data["resource"], limits, *how, plan=data["plan"])
         granted = Policy.objects.using(policy._state.db).prefetch_related("limits").get(pk=policy.pk)
         return self.answered(request, serializers.PolicySerializer(granted).data, 201)
 
@@ -259,15 +265,15 @@ def _amount(text: str) -> tuple[str, Amount]:
     return key, cast(Amount, amount_of(Decimal(amount)))
 
 
-def _used(entity: str | None, given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _used(entity: str | None, data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The usage of an entity (None: the site itself) in the requested range, by resource and limit."""
-    time = {name: given[name] for name in ("period", "since", "until") if name in given}
-    found: dict[str, dict[str, Any]] = {}
+    time = {name: data[name] for name in ("period", "since", "until") if name in data}
+    by_resource: dict[str, dict[str, Any]] = {}
     for use in uses(entity=entity or "", by="resource", **time)[:]:
         if use.bucket == Bucket.ENTITY:  # a pool member can have the same name as an entity
             used = {"admitted": use.admitted, "refused": use.refused, "refused_share": use.refused_share}
-            found.setdefault(use.resource or "", {})[use.key] = used
-    return found
+            by_resource.setdefault(use.resource or "", {})[use.key] = used
+    return by_resource
 
 
 def _state(resource: str, entity: str | None, plan: str | None) -> dict[str, Stats]:

@@ -47,7 +47,7 @@ class Permission(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         """Check the rights of the verb."""
         actions = view.rights.get("GET" if request.method == "HEAD" else request.method)
-        return actions is None or any(may(request.user, one) for one in actions)  # None: it answers with 405
+        return actions is None or any(may(request.user, action) for action in actions)  # None: it answers with 405
 
 
 def check(request: Request, action: Action, *more: str) -> None:
@@ -90,5 +90,5 @@ def who(request: Request) -> dict[str, str]:
 
 def reason_of(request: Request) -> str:
     """The reason in the X-Reason header, decoded as UTF-8; empty without the header."""
-    said = request.headers.get(REASON_HEADER, "")
-    return said.encode("latin-1", "replace").decode("utf-8", "replace").replace("\0", "")[:_LONGEST]
+    reason = request.headers.get(REASON_HEADER, "")
+    return reason.encode("latin-1", "replace").decode("utf-8", "replace").replace("\0", "")[:_LONGEST]

@@ -21,7 +21,7 @@ from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from limits_app.engine.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable, Unresolved
-from limits_app.integrations.drf.throttle import Refused, throttled_outcome
+from limits_app.integrations.drf.throttle import ThrottleRejection, throttled_outcome
 from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, content_of, seconds_of, violated
 from limits_app.services.definitions import InvalidDefinition
 
@@ -35,7 +35,7 @@ class WrongQuery(exceptions.ValidationError):
 
 
 class Problem(exceptions.APIException):
-    """An error with a status of its own; `wait` is after how many seconds the client may try again."""
+    """An error with its own status; `wait` is after how many seconds the client may try again."""
 
     def __init__(self, status: HTTPStatus, detail: str, wait: int | None = None) -> None:
         super().__init__(detail)
@@ -45,34 +45,34 @@ class Problem(exceptions.APIException):
 
 def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     """Translate an error into a response; returns None for an unexpected one, which the site handles."""
-    known = _known(error)
-    if known is None:
+    recognized = _known(error)
+    if recognized is None:
         return None
     request = context.get("request")
     has_only_a_query = request is not None and request.method in SAFE_METHODS
-    if isinstance(error, LimitsError) and isinstance(known, exceptions.ValidationError) and has_only_a_query:
-        known = WrongQuery(known.detail)
+    if isinstance(error, LimitsError) and isinstance(recognized, exceptions.ValidationError) and has_only_a_query:
+        recognized = WrongQuery(recognized.detail)
     set_rollback()
-    title = HTTPStatus(known.status_code).phrase
-    problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": known.status_code}
-    if isinstance(known, exceptions.ValidationError):
+    title = HTTPStatus(recognized.status_code).phrase
+    problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": recognized.status_code}
+    if isinstance(recognized, exceptions.ValidationError):
         problem["detail"] = _("The request is invalid; see the errors.")
-        in_query = isinstance(known, WrongQuery)
-        problem["errors"] = [_named(where, what, in_query) for where, what in _errors(error, known)]
+        in_query = isinstance(recognized, WrongQuery)
+        problem["errors"] = [_named(where, what, in_query) for where, what in _errors(error, recognized)]
     else:
-        problem["detail"] = str(known.detail)
-    if isinstance(known, exceptions.Throttled):
+        problem["detail"] = str(recognized.detail)
+    if isinstance(recognized, exceptions.Throttled):
         problem["type"] = QUOTA_EXCEEDED
-    elif isinstance(known, Refused):
-        problem["type"] = content_of(known.error).problem_type
-    if names := _violated(known, request):
+    elif isinstance(recognized, ThrottleRejection):
+        problem["type"] = content_of(recognized.error).problem_type
+    if names := _violated(recognized, request):
         problem["violated-policies"] = list(names)
-    return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)
+    return Response(problem, status=recognized.status_code, headers=_headers(recognized), content_type=PROBLEM)
 
 
 def _violated(error: exceptions.APIException, request: Request | None) -> tuple[str, ...]:
     """The limits that rejected a request; empty for other errors."""
-    if isinstance(error, Refused) and isinstance(error.error, LimitExceeded):
+    if isinstance(error, ThrottleRejection) and isinstance(error.error, LimitExceeded):
         return violated(error.error.outcome)
     outcome = throttled_outcome(request) if isinstance(error, exceptions.Throttled) and request is not None else None
     return () if outcome is None else violated(outcome)
@@ -123,10 +123,10 @@ def _headers(error: exceptions.APIException) -> dict[str, str]:
     return headers
 
 
-def _errors(error: Exception, known: exceptions.ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
+def _errors(error: Exception, recognized: exceptions.ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
     """Every message with the path of its field."""
     if not isinstance(error, InvalidDefinition):
-        yield from _listed(as_serializer_error(known))
+        yield from _listed(as_serializer_error(recognized))
         return
     for path, messages in error.errors.items():
         yield from ((tuple(map(str, path)), message) for message in messages)

@@ -27,12 +27,12 @@ _HOLDS: Final[Mapping[str, Q]] = {
 }
 
 
-def read(query: type[serializers.Serializer[Any]], given: QueryDict) -> dict[str, Any]:
+def read(query: type[serializers.Serializer[Any]], parameters: QueryDict) -> dict[str, Any]:
     """Return the validated query parameters; raises WrongQuery with an error for each invalid one."""
     fields = query().fields
     plain = {
         name: values if isinstance(fields.get(name), serializers.ListField) else values[-1]
-        for name, values in given.lists()
+        for name, values in parameters.lists()
     }
     serializer = query(data=plain)
     try:
@@ -228,7 +228,7 @@ class UsageQuery(CountedQuery, TimeQuery):
     """Parameters of usage, with the fields to group it by."""
 
     by = serializers.ListField(
-        child=serializers.ChoiceField([str(one) for one in By]),
+        child=serializers.ChoiceField([str(by) for by in By]),
         required=False,
         max_length=len(By),
         help_text="Field to group by in addition to the limit key; may be repeated.",

@@ -19,7 +19,7 @@ from limits_app.api.permissions import REASON_HEADER
 from limits_app.integrations.drf.schema import LimitsSchemaMixin
 from limits_app.integrations.refusals import PROBLEM
 
-Schema = dict[str, Any]
+OpenApiSchema = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ALWAYS: Final = (400, 401, 403, 429, 503)
@@ -79,9 +79,9 @@ class Problems(AutoSchema):
         """Whether responses have an ETag."""
         return getattr(self.view, "tagged", False)
 
-    def get_operation(self, *arguments: Any) -> Schema | None:
+    def get_operation(self, *arguments: Any) -> OpenApiSchema | None:
         """Return the operation of a view; None if it is left out of the schema."""
-        operation: Schema | None = super().get_operation(*arguments)
+        operation: OpenApiSchema | None = super().get_operation(*arguments)
         if operation is not None:
             responses = operation["responses"]
             for status in self._problems():
@@ -103,11 +103,11 @@ class Problems(AutoSchema):
             yield HTTPStatus.PRECONDITION_FAILED
             yield HTTPStatus.PRECONDITION_REQUIRED
 
-    def _problem(self, status: HTTPStatus) -> Schema:
+    def _problem(self, status: HTTPStatus) -> OpenApiSchema:
         reference = self.resolve_serializer(ProblemSerializer, "response").ref
         return {"description": status.phrase, "content": {PROBLEM: {"schema": reference}}}
 
-    def _tag(self, responses: Schema) -> None:
+    def _tag(self, responses: OpenApiSchema) -> None:
         for code in responses.keys() & {"200", "201"}:
             responses[code]["headers"] = _TAG | responses[code].get("headers", {})
         if self.method == "GET":
@@ -147,20 +147,20 @@ _DESCRIBING: Final = Lock()
 """Two threads that replace the settings of drf-spectacular at the same time would leave ours behind."""
 
 
-def described(request: Request) -> Schema:
+def described(request: Request) -> OpenApiSchema:
     """The OpenAPI description of the REST API alone, whatever the settings of the site are."""
     with _DESCRIBING, patched_settings(_SETTINGS):
-        found: Schema = SchemaGenerator().get_schema(request=request, public=True)  # type: ignore[no-untyped-call]
-    return found
+        schema: OpenApiSchema = SchemaGenerator().get_schema(request=request, public=True)  # type: ignore[no-untyped-call]
+    return schema
 
 
 def only_this_api(endpoints: Iterable[tuple[str, str, str, Any]]) -> list[tuple[str, str, str, Any]]:
     """Keep only the URLs of the REST API; a preprocessing hook of drf-spectacular."""
     package = __name__.rpartition(".")[0] + "."
-    return [one for one in endpoints if one[3].cls.__module__.startswith(package)]
+    return [endpoint for endpoint in endpoints if endpoint[3].cls.__module__.startswith(package)]
 
 
-def without_other_fields(result: Schema, **_options: Any) -> Schema:
+def without_other_fields(result: OpenApiSchema, **_options: Any) -> OpenApiSchema:
     """Describe that objects have no other fields than those that are listed; a postprocessing hook."""
     for schema in result["components"]["schemas"].values():
         if "properties" in schema:

@@ -164,7 +164,7 @@ class PoolSerializer(DefinitionSerializer[Pool]):
 
 
 class EndpointSerializer(DefinitionSerializer[Endpoint]):
-    """A rule for URLs, with limits of its own or with a resource."""
+    """A rule for URLs, with its own limits or with a resource."""
 
     Meta = _meta(Endpoint)
 

@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 from limits_app.conf import OnUnavailable
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.integrations.drf.throttle import LimitThrottle, Refused
+from limits_app.integrations.drf.throttle import LimitThrottle, ThrottleRejection
 from limits_app.models import PolicyScope
 from limits_app.policies import PolicyStatus, resolve
 from limits_app.stores.memory import MemoryStore
@@ -38,11 +38,11 @@ class ApiThrottle(LimitThrottle):
         """Return whether the request is allowed; see the class for what does not reject it."""
         try:
             return super().allow_request(request, view)
-        except Refused as refused:
+        except ThrottleRejection as refused:
             if isinstance(refused.error, StoreUnavailable):
                 is_refused = _blocks(self.get_entity(request, view))
             else:
-                levels = {one.level for one in refused.error.outcome.violations}
+                levels = {violation.level for violation in refused.error.outcome.violations}
                 is_refused = not levels or bool(levels - _OF_SYSTEM)
             if is_refused:
                 raise
@@ -51,10 +51,12 @@ class ApiThrottle(LimitThrottle):
 
 def _blocks(entity: str | None) -> bool:
     """Whether a policy of the API itself blocks requests while the store is unavailable."""
-    verdicts = [one for choice in resolve(RESOURCE, entity, store=_UNUSED_STORE).choices for one in choice.verdicts]
+    verdicts = [
+        verdict for choice in resolve(RESOURCE, entity, store=_UNUSED_STORE).choices for verdict in choice.verdicts
+    ]
     return any(
-        one.status in _IN_FORCE
-        and one.policy.level in _ABOUT_THE_API
-        and one.policy.on_unavailable is OnUnavailable.BLOCK
-        for one in verdicts
+        verdict.status in _IN_FORCE
+        and verdict.policy.level in _ABOUT_THE_API
+        and verdict.policy.on_unavailable is OnUnavailable.BLOCK
+        for verdict in verdicts
     )

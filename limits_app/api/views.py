@@ -40,10 +40,10 @@ from limits_app.services.rights import Action, may_revert
 
 def check_confirmed(request: Request, problems: Iterable[str]) -> None:
     """Raise Problem with the status 409 for what needs a confirmation, unless the request has `confirm=true`."""
-    found = [] if request.query_params.get("confirm") == "true" else [*problems]
-    if found:
-        confirm = _("Send it with ?confirm=true if that is meant.")
-        raise Problem(HTTPStatus.CONFLICT, " ".join([*found, confirm]))
+    reasons = [] if request.query_params.get("confirm") == "true" else [*problems]
+    if reasons:
+        confirm = _("To confirm, send the request with ?confirm=true.")
+        raise Problem(HTTPStatus.CONFLICT, " ".join([*reasons, confirm]))
 
 
 class ConfirmedView(ConfigurationView):
@@ -147,16 +147,16 @@ class RevertView(ApiView):
     @extend_schema(request=RevertSerializer, responses=AuditEventSerializer)
     def post(self, request: Request, pk: int) -> Response:
         """Restore an object to its state before an event; returns the new event of the object."""
-        given = validated(RevertSerializer, request.data)
+        data = validated(RevertSerializer, request.data)
         using = router.db_for_write(AuditEvent)
         events = self.queryset.using(using)
         event = get_object_or_404(events, pk=pk)
         with transaction.atomic(using=using):  # no other transaction appends to the log
-            with audit.acting(reason=given["reason"] or reason_of(request), using=using, **who(request)):
+            with audit.acting(reason=data["reason"] or reason_of(request), using=using, **who(request)):
                 if not may_revert(request.user, event):
                     raise PermissionDenied
                 warning = blocks.warning([blocks.revert_of(event)], author_of(request))
                 check_confirmed(request, [warning] if warning else [])
-                audit.revert(event, force=given["force"])
+                audit.revert(event, force=data["force"])
             left = events.order_by("-number").filter(object_type=event.object_type, object_id=event.object_id)[0]
         return self.answered(request, AuditEventSerializer(left).data)

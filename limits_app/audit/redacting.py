@@ -26,7 +26,7 @@ _PERSONAL: Final[Mapping[str, Any]] = {"name": "", "metadata": {}}
 
 
 class Identifier:
-    """An identifier that is replaced by a pseudonym: in fields of its own, and within texts.
+    """An identifier that is replaced by a pseudonym: in its own fields, and within texts.
 
     One that could be the name of a resource, such as `acme`, is replaced in texts about the entity only.
     A longer identifier that contains it, such as `user:10` or `user:1:phone`, is another one.
@@ -60,7 +60,7 @@ class Identifier:
         is_about = any(self._is_about(state) for state in (event.before, event.after))
         is_own = event.object_type == Entity._meta.model_name and is_about
         label = event.object_label
-        found = {
+        rows = {
             "actor": event.actor if self.is_word else self.out_of(event.actor),
             "object_label": self.out_of_label(label) if is_about or not self.is_word else label,
             "reason": self.out_of(event.reason, is_about=is_about),
@@ -68,7 +68,7 @@ class Identifier:
             "after": self._out_of_state(event.after, is_own=is_own),
             "idempotency_key": self._out_of_key(event, is_about=is_about),
         }
-        return {name: value for name, value in found.items() if value != getattr(event, name)}
+        return {name: value for name, value in rows.items() if value != getattr(event, name)}
 
     def _out_of_key(self, event: AuditEvent, *, is_about: bool) -> str | None:
         """The idempotency key of an event; one with the identifier is replaced as a whole, and stays unique."""
@@ -98,9 +98,9 @@ class Identifier:
             case str():
                 return value if self.is_word else self.out_of(value)
             case dict():
-                return {self._out_of_value("", key): self._out_of_value(key, one) for key, one in value.items()}
+                return {self._out_of_value("", key): self._out_of_value(key, element) for key, element in value.items()}
             case list():
-                return [self._out_of_value("", one) for one in value]
+                return [self._out_of_value("", element) for element in value]
             case _:
                 return value
 
@@ -112,20 +112,20 @@ def redact(identifier: Identifier, changes: Unit, *, using: str, **counted: int)
     configuration shares, and whose events are among them.
     """
     changes.write()
-    found = {event.number: (event, fields) for event, fields in _found(identifier, using)}
-    if not found and not any(counted.values()):
+    events = {event.number: (event, fields) for event, fields in _found(identifier, using)}
+    if not events and not any(counted.values()):
         return 0
     digests = {}
-    for number, (event, fields) in found.items():
+    for number, (event, fields) in events.items():
         for name, value in fields.items():
             setattr(event, name, value)
         digests[str(number)] = digest_of(event.digest, event.content)
     changes.record_erasure(identifier.pseudonym, {**counted, "redacted": digests})
     # The event comes first: the triggers allow to change the events that it names, and no others.
     rows: models.QuerySet[AuditEvent] = models.QuerySet(AuditEvent, using=using)
-    for number, (_event, fields) in found.items():
+    for number, (_event, fields) in events.items():
         rows.filter(number=number).update(**fields)
-    return len(found)
+    return len(events)
 
 
 def _found(identifier: Identifier, using: str) -> Iterator[tuple[AuditEvent, dict[str, Any]]]:

@@ -27,7 +27,7 @@ _NOTHING: Final[tuple[Any, ...]] = (None, "", False, [], {})
 _NAMES: Final = ("key", "name")
 
 
-class Change(StrEnum):
+class FieldChange(StrEnum):
     """How a field changed."""
 
     ADDED = "added"
@@ -40,7 +40,7 @@ class Difference:
     """A changed field; `field` includes the nested object, as in `limits tpm: text`."""
 
     field: str
-    change: Change
+    change: FieldChange
     before: Any
     after: Any
 
@@ -48,24 +48,24 @@ class Difference:
 def differences(before: Snapshot | None, after: Snapshot | None) -> list[Difference]:
     """Return the changed fields in the order of the object; a change between empty values is ignored."""
     old, new = _flat(before or {}), _flat(after or {})
-    found = []
+    changes = []
     for field in old | new:
         was, became = old.get(field), new.get(field)
         if was != became and not (was in _NOTHING and became in _NOTHING):
-            found.append(Difference(field, _change(was, became), was, became))
-    return found
+            changes.append(Difference(field, _change(was, became), was, became))
+    return changes
 
 
-def _change(was: Any, became: Any) -> Change:
+def _change(was: Any, became: Any) -> FieldChange:
     if was is None:
-        return Change.ADDED
-    return Change.REMOVED if became is None else Change.CHANGED
+        return FieldChange.ADDED
+    return FieldChange.REMOVED if became is None else FieldChange.CHANGED
 
 
 def _flat(state: Snapshot, within: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for field, value in state.items():
-        if isinstance(value, list) and all(isinstance(one, dict) and _name(one) for one in value):
+        if isinstance(value, list) and all(isinstance(element, dict) and _name(element) for element in value):
             for part in value:
                 flat |= _flat(part, f"{within}{field} {_name(part)}: ")
         else:
@@ -122,8 +122,8 @@ def state_now(event: AuditEvent) -> Snapshot | None:
     Raises CannotRevert if the event is not about an object.
     """
     model = model_of(event)
-    found = snapshots(model, [_key(event, model)], event._state.db).get(_key(event, model))
-    return None if found is None else found.state
+    snapshot = snapshots(model, [_key(event, model)], event._state.db).get(_key(event, model))
+    return None if snapshot is None else snapshot.state
 
 
 def changed_by_revert(event: AuditEvent) -> tuple[str, Model]:
@@ -175,8 +175,8 @@ def _restore(item: Configuration, told: Snapshot, using: str) -> None:
     item.save(using=using)
     for name, field, part in parts_of(type(item)):
         part._base_manager.using(using).filter(**{field: item}).delete()
-        for one in told.get(name, ()):
-            _restore(part(**{field: item}), one, using)
+        for definition in told.get(name, ()):
+            _restore(part(**{field: item}), definition, using)
 
 
 def _fill(item: Configuration, told: Snapshot, using: str) -> None:
@@ -194,9 +194,9 @@ def _value(field: Any, told: Any, using: str) -> Any:
         return None
     if field.is_relation:
         related: Model = field.related_model
-        found = related._base_manager.using(using).filter(**{related.named_by: told}).first()
-        if found is None:
+        row = related._base_manager.using(using).filter(**{related.named_by: told}).first()
+        if row is None:
             what = {"type": related._meta.verbose_name, "name": told}
             raise CannotRevert(gettext("%(type)s %(name)s does not exist: restore it first") % what)
-        return found
+        return row
     return field.to_python(str(told) if isinstance(field, models.DecimalField) else told)

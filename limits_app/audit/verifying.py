@@ -49,7 +49,7 @@ class BrokenLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AuditReport:
     """The result: the number of valid events, the number and digest of the last one, and the broken link, if any.
 
     `redacted` is how many of the events have another content than when they were written, because an entity was erased.
@@ -72,12 +72,12 @@ class Report:
         return f"{self.events} events in order{redacted}" + ("" if self.broken is None else f", then {self.broken}")
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     number: int
     digest: str
 
 
-def verify(*, using: str | None = None, known: tuple[int, str] | None = None) -> Report:
+def verify(*, using: str | None = None, known: tuple[int, str] | None = None) -> AuditReport:
     """Compute every digest of the log again, in the order of the events, and report the first broken link.
 
     The log is streamed, with a few thousand events in memory, and read again if it is pruned meanwhile.
@@ -93,12 +93,12 @@ def verify(*, using: str | None = None, known: tuple[int, str] | None = None) ->
             return report
 
 
-def _read(using: str, known: tuple[int, str] | None) -> tuple[int, Report]:
+def _read(using: str, known: tuple[int, str] | None) -> tuple[int, AuditReport]:
     """Return the number of the last pruned event, and the report."""
     with transaction.atomic(using=using):
         head = AuditHead.locked(using)  # locked, so that no event is added while the end is determined
-        end = _Place(head.number, head.digest)
-        begin = _Place(head.pruned_number, head.pruned_digest)
+        end = _Position(head.number, head.digest)
+        begin = _Position(head.pruned_number, head.pruned_digest)
         beyond = AuditEvent.objects.using(using).filter(number__gt=end.number).exists()
     report = _followed(begin, end, using, known)
     if report.ok and (broken := _broken_head(head, using)) is not None:
@@ -127,7 +127,7 @@ def _broken_head(head: AuditHead, using: str) -> BrokenLink | None:
     return None
 
 
-def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | None) -> Report:
+def _followed(begin: _Position, end: _Position, using: str, known: tuple[int, str] | None) -> AuditReport:
     last, count, redacted = begin, 0, 0
     digests = redactions(using)
     events = AuditEvent.objects.using(using).filter(number__lte=end.number).order_by("number")
@@ -135,13 +135,13 @@ def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | N
         has_changed = is_redacted(event)
         broken = _broken(last, event, using, digests if has_changed else None) or _unknown(event, known)
         if broken is not None:
-            return Report(count, last.number, last.digest, broken, redacted)
-        last, count, redacted = _Place(event.number, event.digest), count + 1, redacted + has_changed
+            return AuditReport(count, last.number, last.digest, broken, redacted)
+        last, count, redacted = _Position(event.number, event.digest), count + 1, redacted + has_changed
     broken = _broken_end(last, end, known) or _forgotten(begin, known)
-    return Report(count, last.number, last.digest, broken, redacted)
+    return AuditReport(count, last.number, last.digest, broken, redacted)
 
 
-def _broken(last: _Place, event: AuditEvent, using: str, digests: Mapping[int, str] | None) -> BrokenLink | None:
+def _broken(last: _Position, event: AuditEvent, using: str, digests: Mapping[int, str] | None) -> BrokenLink | None:
     """What is wrong with an event; `digests` are those of redacted events, None for one with its own content."""
     if digests is not None and digests.get(event.number) != digest_of(event.digest, event.content):
         return BrokenLink(Fault.CHANGED, event.number, "its content does not match its digest")
@@ -152,7 +152,7 @@ def _broken(last: _Place, event: AuditEvent, using: str, digests: Mapping[int, s
     return None
 
 
-def _misplaced(last: _Place, event: AuditEvent, using: str) -> BrokenLink:
+def _misplaced(last: _Position, event: AuditEvent, using: str) -> BrokenLink:
     """Explain why an event does not follow the previous one."""
     number, previous = event.number, event.previous
     events = AuditEvent.objects.using(using)
@@ -165,13 +165,13 @@ def _misplaced(last: _Place, event: AuditEvent, using: str) -> BrokenLink:
     return BrokenLink(Fault.INSERTED, first, f"this app did not write the events from here to event {last.number}")
 
 
-def _unknown(event: AuditEvent | _Place, known: tuple[int, str] | None) -> BrokenLink | None:
+def _unknown(event: AuditEvent | _Position, known: tuple[int, str] | None) -> BrokenLink | None:
     if known is None or event.number != known[0] or event.digest == known[1]:
         return None
     return BrokenLink(Fault.CHANGED, event.number, "its digest differs from the known one")
 
 
-def _forgotten(begin: _Place, known: tuple[int, str] | None) -> BrokenLink | None:
+def _forgotten(begin: _Position, known: tuple[int, str] | None) -> BrokenLink | None:
     """Compare the last pruned event; an earlier one cannot be compared, which is a broken link."""
     if known is None or known[0] >= begin.number:
         return _unknown(begin, known)
@@ -182,7 +182,7 @@ def _forgotten(begin: _Place, known: tuple[int, str] | None) -> BrokenLink | Non
     )
 
 
-def _broken_end(last: _Place, end: _Place, known: tuple[int, str] | None) -> BrokenLink | None:
+def _broken_end(last: _Position, end: _Position, known: tuple[int, str] | None) -> BrokenLink | None:
     if last.number < end.number or (known is not None and last.number < known[0]):
         return BrokenLink(Fault.MISSING, last.number + 1, "the events from this one to the last were deleted")
     if last != end:
@@ -237,36 +237,36 @@ def unrecorded(*, using: str | None = None) -> Iterator[Unrecorded]:
 def _differing(kind: str, events: Any, using: str) -> Iterator[Unrecorded]:
     written = {MODELS[kind]._meta.pk.to_python(event.object_id): event for event in events}
     told = {key: event.after for key, event in written.items()}
-    found = snapshots(MODELS[kind], told, using)
+    current = snapshots(MODELS[kind], told, using)
     for key, state in told.items():
-        stands = found[key].state if key in found else None
+        stands = current[key].state if key in current else None
         if not (_is_so(kind, state, stands, using) or (stands is not None and is_redacted(written[key]))):
             yield Unrecorded(kind, str(key), state, stands)
 
 
-def _is_so(kind: str, told: Snapshot | None, found: Snapshot | None, using: str) -> bool:
-    if told is None or found is None:
-        return told is found
-    wrong = [name for name, value in told.items() if name not in found or found[name] != value]
+def _is_so(kind: str, told: Snapshot | None, current: Snapshot | None, using: str) -> bool:
+    if told is None or current is None:
+        return told is current
+    wrong = [name for name, value in told.items() if name not in current or current[name] != value]
     return all(_was_renamed(kind, name, told[name], using) for name in wrong)
 
 
 def _was_renamed(kind: str, field: str, told: Any, using: str) -> bool:
     """Whether a field refers to an object that has been renamed since."""
-    fields: dict[str, Any] = {one.name: one for one in MODELS[kind]._meta.concrete_fields}
+    fields: dict[str, Any] = {field.name: field for field in MODELS[kind]._meta.concrete_fields}
     if field not in fields or not fields[field].is_relation or told is None:
         return False
     related = fields[field].related_model
     renamed = AuditEvent.objects.using(using).filter(
         object_type=related._meta.model_name, verb="update", **{f"before__{related.named_by}": told}
     )
-    return any((one.after or {}).get(related.named_by) != told for one in renamed.iterator())
+    return any((event.after or {}).get(related.named_by) != told for event in renamed.iterator())
 
 
-def _without_event(kind: str, known: set[str], using: str) -> Iterator[Unrecorded]:
+def _without_event(kind: str, names: set[str], using: str) -> Iterator[Unrecorded]:
     model = MODELS[kind]
     keys = model._base_manager.using(using).values_list("pk", flat=True).iterator()
-    for batch in batches([key for key in keys if str(key) not in known]):
+    for batch in batches([key for key in keys if str(key) not in names]):
         for key, taken in snapshots(model, batch, using).items():
             yield Unrecorded(kind, str(key), None, taken.state)
 

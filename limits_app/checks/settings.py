@@ -38,10 +38,10 @@ _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddlewar
 
 def check_settings(**options: Any) -> list[CheckMessage]:
     """Report every unknown key and bad value of `LIMITS`."""
-    found: list[CheckMessage] = [
+    messages: list[CheckMessage] = [
         Error(problem.message, hint=problem.hint, id=problem.check_id) for problem in conf.problems()
     ]
-    return found or _check_functions()
+    return messages or _check_functions()
 
 
 def check_hazards(**options: Any) -> list[CheckMessage]:
@@ -75,7 +75,7 @@ def check_deployment(**options: Any) -> list[CheckMessage]:
 
 
 def _check_functions() -> list[CheckMessage]:
-    found: list[CheckMessage] = []
+    messages: list[CheckMessage] = []
     keys: dict[conf.Key[Any], tuple[str, ...]] = {
         conf.ENTITY_OF_REQUEST: ("request",),
         conf.API_KEY_OF_REQUEST: ("request",),
@@ -91,16 +91,18 @@ def _check_functions() -> list[CheckMessage]:
             check_pattern(identifier)
         except ValidationError as error:
             problem = f"LIMITS['EXEMPT']: ENTITIES: {' '.join(error.messages)}"
-            found.append(Error(problem, hint="Correct the pattern, or remove it.", id=conf.EXEMPT.check_id))
+            messages.append(Error(problem, hint="Correct the pattern, or remove it.", id=conf.EXEMPT.check_id))
     for key, arguments in keys.items():
         try:
             function = conf.function_of(key)
         except ImproperlyConfigured as error:
-            found.append(Error(str(error), hint=f"Name a function of ({', '.join(arguments)}).", id="limits_app.E018"))
+            messages.append(
+                Error(str(error), hint=f"Name a function of ({', '.join(arguments)}).", id="limits_app.E018")
+            )
             continue
         if function is not None:
-            found.extend(_misfits(key, function, arguments))
-    return found
+            messages.extend(_misfits(key, function, arguments))
+    return messages
 
 
 def _misfits(key: conf.Key[Any], function: Callable[..., Any], arguments: Sequence[str]) -> Iterator[CheckMessage]:
@@ -215,7 +217,7 @@ def _several_machines() -> Iterator[CheckMessage]:
             f"the process store {alias!r} is shared by the processes of one machine or container, but "
             f"{' and '.join(reasons)}",
             hint="Use a store in Redis or in the database: with the process store each pod and each machine "
-            "admits all of every limit. Silence this check where there is exactly one.",
+            "allows the full capacity of every limit. Silence this check where there is exactly one.",
             id="limits_app.W058",
         )
 
@@ -376,9 +378,9 @@ def _pooled_transactions() -> Iterator[CheckMessage]:
 
 def _transactions_in_the_way() -> Iterator[CheckMessage]:
     for alias, connection in _databases():
-        found = connection.settings_dict
-        locks = str(found["OPTIONS"].get("transaction_mode")).upper() in {"IMMEDIATE", "EXCLUSIVE"}
-        if connection.vendor == "sqlite" and (found["ATOMIC_REQUESTS"] or locks):
+        options = connection.settings_dict
+        locks = str(options["OPTIONS"].get("transaction_mode")).upper() in {"IMMEDIATE", "EXCLUSIVE"}
+        if connection.vendor == "sqlite" and (options["ATOMIC_REQUESTS"] or locks):
             yield Warning(
                 f"the store {alias!r} uses an SQLite file that transactions of the site lock: its database has "
                 f"{'transaction_mode' if locks else 'ATOMIC_REQUESTS'}",

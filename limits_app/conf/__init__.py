@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 from limits_app.conf.parsers import (
     Exempt,
     Exporter,
-    Headers,
+    HeaderStyle,
     Network,
     OnUnavailable,
     OnUnresolved,
@@ -38,7 +38,7 @@ from limits_app.engine.amounts import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingsProblem:
     """An error in the settings, and how to correct it."""
 
     check_id: str
@@ -74,7 +74,7 @@ def store_settings(alias: str | None = None) -> StoreSettings:
     return stores[name]
 
 
-def problems() -> list[Problem]:
+def problems() -> list[SettingsProblem]:
     """List all errors of `LIMITS`, unknown keys included."""
     raw = _raw()
     unknown = [name for name in raw if name not in KEYS] if isinstance(raw, Mapping) else []
@@ -121,29 +121,29 @@ class _Cache:
         self.last: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
 
     def parse(self, raw: object) -> Mapping[str, Any]:
-        values, found = _parse(raw)
-        if found:
-            raise ImproperlyConfigured(found[0].message)
+        values, problems = _parse(raw)
+        if problems:
+            raise ImproperlyConfigured(problems[0].message)
         self.last = (raw, values)  # one assignment, so that threads see a consistent pair
         return values
 
 
-def _parse(raw: object) -> tuple[Mapping[str, Any], list[Problem]]:
+def _parse(raw: object) -> tuple[Mapping[str, Any], list[SettingsProblem]]:
     """Values by key, with defaults for missing and invalid ones, and the errors."""
     values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
-    found = []
-    given = raw if isinstance(raw, Mapping) else {}
-    if raw is not None and given is not raw:
-        found.append(Problem("limits_app.E001", f"LIMITS must be a dict, not {shown(raw)}"))
-    for name in KEYS.keys() & given.keys():
+    problems = []
+    settings = raw if isinstance(raw, Mapping) else {}
+    if raw is not None and settings is not raw:
+        problems.append(SettingsProblem("limits_app.E001", f"LIMITS must be a dict, not {shown(raw)}"))
+    for name in KEYS.keys() & settings.keys():
         try:
-            values[name] = KEYS[name].parse(given[name])
+            values[name] = KEYS[name].parse(settings[name])
         except ValueError as error:
-            found.append(Problem(KEYS[name].check_id, f"LIMITS[{name!r}]: {error}"))
-    if not found and values["STORE"] not in values["STORES"]:
-        found.append(Problem(STORE.check_id, _no_such_store(values["STORE"], values["STORES"])))
+            problems.append(SettingsProblem(KEYS[name].check_id, f"LIMITS[{name!r}]: {error}"))
+    if not problems and values["STORE"] not in values["STORES"]:
+        problems.append(SettingsProblem(STORE.check_id, _no_such_store(values["STORE"], values["STORES"])))
     values["STORES"] = {alias: _completed(own, values) for alias, own in values["STORES"].items()}
-    return values, sorted(found, key=attrgetter("check_id"))
+    return values, sorted(problems, key=attrgetter("check_id"))
 
 
 def _completed(own: StoreSettings, values: Mapping[str, Any]) -> StoreSettings:
@@ -160,10 +160,10 @@ def _no_such_store(alias: str, stores: Iterable[str]) -> str:
     return f"LIMITS['STORES'] has no {alias!r}: add it, or use one of {', '.join(map(repr, stores))}"
 
 
-def _unknown_key(name: object) -> Problem:
+def _unknown_key(name: object) -> SettingsProblem:
     close = difflib.get_close_matches(str(name).upper(), KEYS, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else f"The keys are {', '.join(KEYS)}."
-    return Problem("limits_app.E002", f"LIMITS has an unknown key {shown(name)}, which has no effect", hint)
+    return SettingsProblem("limits_app.E002", f"LIMITS has an unknown key {shown(name)}, which has no effect", hint)
 
 
 _cache: Final = _Cache()

@@ -57,7 +57,7 @@ class OnUnavailable(StrEnum):
     LOCAL = "local"
 
 
-class Headers(StrEnum):
+class HeaderStyle(StrEnum):
     """Which headers report limits to clients."""
 
     DRAFT = "draft"
@@ -138,9 +138,11 @@ def number(expected: str, is_allowed: Callable[[float], bool]) -> Callable[[obje
 
 alias: Final = text(r"[A-Za-z][A-Za-z0-9_-]{0,63}", "a letter followed by at most 63 letters, digits, '_' or '-'")
 short_name: Final = text(r"[A-Za-z0-9._-]{1,32}", "1 to 32 letters, digits, '.', '_' or '-'")
-seconds: Final = number("a number of seconds above 0 and at most 1000000000", lambda one: 0 < one <= 1_000_000_000)
-share: Final = number("a number above 0 and at most 1", lambda one: 0 < one <= 1)
-factor: Final = number("a number from 1 to 1000", lambda one: 1 <= one <= 1000)
+seconds: Final = number(
+    "a number of seconds above 0 and at most 1000000000", lambda number: 0 < number <= 1_000_000_000
+)
+share: Final = number("a number above 0 and at most 1", lambda number: 0 < number <= 1)
+factor: Final = number("a number from 1 to 1000", lambda number: 1 <= number <= 1000)
 
 
 def directory(value: object) -> Path | None:
@@ -224,23 +226,23 @@ def namespaces(value: object) -> tuple[str, ...] | str | Callable[..., Any]:
 
 def parsed_network(text: str) -> Network:
     """Parse an address or a network; an IPv4 address that is mapped to IPv6 is the IPv4 address, as of clients."""
-    found = ip_network(text, strict=False)
-    mapped = found.network_address.ipv4_mapped if isinstance(found, IPv6Network) else None
-    if mapped is None or found.prefixlen < _MAPPED_BITS:
-        return found
-    return IPv4Network((mapped, found.prefixlen - _MAPPED_BITS))
+    network = ip_network(text, strict=False)
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    if mapped is None or network.prefixlen < _MAPPED_BITS:
+        return network
+    return IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
 
 
 def _network(value: object) -> Network | None:
     if value == "unix":
         return None
     try:
-        found = parsed_network(value if isinstance(value, str) else "")
+        network = parsed_network(value if isinstance(value, str) else "")
     except ValueError:
         raise _wrong(_NETWORKS, [value]) from None
-    if found.prefixlen == 0:
+    if network.prefixlen == 0:
         raise ValueError(f"must not include every address, as {shown(value)} does")
-    return found
+    return network
 
 
 networks: Final = list_of(_network, _NETWORKS)

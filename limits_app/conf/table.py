@@ -11,7 +11,7 @@ from limits_app.conf import parsers
 from limits_app.conf.parsers import (
     Exempt,
     Exporter,
-    Headers,
+    HeaderStyle,
     Network,
     OfRequest,
     OnUnavailable,
@@ -102,7 +102,7 @@ TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]]("TRUSTED_PROXIES", (), 
 """Proxies whose X-Forwarded-For header is trusted; 'unix' is a proxy that connects through a Unix socket."""
 IPV6_PREFIX: Final = Key("IPV6_PREFIX", 64, "limits_app.E052", parsers.whole_number(1, 128))
 """Number of bits of an IPv6 address that identify a client; customers usually have a /64 network."""
-HEADERS: Final = Key("HEADERS", Headers.DRAFT, "limits_app.E053", parsers.one_of(Headers))
+HEADERS: Final = Key("HEADERS", HeaderStyle.DRAFT, "limits_app.E053", parsers.one_of(HeaderStyle))
 """Rate limit headers of responses: RateLimit ('draft'), X-RateLimit-* ('legacy'), both or none."""
 REFUSAL_HANDLER: Final = Key[str | RefusalHandler | None](
     "REFUSAL_HANDLER", None, "limits_app.E054", parsers.or_none(parsers.function)
@@ -141,8 +141,8 @@ MAX_BOOST_DAYS: Final = Key[int | None](
 NAMESPACE: Final = Key[str | Callable[[], str | None] | None](
     "NAMESPACE", None, "limits_app.E082", parsers.or_none(parsers.function_of("no arguments"))
 )
-"""Takes no arguments and returns the name of the present tenant, or None. Each name has a configuration and counters of
-its own, beside those of each schema of django-tenants and of each database that a router chooses."""
+"""Takes no arguments and returns the name of the present tenant, or None. Each name has its own configuration and
+counters, beside those of each schema of django-tenants and of each database that a router chooses."""
 NAMESPACE_CONTEXT: Final = Key[str | Callable[[str], AbstractContextManager[object]] | None](
     "NAMESPACE_CONTEXT", None, "limits_app.E083", parsers.or_none(parsers.function_of("a name"))
 )

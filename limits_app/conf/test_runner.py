@@ -34,7 +34,7 @@ def current_test() -> object | None:
     Django's runner and pytest-django set up a test environment, which has three public effects: "testserver" is in
     ALLOWED_HOSTS, the e-mail backend keeps messages in memory, and `mail.outbox` exists. One of them alone may be part
     of a site. Once all were there, a test may override the settings; the outbox is removed when the runner ends.
-    Each test of Django's test cases has an outbox of its own, which identifies the test.
+    Each test of Django's test cases has its own outbox, which identifies the test.
     """
     outbox: object | None = getattr(sys.modules.get(_MAIL), "outbox", None)
     if outbox is None:

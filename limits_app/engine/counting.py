@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limits_app.engine.keys import Scope
+from limits_app.engine.periods import HOUR
 from limits_app.engine.runtime import present
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _TAG_LENGTH: Final = 16
 
-HOUR_US: Final = 3_600_000_000
+HOUR_US: Final = HOUR * 1_000_000
 
 KEPT_HOURS: Final = 8 * 24
 """How many hours a store keeps counts that are not collected."""

@@ -55,7 +55,7 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
         _begin_hours(shape, records, amounts, now)
     for limit in shape.limits:
         record = records[limit.scope_index]
-        # Without a call in between, where a signal handler could raise: what is charged is counted.
+        # Without a call in between, where a signal handler could raise: charged amounts are counted.
         record.states[limit.index] = charged_states[limit.place]
         if counts_usage and record.usage is not None:
             record.usage.amounts[limit.index] += amounts[limit.place]
@@ -97,7 +97,7 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
             record.states[limit.index] = limit.rule.settle(record.states[limit.index], now, change, taken_at)
         elif settles:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
-        # Without a call in between, where a signal handler could raise: what is refunded is not counted.
+        # Without a call in between, where a signal handler could raise: refunds are not counted.
         if counted and record.usage is not None:
             record.usage.amounts[limit.index] += counted
         record.finished = finished
@@ -113,7 +113,7 @@ def _is_forgotten(record: Record, claim: Claim) -> bool:
 def renew(claim: Claim, records: list[Record], now: int) -> bool:
     """Lease all permits of a claim again; False, and nothing renewed, when one of the leases has run out.
 
-    The longest hold of a permit that began later than now plus this hold begins anew, since the clock was set back.
+    The longest hold of a permit that began later than now plus this hold starts again, since the clock was set back.
     """
     leases: list[Lease] = []
     for limit in claim.shape.permits:
@@ -135,14 +135,14 @@ def reset(record: Record, keys: Collection[str] | None, now: int, slices: Record
     """Forget the use of the limits `keys` (None: of all); permits stay with their holders, counted usage stays.
 
     What processes hold in slices stays charged, since they spend it without asking again. `slices` is the record of the
-    scope of `slices_key`: each slice is a lease for its amount in whole units; None where there is none.
-    What was charged until now is not refunded any more, also of the other limits of the record.
+    scope of `slices_key`: each slice is a lease for its amount in whole units; None without one.
+    Amounts that were charged until now are not refunded any more, also of the other limits of the record.
     """
     kept = {key: use for key, use in record.kept.items() if keys is not None and key not in keys}
     rules = enumerate(record.schema.rules)
     forgotten = [index for index, rule in rules if not rule.is_permit and (keys is None or rule.key in keys)]
     if forgotten or len(kept) < len(record.kept):
-        record.reset_at = now + 1  # first: what is interrupted then stays charged, and is not refunded
+        record.reset_at = now + 1  # first: an interruption then leaves amounts charged, and refunds none
     _keep(record, kept)
     for index in forgotten:
         rule, state = record.schema.rules[index], record.states[index]
@@ -241,7 +241,7 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
 def is_restored(record: Record, at: int, now: int) -> bool:
     """Return whether the record equals an unused one at a time, if nothing happens until then.
 
-    It does not while permits are held. What most records are kept for comes first: leases are entries of their own in
+    It does not while permits are held. What most records are kept for comes first: leases are their own entries in
     some stores.
     """
     for index, rule in enumerate(record.schema.rules):

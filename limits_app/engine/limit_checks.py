@@ -10,23 +10,19 @@ from typing import Final, TypeVar
 
 from limits_app.engine.amounts import MILLI, MULTIPLES, Amount, exact_product, from_milli, shown, to_milli
 from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.periods import DAY, UNITS
 
 T = TypeVar("T")
 
 _KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
+MAX_WINDOW_MILLI: Final = 366 * DAY * MILLI
 _AMOUNT: Final = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?) *([kMG]?)", re.ASCII)
 _GROUPED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
 _WINDOW: Final = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?)? *([A-Za-z]+)", re.ASCII)
 _LONGEST: Final = 128
-_SECONDS: Final = {
-    Decimal("0.001"): ("ms", "millisecond", "milliseconds"),
-    Decimal(1): ("s", "sec", "secs", "second", "seconds"),
-    Decimal(60): ("m", "min", "mins", "minute", "minutes"),
-    Decimal(3600): ("h", "hr", "hrs", "hour", "hours"),
-    Decimal(86_400): ("d", "day", "days"),
+_UNITS: Final = {
+    name: Decimal(unit.milliseconds) / 1000 for unit in UNITS for name in (unit.symbol, unit.name, *unit.spellings)
 }
-_UNITS: Final = {name: seconds for seconds, names in _SECONDS.items() for name in names}
 """Units of time in seconds, by name."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
 
 from limits_app.engine.amounts import MILLI, Amount, shown
 from limits_app.engine.clock import DEFAULT_ZONE, zone_of
@@ -21,16 +21,41 @@ from limits_app.engine.limit_checks import (
     parse_per,
     parse_rate,
 )
+from limits_app.engine.periods import DAY, HOUR, MINUTE, SECOND, WEEK, QuotaPeriod
+
+
+class AlgorithmTraits(NamedTuple):
+    """What definitions of an algorithm may have, and what it promises.
+
+    An algorithm that `is_exact` never admits more than the capacity in any time of one window.
+    """
+
+    takes_burst: bool = False
+    takes_decimals: bool = False
+    refunds: bool = False
+    is_exact: bool = False
+
+
+_NO_TRAITS: Final = AlgorithmTraits()
 
 
 class RateLimitAlgorithm(StrEnum):
     """How a rate is measured; the module of each algorithm describes its use and its weakness."""
 
-    TOKEN_BUCKET = "token_bucket"
-    LEAKY_BUCKET = "leaky_bucket"
-    SLIDING_WINDOW = "sliding_window"
-    FIXED_WINDOW = "fixed_window"
-    GCRA = "gcra"
+    _traits: AlgorithmTraits
+
+    def __new__(cls, value: str, traits: AlgorithmTraits = _NO_TRAITS) -> Self:
+        """Make a member with its traits."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member._traits = traits
+        return member
+
+    TOKEN_BUCKET = "token_bucket", AlgorithmTraits(takes_burst=True, takes_decimals=True, refunds=True)
+    LEAKY_BUCKET = "leaky_bucket", AlgorithmTraits(takes_burst=True)
+    SLIDING_WINDOW = "sliding_window", AlgorithmTraits(is_exact=True)
+    FIXED_WINDOW = "fixed_window", _NO_TRAITS
+    GCRA = "gcra", AlgorithmTraits(takes_burst=True, takes_decimals=True, refunds=True)
 
     TokenBucket = TOKEN_BUCKET
     LeakyBucket = LEAKY_BUCKET
@@ -45,17 +70,17 @@ class RateLimitAlgorithm(StrEnum):
     @property
     def takes_burst(self) -> bool:
         """Whether a definition may have a burst."""
-        return self not in (RateLimitAlgorithm.SLIDING_WINDOW, RateLimitAlgorithm.FIXED_WINDOW)
+        return self._traits.takes_burst
 
     @property
     def takes_decimals(self) -> bool:
         """Whether amounts may have up to three decimals."""
-        return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+        return self._traits.takes_decimals
 
     @property
     def refunds(self) -> bool:
         """Whether unused amounts are refunded."""
-        return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+        return self._traits.refunds
 
     def most_per_window(self, capacity: Amount, burst: Amount | None) -> Amount:
         """Return the most that can be admitted in a time of one window; `burst` is by default the capacity.
@@ -63,7 +88,7 @@ class RateLimitAlgorithm(StrEnum):
         After an idle time, a bucket admits its burst and what it refills within the window.
         Fixed windows admit twice the capacity across a boundary.
         """
-        if self is RateLimitAlgorithm.SLIDING_WINDOW:
+        if self._traits.is_exact:
             return capacity
         return round(capacity + (capacity if burst is None else burst), 3)
 
@@ -117,27 +142,27 @@ class RateLimit:
     @classmethod
     def per_second(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per second."""
-        return cls(key, capacity, 1, **options)
+        return cls(key, capacity, SECOND, **options)
 
     @classmethod
     def per_minute(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per minute."""
-        return cls(key, capacity, 60, **options)
+        return cls(key, capacity, MINUTE, **options)
 
     @classmethod
     def per_hour(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per hour."""
-        return cls(key, capacity, 3600, **options)
+        return cls(key, capacity, HOUR, **options)
 
     @classmethod
     def per_day(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per day of 24 hours."""
-        return cls(key, capacity, 86_400, **options)
+        return cls(key, capacity, DAY, **options)
 
     @classmethod
     def per_week(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per 7 days."""
-        return cls(key, capacity, 604_800, **options)
+        return cls(key, capacity, WEEK, **options)
 
     @classmethod
     def parse(cls, text: str, key: str = "rate", **options: Unpack[RateOptions]) -> Self:
@@ -186,42 +211,33 @@ class CallLimit:
     @classmethod
     def per_second(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per second."""
-        return cls(capacity, 1, **options)
+        return cls(capacity, SECOND, **options)
 
     @classmethod
     def per_minute(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per minute."""
-        return cls(capacity, 60, **options)
+        return cls(capacity, MINUTE, **options)
 
     @classmethod
     def per_hour(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per hour."""
-        return cls(capacity, 3600, **options)
+        return cls(capacity, HOUR, **options)
 
     @classmethod
     def per_day(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per day of 24 hours."""
-        return cls(capacity, 86_400, **options)
+        return cls(capacity, DAY, **options)
 
     @classmethod
     def per_week(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per 7 days."""
-        return cls(capacity, 604_800, **options)
+        return cls(capacity, WEEK, **options)
 
     @classmethod
     def parse(cls, text: str, **options: Unpack[RateOptions]) -> Self:
         """Read `"1000/min"`, `"30/10s"` or `"5/2h"` as a limit on calls."""
         capacity, window_seconds = parse_rate(text)
         return cls(capacity, window_seconds, **options)
-
-
-class QuotaPeriod(StrEnum):
-    """Calendar periods after which a quota starts again; weeks start on Monday."""
-
-    HOUR = "hour"
-    DAY = "day"
-    WEEK = "week"
-    MONTH = "month"
 
 
 @dataclass(frozen=True, slots=True)

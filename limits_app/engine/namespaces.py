@@ -1,4 +1,4 @@
-"""Namespaces: parts of a site, such as tenants, with a configuration and counters of their own."""
+"""Namespaces: parts of a site, such as tenants, with their own configuration and counters."""
 
 from __future__ import annotations
 

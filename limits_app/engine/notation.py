@@ -26,6 +26,7 @@ from limits_app.engine.clock import DEFAULT_ZONE
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limit_checks import check_differ, parse_amount, parse_seconds
 from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.periods import UNITS, QuotaPeriod
 
 CALLS: Final = "calls"
 """The key of call limits in text."""
@@ -39,10 +40,9 @@ _BETWEEN: Final = re.compile(r"[;\s]+|,(?=\s|[A-Za-z])")
 """What separates several limits; a comma may also be part of a number."""
 _LEAST_MULTIPLE: Final = 10_000 * MILLI
 """1000 is easier to read than 1k, and 400k than 400000."""
-_WRITTEN_UNITS: Final[Mapping[str, int]] = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
 
 _CALL_KEYS: Final = (CALLS, CallLimit.key)
-_ONLY_PERIODS: Final = ("week", "month")
+_ONLY_PERIODS: Final = (QuotaPeriod.WEEK, QuotaPeriod.MONTH)
 _ALGORITHMS: Final = tuple(map(str, RateLimitAlgorithm))
 _RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared")
 _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -153,7 +153,7 @@ def limit_body(limit: Limit) -> str:
 
 
 def without_zone(text: str) -> tuple[str, str]:
-    """Return the text of a limit with the default time zone in place of its own, and the name of its own, or ""."""
+    """Return the text of a limit with the default time zone, and the name of the time zone that it had, or ""."""
     head, at, rest = text.partition("@")
     zone, colon, options = rest.partition(":")
     return (f"{head}@{DEFAULT_ZONE}{colon}{options}" if at else text), zone.strip()
@@ -162,8 +162,8 @@ def without_zone(text: str) -> tuple[str, str]:
 def seconds_text(seconds: float) -> str:
     """Write seconds, in whole milliseconds, so that `parse_seconds` reads the same."""
     milli = to_milli(seconds, decimals=True)
-    unit, size = next((unit, size) for unit, size in _WRITTEN_UNITS.items() if milli % size == 0)
-    return f"{milli // size}{unit}"
+    unit = next(unit for unit in UNITS if milli % unit.milliseconds == 0)
+    return f"{milli // unit.milliseconds}{unit.symbol}"
 
 
 def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> Limit:
@@ -196,7 +196,7 @@ def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
         if zone:
             raise InvalidLimit("a time zone goes with a period: write 5M/month@Europe/Berlin")
         if key in _CALL_KEYS and "permits" not in options:
-            raise InvalidLimit(f"say per how much time: {key}=30/10s; or {key}=10:permits, for permits")
+            raise InvalidLimit(f"missing time window: write {key}=30/10s, or {key}=10:permits for a concurrency limit")
         return "permits"
     if zone or window in _ONLY_PERIODS:
         return "quota"
@@ -217,7 +217,7 @@ def _options(said: list[str]) -> dict[str, str]:
         if (name in _WITH_VALUE) is not bool(value) or bool(equals) is not bool(value):
             raise InvalidLimit(f"write {name}=... with a value" if name in _WITH_VALUE else f"{name} takes no value")
         if name in options:
-            raise InvalidLimit(f"{name} is said twice")
+            raise InvalidLimit(f"option {name!r} is given more than once")
         options[name] = value
     return options
 

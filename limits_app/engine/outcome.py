@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Final, TypedDict
 
-Units = int | float
+OutcomeAmount = int | float
 """An amount in units, with at most three decimals."""
 
 _NEVER, _CAPACITY_AND_WAIT = attrgetter("never"), attrgetter("capacity", "retry_after")
@@ -21,8 +21,8 @@ _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 class LimitUse:
     """The amounts of one limit that were requested and used (None: not reported)."""
 
-    requested: Units
-    used: Units | None
+    requested: OutcomeAmount
+    used: OutcomeAmount | None
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -45,18 +45,18 @@ class LimitStatus:
     resource: str | None
     entity: str | None
     level: str
-    capacity: Units
-    requested: Units
-    remaining: Units
+    capacity: OutcomeAmount
+    requested: OutcomeAmount
+    remaining: OutcomeAmount
     retry_after: float | None
     reset_after: float
     never: bool = False
-    overdrawn: Units = 0
+    overdrawn: OutcomeAmount = 0
     member: str | None = None
     shared: bool = False
     total: bool = False
     type: str = "rate"
-    limit: Units = 0
+    limit: OutcomeAmount = 0
     window_seconds: float | None = None
     place: int = 0
 
@@ -149,11 +149,11 @@ class Stats(TypedDict, total=False):
     type: str
     algorithm: str | None
     window_seconds: float | None
-    capacity: Units
-    available: Units
-    used: Units
+    capacity: OutcomeAmount
+    available: OutcomeAmount
+    used: OutcomeAmount
     utilization: float
-    burst: Units
+    burst: OutcomeAmount
     holders: int
     period: str | None
     time_zone: str | None
@@ -161,4 +161,4 @@ class Stats(TypedDict, total=False):
     entity: str | None
     level: str
     buckets: list[Stats]
-    in_slices: Units
+    in_slices: OutcomeAmount

@@ -34,8 +34,8 @@ class ScopedLimits:
     """Limits that apply together in one scope.
 
     `level` is where they were set, for outcomes (`levels` where that differs from limit to limit).
-    `prefix` comes before their keys in requests and reports about several resources; a total is for the sum of what
-    is requested with it and with each of `more_prefixes`.
+    `prefix` comes before their keys in requests and reports about several resources; a total is charged
+    with the sum of the amounts requested with it and with each of `more_prefixes`.
     `degraded` says that they are decided without their store, which is unavailable.
     `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
     idle. `slice_us` is for how many microseconds a process may hold capacity of them that it has charged in advance;
@@ -80,7 +80,7 @@ class ScopedLimits:
 
 
 class PlannedScope(NamedTuple):
-    """What is known of a scope of a plan, whichever scope it is; the fields are those of `ScopedLimits`."""
+    """The common facts about the scopes of a plan; the fields are those of `ScopedLimits`."""
 
     schema: Schema
     degraded: bool = False
@@ -348,9 +348,9 @@ class Claim:
     answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process (0 for
     others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no
     other process uses. `taken_from` is the slice of this process that admitted it, None for a store.
-    `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for a decision of its own.
-    `held_anew` is when the longest holds of its permits began anew, by their places: at a renewal after the clock was
-    set back; None where none did.
+    `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for its own decision.
+    `held_anew` is when the longest holds of its permits started again, by their places: at a renewal after the clock
+    was set back; None where none did.
     """
 
     # What is read before a store decides is the claim's own: that is found faster than a default of the class.
@@ -412,7 +412,7 @@ class Claim:
     def wait_us(self, limit: PlannedLimit) -> int:
         """Return after how many microseconds a limit would admit its amount: of a repeated rejection, when it ends.
 
-        What has changed in another process since the rejection is found out then.
+        Changes in another process since the rejection are noticed then.
         """
         wait = limit.rule.wait(self.states[limit.place], self.decided_at, self.amounts[limit.place])
         return wait if self.repeated_us is None else min(wait, self.repeated_us)

@@ -23,7 +23,7 @@ Place = tuple[int, str]
 """The position of a scope among those of a set, and the key of a limit of it."""
 
 
-class UnknownKeys:
+class KeyWarnings:
     """Warns of keys that are not among the limits of a set, once for each key.
 
     The sets of all entities on a resource warn once together: the number of entities is not bounded.
@@ -82,7 +82,7 @@ class Shapes:
                     self._permits[position, rule.key] = keys[0]
                 if isinstance(rule.limit, MeteredLimit) and not scope.scope.total:
                     demanded.update(keys)
-        self.unknown_keys = UnknownKeys(requestable)
+        self.unknown_keys = KeyWarnings(requestable)
         self.rates = [key for key in self.limits if key in demanded]
         self._scoped = scoped
         self._on_unknown = on_unknown

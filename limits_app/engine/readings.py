@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
 
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.rule import NEVER_US
@@ -11,10 +10,10 @@ from limits_app.engine.amounts import Amount
 from limits_app.engine.keys import Scope
 from limits_app.engine.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.engine.plan import Claim, PlannedLimit
 
 _SECOND = 1_000_000
-_PERIOD_SECONDS: Final = {"hour": 3_600.0, "day": 86_400.0, "week": 604_800.0}
 
 
 def outcome_of(claim: Claim) -> Outcome:
@@ -73,7 +72,7 @@ def _definition(rule: Rule) -> tuple[str, Amount, Amount, float | None]:
         case ResourceLimit():
             return "resource", capacity, most, None
         case QuotaLimit():
-            seconds = _PERIOD_SECONDS.get(definition.period) if definition.period else definition.session_seconds
+            seconds = QuotaPeriod(definition.period).seconds if definition.period else definition.session_seconds
             return "quota", capacity, most, seconds
         case _:
             kind = "call" if isinstance(definition, CallLimit) else "rate"

@@ -30,7 +30,7 @@ NOTHING: Final[Mapping[str, Amount]] = {}
 
 @dataclass(slots=True, eq=False)
 class Charge:
-    """What a request is charged for one entity on one resource: what is requested, and the acquisition that holds it.
+    """The charge of a request for one entity on one resource: the requested amounts, and the acquisition that holds it.
 
     It takes the `named` amounts, and 1 of every other limit; `requested` replaces `named` where nothing was charged
     before. `rules` are the URL rules that it comes from.
@@ -70,7 +70,7 @@ class Charge:
         return self.acquisition is None or self.acquisition.is_released
 
     def uses(self) -> dict[str, LimitUse]:
-        """Return what was taken of this resource for this entity, by key without the prefix."""
+        """Return the amounts that were taken of this resource for this entity, by key without the prefix."""
         uses = {} if self.acquisition is None else self.acquisition.acquisitions
         found = {name.removeprefix(self.prefix): use for name, use in uses.items() if name.startswith(self.prefix)}
         return {key: use for key, use in found.items() if ":" not in key}  # others are of another entity
@@ -150,7 +150,7 @@ def transfer_former_charge(limits: RequestLimits, charge: Charge) -> None:
 
 
 def _withdrawn(limits: RequestLimits, resource: str, entity: str | None) -> list[Charge]:
-    """Report what is held of a resource as unused; return these charges, which the caller releases.
+    """Report the held amounts of a resource as unused; return these charges, which the caller releases.
 
     None where nothing is held, or where it was taken in one step with another resource.
     """

@@ -22,12 +22,13 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
+from limits_app.engine.errors import InvalidLimit
 from limits_app.integrations.calls import is_awaited, report_response
 from limits_app.integrations.holding import acalling, calling
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
-from limits_app.services.code_rates import limits_of_rate
+from limits_app.services.code_rates import limits_of_rate, parse_seconds
 from limits_app.services.integration import Limit, RateLimitAlgorithm
 from limits_app.services.site_views import fits_method
 
@@ -40,12 +41,6 @@ ALL: Final = (None,)
 UNSAFE: Final = ("DELETE", "PATCH", "POST", "PUT")
 
 _DEPTH: Final = "limits_app_ratelimits"
-_PERIODS: Final = {
-    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600),
-    **dict.fromkeys(("d", "day", "days"), 86_400),
-}
 _RATE: Final = re.compile(r"(\d+)/(\d*)([a-z]*)")
 
 _WHO: Final[dict[str, Callable[[HttpRequest], str]]] = {
@@ -187,11 +182,13 @@ def _limits(rate: str | tuple[int, int]) -> tuple[tuple[Limit, ...], float]:
     return limits_of_rate(count, seconds, RateLimitAlgorithm.FIXED_WINDOW), seconds if count else 0
 
 
-def _parsed(rate: str) -> tuple[int, int]:
-    match = _RATE.fullmatch(rate)
-    if match is None or match[3] not in _PERIODS:
-        raise ImproperlyConfigured(f"the rate {rate!r} must be such as '5/m' or '10/30s', in s, m, h or d")
-    return int(match[1]), int(match[2] or 1) * _PERIODS[match[3]]
+def _parsed(rate: str) -> tuple[int, float]:
+    try:
+        if (match := _RATE.fullmatch(rate)) is not None:
+            return int(match[1]), parse_seconds(match[2] + (match[3] or "s"))
+    except InvalidLimit:
+        pass  # the unit
+    raise ImproperlyConfigured(f"the rate {rate!r} must be such as '5/m' or '10/30s', in s, m, h or d")
 
 
 def _methods(method: str | Sequence[str | None]) -> frozenset[str] | None:

@@ -128,7 +128,9 @@ class RequestLimits(ChargedRequest):
         """The request; RuntimeError when it is over."""
         request = self.reference()
         if request is None:
-            raise RuntimeError("the request is over, and so are its limits: keep the request as long as you need them")
+            raise RuntimeError(
+                "request.limits cannot be used after the request was garbage-collected; keep a reference to the request"
+            )
         return request
 
     @property

@@ -24,7 +24,7 @@ from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app import conf
-from limits_app.conf import Headers
+from limits_app.conf import HeaderStyle
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.integrations.holding import ACQUISITION, ViewCall
 from limits_app.integrations.request import RequestLimits
@@ -121,12 +121,12 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     statuses: list[LimitStatus] = []
     for outcome in filterfalse(_DEGRADED, outcomes):
         statuses += sorted(outcome.violations + outcome.passed, key=_PLACE)
-    if form is Headers.NONE or not statuses:
+    if form is HeaderStyle.NONE or not statuses:
         return
     if hasattr(response, _ADDED):  # by an inner integration
         remove_headers(response)
     added: dict[str, _Added] = {}
-    if form is not Headers.LEGACY:
+    if form is not HeaderStyle.LEGACY:
         resources = () if len(outcomes) == len(statuses) == 1 else set(map(_RESOURCE, _all_statuses(outcomes)))
         policies, left = [], []
         for name, places in _named(tuple(map(_NAMES, statuses)), len(resources) > 1):
@@ -139,7 +139,7 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
             before = response.headers.get(name)
             value = response.headers[name] = f"{before}, {own}" if before else own
             added[name] = _Added(value, before)
-    if form is not Headers.DRAFT:
+    if form is not HeaderStyle.DRAFT:
         _add_legacy(response, added, _closest(statuses, outcomes))
     setattr(response, _ADDED, added)
 

@@ -46,10 +46,10 @@ def install() -> None:
 
 def record(*recorders: PrometheusRecorder | OpenTelemetryRecorder) -> None:
     """Record all metrics of the site, in this process, with these recorders; call it once."""
+    from limits_app.acquiring.observers import CALL_OBSERVERS
     from limits_app.metrics.collection import Collection
     from limits_app.services.notify import OBSERVERS
     from limits_app.stores.resilient import TIMERS
-    from limits_app.workers.pool import CALL_OBSERVERS
 
     collection = Collection(by_itself=is_multiprocess())
     collection.recorders.extend(recorders)

@@ -15,7 +15,7 @@ from limits_app import services
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.clock import Clock, lasts, monotonic_us
 from limits_app.engine.outcome import Outcome
-from limits_app.metrics.decisions import Decisions, KnownNames, Result
+from limits_app.metrics.decisions import DecisionCounts, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement
 from limits_app.models.fields import aware
@@ -40,7 +40,7 @@ class Collection:
 
     def __init__(self, *, by_itself: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self.recorders: list[Recorder] = []
-        self.decisions = Decisions()
+        self.decisions = DecisionCounts()
         self.names = KnownNames()
         self._by_itself = by_itself
         self._clock = clock
@@ -79,7 +79,7 @@ class Collection:
             self._record("store_errors", 1, (alias, verb))
 
     def worker_called(self, worker: str, result: str, seconds: float) -> None:
-        """See `limits_app.workers.pool.CALL_OBSERVERS`."""
+        """See `limits_app.acquiring.observers.CALL_OBSERVERS`."""
         self._record("worker_call_seconds", seconds, (worker, result))
 
     # ---------------------------------------------------------------------------------- collection
@@ -125,8 +125,8 @@ class Collection:
             self._record("refusals", number, labels)
 
     def _shadows(self) -> None:
-        found = services.shadow_refusals()
-        totals = {(resource, key): number for resource, keys in found.items() for key, number in keys.items()}
+        refusals = services.shadow_refusals()
+        totals = {(resource, key): number for resource, keys in refusals.items() for key, number in keys.items()}
         increase = dict(self._increase("shadow_refusals", totals))
         for labels, number in self.names.bounded(increase, by_limit=True).items():
             self._record("shadow_refusals", number, labels)
@@ -139,10 +139,10 @@ class Collection:
 
     def _stores(self) -> None:
         health = services.store_health()
-        for alias, one in health.items():
-            self._record("store_state", one.state.level, (alias,))
-            self._record("store_unsettled", one.unsettled, (alias,))
-        degraded = {(alias, str(policy)): n for alias, one in health.items() for policy, n in one.degraded.items()}
+        for alias, store in health.items():
+            self._record("store_state", store.state.level, (alias,))
+            self._record("store_unsettled", store.unsettled, (alias,))
+        degraded = {(alias, str(policy)): n for alias, store in health.items() for policy, n in store.degraded.items()}
         for labels, number in self._increase("degraded_decisions", degraded):
             self._record("degraded_decisions", number, labels)
 

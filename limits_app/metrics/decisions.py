@@ -30,7 +30,7 @@ OTHER: Final = "other"
 _MAX_NAMES: Final = 1_000
 _SECONDS: Final = 60.0
 
-Counts = Mapping[tuple[str, str], int]
+DecisionNumbers = Mapping[tuple[str, str], int]
 
 
 class Result(StrEnum):
@@ -41,7 +41,7 @@ class Result(StrEnum):
     TIMED_OUT = "timed_out"
 
 
-class Decisions:
+class DecisionCounts:
     """Counts decisions, of at most `max_names` different names each; thread safe."""
 
     def __init__(self, max_names: int = _MAX_NAMES) -> None:
@@ -70,7 +70,7 @@ class Decisions:
             for status in outcome.violations:
                 self._add(self._refusals, status.resource or OTHER, status.key)
 
-    def take(self) -> tuple[Counts, Counts]:
+    def take(self) -> tuple[DecisionNumbers, DecisionNumbers]:
         """Return the decisions by resource and result, and the refusals by resource and limit, since the last call."""
         with self._lock:
             taken = self._decisions, self._refusals
@@ -93,14 +93,14 @@ class KnownNames:
         self._resources: frozenset[str] = frozenset()
         self._limits: frozenset[str] = frozenset()
 
-    def bounded(self, counts: Counts, *, by_limit: bool = False) -> Counts:
+    def bounded(self, counts: DecisionNumbers, *, by_limit: bool = False) -> DecisionNumbers:
         """Return counts by resource and something else, perhaps a limit, with unknown names combined as `other`."""
         self._refresh()
-        found: Counter[tuple[str, str]] = Counter()
+        bounded: Counter[tuple[str, str]] = Counter()
         for (resource, what), number in counts.items():
             is_known = not by_limit or what in self._limits
-            found[resource if resource in self._resources else OTHER, what if is_known else OTHER] += number
-        return found
+            bounded[resource if resource in self._resources else OTHER, what if is_known else OTHER] += number
+        return bounded
 
     def _refresh(self) -> None:
         if lasts(self._read_at, _SECONDS, self._clock()):

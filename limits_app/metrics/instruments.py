@@ -54,8 +54,8 @@ def _histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -
 
 
 INSTRUMENTS: Final[Mapping[str, Instrument]] = {
-    one.name: one
-    for one in (
+    instrument.name: instrument
+    for instrument in (
         _counter("decisions", "Requests by result: admitted, refused or timed_out", "resource", "result"),
         _counter("refusals", "Refusals by the limit that refused", "resource", "limit"),
         _counter("shadow_refusals", "Refusals of policies in shadow mode", "resource", "limit"),

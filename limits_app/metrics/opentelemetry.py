@@ -18,7 +18,7 @@ class OpenTelemetryRecorder:
     def __init__(self, meter: Meter | None = None) -> None:
         chosen = get_meter("limits_app") if meter is None else meter
         self.before_collection: list[Callable[[], object]] = []
-        self._record = {name: _made(one, chosen) for name, one in INSTRUMENTS.items()}
+        self._record = {name: _made(instrument, chosen) for name, instrument in INSTRUMENTS.items()}
         # Callbacks run before the values of the other instruments are read.
         chosen.create_observable_gauge("limits.collected", callbacks=[self._collect], description="Always 1")
 
@@ -32,14 +32,14 @@ class OpenTelemetryRecorder:
         yield Observation(1)
 
 
-def _made(one: Instrument, meter: Meter) -> Callable[[float, dict[str, str]], None]:
-    name = f"limits.{one.name}"
-    match one.kind:
+def _made(instrument: Instrument, meter: Meter) -> Callable[[float, dict[str, str]], None]:
+    name = f"limits.{instrument.name}"
+    match instrument.kind:
         case Kind.COUNTER:
-            return meter.create_counter(name, description=one.text).add
+            return meter.create_counter(name, description=instrument.text).add
         case Kind.GAUGE:
-            return meter.create_gauge(name, description=one.text).set
+            return meter.create_gauge(name, description=instrument.text).set
         case _:
             return meter.create_histogram(
-                name, unit="s", description=one.text, explicit_bucket_boundaries_advisory=one.buckets
+                name, unit="s", description=instrument.text, explicit_bucket_boundaries_advisory=instrument.buckets
             ).record

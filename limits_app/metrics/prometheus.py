@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
+from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -21,7 +22,7 @@ class PrometheusRecorder(Collector):
     def __init__(self, registry: CollectorRegistry) -> None:
         self.before_collection: list[Callable[[], object]] = []
         registry.register(self)  # before the instruments, since a registry collects in the order of registration
-        self._metrics = {name: _made(one, registry) for name, one in INSTRUMENTS.items()}
+        self._metrics = {name: _made(instrument, registry) for name, instrument in INSTRUMENTS.items()}
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing; keeps `register` from collecting."""
@@ -46,15 +47,16 @@ class PrometheusRecorder(Collector):
                 child.observe(value)
 
 
-def _made(one: Instrument, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
-    name = f"limits_{one.name}"
-    match one.kind:
+def _made(instrument: Instrument, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    name = f"limits_{instrument.name}"
+    match instrument.kind:
         case Kind.COUNTER:
-            return Counter(name, one.text, one.labels, registry=registry)
+            return Counter(name, instrument.text, instrument.labels, registry=registry)
         case Kind.HISTOGRAM:
-            return Histogram(name, one.text, one.labels, registry=registry, buckets=one.buckets)
+            return Histogram(name, instrument.text, instrument.labels, registry=registry, buckets=instrument.buckets)
         case _:
-            return Gauge(name, one.text, one.labels, registry=registry, multiprocess_mode=one.combined)  # type: ignore[arg-type]
+            mode: Any = instrument.combined
+            return Gauge(name, instrument.text, instrument.labels, registry=registry, multiprocess_mode=mode)
 
 
 @cache

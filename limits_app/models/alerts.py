@@ -107,10 +107,10 @@ class AlertRule(Definable):
         if self.kind == AlertKind.THRESHOLD:
             levels = [round(level * 100) for level in conf.get(conf.NEAR_THRESHOLDS)]
             if self.percent not in levels:
-                known = ", ".join(map(str, levels))
+                allowed = ", ".join(map(str, levels))
                 errors["percent"] = gettext(
                     "Enter one of %(known)s, or add the threshold to LIMITS['NEAR_THRESHOLDS']."
-                ) % {"known": known}
+                ) % {"known": allowed}
         if self.kind == AlertKind.REJECTIONS and not self.rejections:
             errors["rejections"] = gettext("Enter a number of rejections per minute, 1 or more.")
         for name in ("resource", "entity"):

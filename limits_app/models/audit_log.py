@@ -49,9 +49,9 @@ def _canonical(value: Any) -> Any:
         case float() if value.is_integer():
             return int(Decimal(repr(value)))
         case dict():
-            return {key: _canonical(one) for key, one in value.items()}
+            return {key: _canonical(element) for key, element in value.items()}
         case list() | tuple():
-            return [_canonical(one) for one in value]
+            return [_canonical(element) for element in value]
         case _:
             return value
 
@@ -163,11 +163,11 @@ class AuditHead(models.Model):
     def _begin(cls, using: str) -> None:
         """Create the row, at the last event if there are any."""
         last = apps.get_model("limits_app", "AuditEvent")._default_manager.using(using).order_by("-number").first()
-        found = {} if last is None else {"number": last.number, "digest": last.digest}
+        head = {} if last is None else {"number": last.number, "digest": last.digest}
         heads: models.QuerySet[AuditHead] = models.QuerySet(cls, using=using)
         try:
             with transaction.atomic(using=using):
-                heads.bulk_create([cls(pk=1, **found)])
+                heads.bulk_create([cls(pk=1, **head)])
         except IntegrityError:  # another transaction has created it meanwhile
             heads.filter(pk=1).update(id=1)
 

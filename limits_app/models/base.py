@@ -27,10 +27,10 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
     @property
     def db(self) -> str:
         """The database; parts of a row are read where the row was read, because replicas may lag behind."""
-        found: Any = self
-        whole = found._hints.get("instance")
-        known = None if found._db or found._for_write or whole is None else whole._state.db
-        return known or super().db
+        queryset: Any = self
+        whole = queryset._hints.get("instance")
+        alias = None if queryset._db or queryset._for_write or whole is None else whole._state.db
+        return alias or super().db
 
     def update(self, **kwargs: Any) -> int:
         """Update all rows.
@@ -177,18 +177,18 @@ class Configuration(Definable):
         behind.
         """
         using = router.db_for_write(type(self), instance=self)
-        known = {field.name for field in self._meta.concrete_fields if _is_known(self, field, using)}
-        super().clean_fields({*(exclude or ()), *known})
+        loaded = {field.name for field in self._meta.concrete_fields if _is_known(self, field, using)}
+        super().clean_fields({*(exclude or ()), *loaded})
 
     def get_constraints(self) -> list[tuple[type[models.Model], Sequence[models.BaseConstraint]]]:
         """The constraints that validation asks the database about: those that compare with other rows.
 
         Validation has its own error for each check of one row, which the database makes again on every write.
         """
-        found: Any = super().get_constraints()
+        constraints: Any = super().get_constraints()
         return [
-            (model, [one for one in constraints if not isinstance(one, models.CheckConstraint)])
-            for model, constraints in found
+            (model, [constraint for constraint in constraints if not isinstance(constraint, models.CheckConstraint)])
+            for model, constraints in constraints
         ]
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:

@@ -115,7 +115,7 @@ class Candidate(Configuration):
         if policy is None or (policy.entity_id is None and policy.plan_id is None):
             return
         try:
-            is_shared = any(one.shared for one in noted_limits(self.limits))
+            is_shared = any(noted.shared for noted in noted_limits(self.limits))
         except InvalidLimit:  # the field has an error already
             return
         if is_shared:

@@ -157,7 +157,7 @@ def announce(using: str, touched: Touched) -> None:
     A receiver that fails is logged and does not stop the others.
     """
     namespace = namespace_in(using)
-    waiting = next((one for one in _pending(using) if one.namespace == namespace), None)
+    waiting = next((change for change in _pending(using) if change.namespace == namespace), None)
     if waiting is not None:
         waiting.touched.add(touched)
         return

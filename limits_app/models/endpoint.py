@@ -46,7 +46,7 @@ _OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_f
 
 
 class CountedBy(models.TextChoices):
-    """Who is counted by a rule: what has a counter of its own."""
+    """Who is counted by a rule: what has its own counter."""
 
     ENTITY = "entity", _("the client: user, API key or IP address")
     USER = "user", _("the user")
@@ -106,7 +106,7 @@ class Endpoint(Configuration):
         choices=CountedBy.choices,
         default=CountedBy.ENTITY,
         help_text=_(
-            "Each of these has a counter of its own. Where a request has no user, API key, header or session, its "
+            "Each of these has its own counter. Where a request has no user, API key, header or session, its "
             "IP address is counted. Anyone can change a header or begin a new session: count by them only what a "
             "proxy sets or a log-in protects."
         ),
@@ -214,19 +214,21 @@ class Endpoint(Configuration):
         if bool(self.path) is bool(self.view_name):
             raise ValidationError({"path": _PATH_OR_VIEW_NAME})
         if (self.counted_by == CountedBy.HEADER) is not bool(self.header):
-            raise ValidationError({"header": _("Enter a header for “counted by: a request header”, and only then.")})
+            raise ValidationError(
+                {"header": _("Enter a header when counting by request header; leave it empty otherwise.")}
+            )
 
     @classmethod
     def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:
         """Write the resources and policies for the limits of changed rules, and remove those that are not needed."""
         rows = cls._base_manager.using(using)
-        found = rows.in_bulk([*before])
+        stored = rows.in_bulk([*before])
         ended = {state.get("limits_resource", "") for state in before.values()}
         for key, state in before.items():
-            row, made = found.get(key), state.get("limits_resource", "")
+            row, made = stored.get(key), state.get("limits_resource", "")
             if row is None or not row.limits:
                 _remove_resource(made, using) if made else None
-                wanted = ""
+                wanted_name = ""
             else:
                 check_validators(cls._meta.get_field("limits"), row.limits)
                 # The state before precedes: a row that code has made and kept does not know its resource.
@@ -235,9 +237,9 @@ class Endpoint(Configuration):
                 name = _unused_name(row.name, ended, using) if is_taken or not known else known
                 resource = _make_resource(name, row.name, using)
                 _write_limits(resource, row.limits, using)
-                wanted = resource.name
-            if row is not None and row.limits_resource != wanted:
-                rows.filter(pk=key).update(limits_resource=wanted)
+                wanted_name = resource.name
+            if row is not None and row.limits_resource != wanted_name:
+                rows.filter(pk=key).update(limits_resource=wanted_name)
 
     @property
     def resource_name(self) -> str:
@@ -273,7 +275,7 @@ class Endpoint(Configuration):
         others = (
             Endpoint.objects.using(self._state.db).filter(enabled=True, view_name=self.view_name).exclude(pk=self.pk)
         )
-        return next((one for one in others if one.hides(self)), None) if self.enabled else None
+        return next((rule for rule in others if rule.hides(self)), None) if self.enabled else None
 
 
 def _unused_name(rule: str, ended: Container[str], using: str) -> str:
@@ -291,7 +293,7 @@ def _unused_name(rule: str, ended: Container[str], using: str) -> str:
     taken = set(resources.filter(used).values_list("name", flat=True))
     adopted = set(resources.filter(in_force, policies__isnull=False).values_list("name", flat=True)) - taken
     names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
-    return next(one for one in names if one in adopted or not (one in ended or _has_existed(one, using)))
+    return next(name for name in names if name in adopted or not (name in ended or _has_existed(name, using)))
 
 
 def _has_existed(name: str, using: str) -> bool:
@@ -302,12 +304,12 @@ def _has_existed(name: str, using: str) -> bool:
     return Resource.objects.using(using).filter(name=name).exists() or events.exists() or usage.exists()
 
 
-def _make_resource(wanted: str, rule: str, using: str) -> Resource:
+def _make_resource(name: str, rule: str, using: str) -> Resource:
     """Return the resource with this name for the limits of a rule, which is made where it does not exist."""
     resources = Resource.objects.using(using)
     description = gettext("Made for the URL rule “%(name)s”, which has its limits.") % {"name": rule}
     defaults = {"made_for_rule": True, "description": description}
-    resource, is_new = resources.get_or_create(name=wanted, defaults=defaults)
+    resource, is_new = resources.get_or_create(name=name, defaults=defaults)
     if not (is_new or resource.made_for_rule):
         resource.made_for_rule = True
         resource.save(using=using)
@@ -316,17 +318,17 @@ def _make_resource(wanted: str, rule: str, using: str) -> Resource:
 
 def _write_limits(resource: Resource, text: str, using: str) -> None:
     """Make the limits of a resource those of a text; nothing is written where they are the same."""
-    noted = {one.limit.key: one for one in noted_limits(text)}
+    noted = {noted_limit.limit.key: noted_limit for noted_limit in noted_limits(text)}
     policies = Policy.objects.using(using)
     policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
-    stored = {one.key: one for one in Limit.objects.using(using).filter(policy=policy)}
+    stored = {limit.key: limit for limit in Limit.objects.using(using).filter(policy=policy)}
     for key, limit in stored.items():
         if key in noted and limit_text(noted[key].limit, shared=noted[key].shared) == limit.notation():
             del noted[key]
         else:
             limit.delete(using=using)
-    for one in noted.values():
-        Limit.from_definition(policy, one.limit, shared=one.shared).save(using=using)
+    for noted_limit in noted.values():
+        Limit.from_definition(policy, noted_limit.limit, shared=noted_limit.shared).save(using=using)
 
 
 def _remove_resource(name: str, using: str) -> None:

@@ -189,13 +189,13 @@ def _ancestors(key: Any, parents: Mapping[Any, Any]) -> list[Any]:
 def _parents(keys: list[Any], using: str | None) -> dict[Any, Any]:
     """The parents of entities and of their ancestors, by primary key, up to the maximum depth."""
     entities = Entity._base_manager.using(using).exclude(parent=None).order_by()
-    found: dict[Any, Any] = {}
-    wanted = {*keys}
+    rows: dict[Any, Any] = {}
+    missing = {*keys}
     for _generation in range(MAX_LEVELS):
-        for batch in batches(wanted):
-            found.update(entities.filter(pk__in=batch).values_list("pk", "parent_id"))
-        wanted = {found[key] for key in wanted if key in found} - found.keys()
-    return found
+        for batch in batches(missing):
+            rows.update(entities.filter(pk__in=batch).values_list("pk", "parent_id"))
+        missing = {rows[key] for key in missing if key in rows} - rows.keys()
+    return rows
 
 
 def _are_too_deep(keys: list[Any], above: int, using: str | None) -> bool:

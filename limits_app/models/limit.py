@@ -121,16 +121,16 @@ class Limit(Configuration):
 @lru_cache(maxsize=1024)
 def noted_limits(text: str) -> tuple[Noted, ...]:
     """Read limits in the order of their keys; raises InvalidLimit for an invalid one, and for none."""
-    found = tuple(sorted(parse_limits(text), key=lambda one: one.limit.key))
-    checked_limits([one.limit for one in found])
-    return found
+    limits = tuple(sorted(parse_limits(text), key=lambda noted: noted.limit.key))
+    checked_limits([noted.limit for noted in limits])
+    return limits
 
 
 def validate_limits(text: str) -> None:
     """Reject text that is not limits such as `60/min tokens=1M/day`."""
     try:
-        for one in noted_limits(text):
-            Limit.from_definition(Policy(), one.limit, shared=one.shared)
+        for noted in noted_limits(text):
+            Limit.from_definition(Policy(), noted.limit, shared=noted.shared)
     except InvalidLimit as error:
         raise ValidationError(str(error)) from error
 

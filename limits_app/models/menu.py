@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.models.usage import UsageSnapshot
 
 
-class _Entry:
+class _MenuEntry:
     """The options of a model that only stands for an entry."""
 
     proxy = True
@@ -20,7 +20,7 @@ class _Entry:
 class Overview(UsageSnapshot):
     """The state of the site at a glance."""
 
-    class Meta(_Entry):
+    class Meta(_MenuEntry):
         verbose_name = _("overview")
         verbose_name_plural = _("overview")
 
@@ -28,7 +28,7 @@ class Overview(UsageSnapshot):
 class LimitsEntry(UsageSnapshot):
     """What is limited, and for whom."""
 
-    class Meta(_Entry):
+    class Meta(_MenuEntry):
         verbose_name = _("limits")
         verbose_name_plural = _("limits")
 
@@ -36,7 +36,7 @@ class LimitsEntry(UsageSnapshot):
 class ClientsEntry(UsageSnapshot):
     """Who is limited."""
 
-    class Meta(_Entry):
+    class Meta(_MenuEntry):
         verbose_name = _("clients")
         verbose_name_plural = _("clients")
 
@@ -44,7 +44,7 @@ class ClientsEntry(UsageSnapshot):
 class ActivityEntry(UsageSnapshot):
     """What happened."""
 
-    class Meta(_Entry):
+    class Meta(_MenuEntry):
         verbose_name = _("activity")
         verbose_name_plural = _("activity")
 
@@ -52,7 +52,7 @@ class ActivityEntry(UsageSnapshot):
 class AlertsEntry(UsageSnapshot):
     """Who is told of what."""
 
-    class Meta(_Entry):
+    class Meta(_MenuEntry):
         verbose_name = _("alerts")
         verbose_name_plural = _("alerts")
 
@@ -60,6 +60,6 @@ class AlertsEntry(UsageSnapshot):
 class SettingsEntry(UsageSnapshot):
     """Pools, exemptions and the emergency switch."""
 
-    class Meta(_Entry):
+    class Meta(_MenuEntry):
         verbose_name = _("settings")
         verbose_name_plural = _("settings")

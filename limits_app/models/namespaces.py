@@ -103,8 +103,8 @@ def write_alias() -> str:
 
 def namespace_in(using: str) -> SiteNamespace:
     """The present namespace, for configuration in a database that may not be the one that a router chooses now."""
-    found = current_namespace()
-    return found if not sources.is_used or found.alias == using else _computed(using)
+    current = current_namespace()
+    return current if not sources.is_used or current.alias == using else _computed(using)
 
 
 def is_entered(namespace: SiteNamespace) -> bool:
@@ -122,9 +122,9 @@ def entered(namespace: SiteNamespace) -> Iterator[None]:
         yield
         return
     with _context_of(namespace):
-        found = _computed(namespace.alias)
-        if found != namespace:
-            raise _not_entered(namespace.name, found.name)
+        computed = _computed(namespace.alias)
+        if computed != namespace:
+            raise _not_entered(namespace.name, computed.name)
         token = _ENTERED.set(namespace)
         try:
             yield
@@ -155,9 +155,9 @@ def entered_by_name(name: str) -> Iterator[None]:
             "its name and returns a context manager"
         )
     with import_string(_SCHEMA_CONTEXT)(name) if function is None else function(name):
-        found = current_namespace().name
-        if found != name:
-            raise _not_entered(name, found)
+        current = current_namespace().name
+        if current != name:
+            raise _not_entered(name, current)
         yield
 
 
@@ -204,10 +204,10 @@ async def in_task() -> AsyncIterator[None]:
         _ENTERED.reset(token)
 
 
-def _not_entered(name: str, found: str) -> ImproperlyConfigured:
+def _not_entered(name: str, current: str) -> ImproperlyConfigured:
     return ImproperlyConfigured(
         f"LIMITS['NAMESPACE_CONTEXT'] must enter the namespace {shown(name)}: in its context, the namespace is "
-        f"{shown(found)}"
+        f"{shown(current)}"
     )
 
 
@@ -260,7 +260,7 @@ def _text(alias: str, schema: str, value: str) -> str:
 def _has_own_tables() -> bool:
     """Whether the tables of the configuration are in each schema, and not in one that all schemas share."""
     types = getattr(settings, "TENANT_TYPES", None)
-    lists = [one.get("APPS", ()) for name, one in types.items() if name != _public()] if types else None
+    lists = [options.get("APPS", ()) for name, options in types.items() if name != _public()] if types else None
     own = lists if lists is not None else [getattr(settings, "TENANT_APPS", None)]
     if own == [None]:
         return True

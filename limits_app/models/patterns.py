@@ -38,15 +38,15 @@ def check_pattern(identifier: str) -> None:
     if identifier.endswith("*") or not _resembles_network(identifier):
         return
     try:
-        found = parsed_network(identifier.removeprefix(_ADDRESS))
+        network = parsed_network(identifier.removeprefix(_ADDRESS))
     except ValueError:
         raise ValidationError(
             _("%(value)s is not a network: write one such as “ip:10.0.0.0/8”."), params={"value": shown(identifier)}
         ) from None
-    if identifier != f"{_ADDRESS}{found}":
+    if identifier != f"{_ADDRESS}{network}":
         raise ValidationError(
             _("Write the network as “ip:%(network)s”, not %(value)s."),
-            params={"network": found, "value": shown(identifier)},
+            params={"network": network, "value": shown(identifier)},
         )
 
 
@@ -136,7 +136,7 @@ def matching(field: str, name: str, identifiers: QuerySet[Any, str]) -> Q:
     if not is_pattern(name):
         return Q(**{field: name})
     network = Patterns([name])
-    return Q(**{f"{field}__in": [one for one in identifiers if one in network]})
+    return Q(**{f"{field}__in": [identifier for identifier in identifiers if identifier in network]})
 
 
 class Patterns:
@@ -149,9 +149,11 @@ class Patterns:
 
     def __init__(self, identifiers: Iterable[str] = ()) -> None:
         self._names = frozenset(identifiers)
-        self._longest = max((len(one) for one in self._names if one.endswith("*")), default=0)
-        networks = [_network_of(one) for one in self._names if is_pattern(one)]
-        self._sizes = tuple(sorted({(one.version, one.prefixlen) for one in networks if one is not None}))
+        self._longest = max((len(name) for name in self._names if name.endswith("*")), default=0)
+        networks = [_network_of(name) for name in self._names if is_pattern(name)]
+        self._sizes = tuple(
+            sorted({(network.version, network.prefixlen) for network in networks if network is not None})
+        )
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -162,13 +164,13 @@ class Patterns:
     @property
     def kinds(self) -> frozenset[str]:
         """What precedes the colon of each."""
-        return frozenset(one.partition(":")[0] for one in self._names)
+        return frozenset(name.partition(":")[0] for name in self._names)
 
     def matching(self, identifier: str) -> list[str]:
         """Return those that are this identifier, or match it."""
         names = [identifier]
         if self._longest:
-            ends = [end for end, one in enumerate(identifier[: self._longest], 1) if one in SEPARATORS]
+            ends = [end for end, character in enumerate(identifier[: self._longest], 1) if character in SEPARATORS]
             names += [f"{identifier[:end]}*" for end in ends]
         if self._sizes:
             names += _networks_around(identifier, self._sizes)

@@ -27,7 +27,7 @@ _GROUP: Final = "auth.Group"  # by name, so that a site without that app gets a 
 
 
 class Plan(Configuration):
-    """A plan has policies as an entity has; each entity on it has buckets of its own."""
+    """A plan has policies as an entity has; each entity on it has its own buckets."""
 
     always_validated = ("name",)
 
@@ -97,7 +97,7 @@ def _memberships(_user_model: str) -> Any:
     if not apps.is_installed("django.contrib.auth"):
         return None
     group, fields = apps.get_model(_GROUP), user_model()._meta.many_to_many
-    return next((one for one in fields if one.related_model is group), None)
+    return next((field for field in fields if field.related_model is group), None)
 
 
 def groups_have_plans(using: str) -> bool:
@@ -132,7 +132,9 @@ def plans_by_groups(
     user, group = field.m2m_field_name(), field.m2m_reverse_field_name()
     members = field.remote_field.through._base_manager.using(using).filter(**{f"{group}__in": list(order)})
     if users is not None:
-        members = members.filter(**{f"{user}__in": [key for one in users if (key := user_key(one)) is not None]})
+        members = members.filter(
+            **{f"{user}__in": [key for user_row in users if (key := user_key(user_row)) is not None]}
+        )
     first: dict[Any, tuple[int, str]] = {}
     for key, of_group in members.order_by().values_list(f"{user}_id", f"{group}_id")[:most].iterator():
         first[key] = min(first.get(key, order[of_group]), order[of_group])
@@ -150,7 +152,7 @@ def group_names() -> dict[Any, str]:
 def watch_groups() -> None:
     """Announce a change when users join or leave groups that matter, or such a group changes; see `_groups_matter`.
 
-    Django sends no signal for rows of its own table of memberships that are written directly, nor for those that it
+    Django sends no signal for rows of its table of memberships that are written directly, nor for those that it
     deletes with a user; for those of a model of the site it does.
     """
     pre_delete.connect(_group_deleted, sender=_GROUP, dispatch_uid="limits_app.groups")

@@ -118,10 +118,10 @@ def weakened(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     if before["enforcement"] != Enforcement.ENFORCE or not share:
         return ""
     if after["enforcement"] != Enforcement.ENFORCE:
-        return gettext("This policy is enforced now, and would be so no longer.")
+        return gettext("Saving stops enforcing this policy.")
     if after["rollout_percent"] >= share:
         return ""
-    words = gettext("This policy is enforced for %(before)s %% of the entities now, and would be so for %(after)s %%.")
+    words = gettext("Saving reduces the rollout from %(before)s %% to %(after)s %% of entities.")
     return words % {"before": share, "after": after["rollout_percent"]}
 
 
@@ -139,7 +139,7 @@ def check_fields(policy: Policy) -> None:
         raise ValidationError({"valid_until": _ENDS_FIRST})
 
 
-class Schedule(NamedTuple):
+class PolicySchedule(NamedTuple):
     """When a policy is in force: between dates, in weekly hours, or always."""
 
     valid_from: datetime | None
@@ -147,12 +147,12 @@ class Schedule(NamedTuple):
     hours: WeeklyHours | None
 
     @classmethod
-    def of(cls, valid_from: datetime | None, valid_until: datetime | None, hours: str, zone: str) -> Schedule:
+    def of(cls, valid_from: datetime | None, valid_until: datetime | None, hours: str, zone: str) -> PolicySchedule:
         """Return the schedule from the columns of a policy; dates without a time zone are in that of the site."""
         valid_from, valid_until = [date and aware(date) for date in (valid_from, valid_until)]
         return cls(valid_from, valid_until, WeeklyHours.stored(hours, zone) if hours else None)
 
-    def overlaps(self, other: Schedule) -> bool:
+    def overlaps(self, other: PolicySchedule) -> bool:
         """Whether two policies of one scope would be in force at the same time, and neither precedes the other.
 
         One with dates precedes one with weekly hours, which precedes the one that is always in force.
@@ -169,7 +169,7 @@ def check_neighbours(policy: Policy) -> None:
     """Reject dates or weekly hours that overlap with those of another policy of the same scope."""
     if any(is_unsaved(policy, name) for name in ("resource", "entity", "plan")):
         return  # an unsaved scope has no other policies
-    own = Schedule.of(*[getattr(policy, name) for name in _SCHEDULE])
+    own = PolicySchedule.of(*[getattr(policy, name) for name in _SCHEDULE])
     if own.valid_from is None and own.hours is None:
         return
     using = policy._state.db or router.db_for_write(type(policy))
@@ -178,7 +178,7 @@ def check_neighbours(policy: Policy) -> None:
         resource=policy.resource_id, entity=policy.entity_id, plan=policy.plan_id, counted=policy.counted
     )
     for other in others.only(*_SCHEDULE):
-        if own.overlaps(Schedule.of(*[getattr(other, name) for name in _SCHEDULE])):
+        if own.overlaps(PolicySchedule.of(*[getattr(other, name) for name in _SCHEDULE])):
             raise ValidationError(
                 _("It overlaps with the policy that applies %(when)s: only one policy of a scope can apply at a time."),
                 params={"when": other.when()},
@@ -220,10 +220,10 @@ def check_spans(keys: Collection[Any], using: str) -> None:
     beside = [dated.filter(entity__in=batch) for batch in batches(entities - {None})]
     if None in entities:
         beside.append(dated.filter(entity=None))
-    for found in beside:
-        rows = found.order_by(*_SCOPE, "valid_from").values_list(*_SCOPE, *_SCHEDULE)
+    for other in beside:
+        rows = other.order_by(*_SCOPE, "valid_from").values_list(*_SCOPE, *_SCHEDULE)
         for scope, of_scope in groupby(rows, lambda row: row[: len(_SCOPE)]):
             # In the order of their beginnings, one that overlaps with any overlaps with the next one.
-            schedules = [Schedule.of(*row[len(_SCOPE) :]) for row in of_scope] if scope in scopes else []
+            schedules = [PolicySchedule.of(*row[len(_SCOPE) :]) for row in of_scope] if scope in scopes else []
             if any(schedule.overlaps(following) for schedule, following in pairwise(schedules)):
                 raise IntegrityError("limits_app_policy_no_overlap: two policies of one scope have overlapping dates")

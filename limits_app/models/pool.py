@@ -188,13 +188,13 @@ def keep_cool_down(pool: str, member: str, cooling: Cooling) -> bool:
     """
     using = router.db_for_write(CoolDown)
     rows = CoolDown.objects.using(using)
-    found = rows.filter(pool=pool, member=member)
+    limits = rows.filter(pool=pool, member=member)
     with own_query(using):
         if not cooling.length:
-            return found.delete()[0] > 0
+            return limits.delete()[0] > 0
         rows.bulk_create([CoolDown(pool=pool, member=member, until=0, length=0)], ignore_conflicts=True)
         is_over = Q(until__gt=cooling.until - cooling.length + 2 * F("length"))  # as `Cooling.left_us` decides
-        later = found.filter(Q(until__lt=cooling.until) | is_over)
+        later = limits.filter(Q(until__lt=cooling.until) | is_over)
         return later.update(until=cooling.until, length=cooling.length) > 0
 
 

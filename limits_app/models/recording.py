@@ -56,15 +56,15 @@ def acting(*, actor: str = "", source: str = "code", reason: str = "", using: st
         author = Author(outer.actor or author.actor, outer.source, outer.reason or author.reason)
     token = _author.set(author)
     try:
-        with unit(using or router.db_for_write(AuditEvent)) as found:
-            yield found
+        with unit(using or router.db_for_write(AuditEvent)) as change_unit:
+            yield change_unit
     finally:
         _author.reset(token)
 
 
-def _as_kept(said: str) -> str:
+def _as_kept(text: str) -> str:
     """The value as stored, from which the digest is computed; user names need not be strings."""
-    return said if said is None else str(said)
+    return text if text is None else str(text)
 
 
 @contextmanager
@@ -110,11 +110,11 @@ class Unit:
 
     def read(self, rows: models.QuerySet[Any]) -> list[Any]:
         """Return objects to be changed, which belong to no others, and store their states as they were read."""
-        found = [*whole(rows.using(self._using))]
+        complete = [*whole(rows.using(self._using))]
         author = _author.get() or _CODE
-        for row in found:
+        for row in complete:
             self._before.setdefault((type(row), row.pk), (taken(row), author))
-        return found
+        return complete
 
     def touch(self, rows: models.QuerySet[Any]) -> None:
         """Store the states of objects, or of the objects that they belong to, before they change."""
@@ -129,11 +129,11 @@ class Unit:
     def touch_wholes(self, model: Model, name: str, keys: Iterable[Any]) -> None:
         """Store the states of the objects in the field `name` of nested objects."""
         whole: Any = model._meta.get_field(name).related_model
-        known = {*keys} - {None}
+        saved_keys = {*keys} - {None}
         if not whole.part_of:
-            self._remember(whole, known)
+            self._remember(whole, saved_keys)
             return
-        for batch in batches(known):
+        for batch in batches(saved_keys):
             self.touch(whole._base_manager.using(self._using).filter(pk__in=batch))
 
     def touch_row(self, row: Configuration) -> None:
@@ -183,15 +183,15 @@ class Unit:
         """Append the events of all objects that changed since the last time, in the order of their first change."""
         if transaction.get_rollback(self._using):
             return
-        for model, there in self._keys().items():
-            model.complete_written({key: _state(self._before[model, key][0]) or {} for key in there}, self._using)
+        for model, model_keys in self._keys().items():
+            model.complete_written({key: _state(self._before[model, key][0]) or {} for key in model_keys}, self._using)
         keys = self._keys()
-        after = {model: snapshots(model, there, self._using) for model, there in keys.items()}
+        after = {model: snapshots(model, model_keys, self._using) for model, model_keys in keys.items()}
         self._check(after)
         touched = Touched()
         for (model, key), (before, _) in self._before.items():
             touched.add(model.touched_by(key, _state(before) or {}, _state(after[model].get(key)) or {}))
-        created = {(model, key) for model, there in touched.created.items() for key in there}
+        created = {(model, key) for model, keys in touched.created.items() for key in keys}
         touched.has_chosen_keys = not created.isdisjoint(self._chosen)
         if self._before:
             announce(self._using, touched)
@@ -213,28 +213,28 @@ class Unit:
 
     def _check(self, after: Mapping[Model, Mapping[Any, Taken]]) -> None:
         """Let the models check their rows; the lock of the audit log excludes other writers."""
-        for model, there in after.items():
-            before = {key: _state(self._before[model, key][0]) or {} for key in there}
-            model.check_written({key: (before[key], now.state) for key, now in there.items()}, self._using)
+        for model, states in after.items():
+            before = {key: _state(self._before[model, key][0]) or {} for key in states}
+            model.check_written({key: (before[key], now.state) for key, now in states.items()}, self._using)
 
     def _remember(self, model: Model, keys: Iterable[Any]) -> None:
-        known = [key for key in keys if key is not None]
-        if known:
+        saved_keys = [key for key in keys if key is not None]
+        if saved_keys:
             announce(self._using, Touched())  # what they concern follows when their new states are known
-        unknown = [key for key in known if (model, key) not in self._before]
-        found = snapshots(model, unknown, self._using)
+        unknown = [key for key in saved_keys if (model, key) not in self._before]
+        states = snapshots(model, unknown, self._using)
         author = _author.get() or _CODE
-        self._before |= {(model, key): (found.get(key), author) for key in unknown}
+        self._before |= {(model, key): (states.get(key), author) for key in unknown}
 
 
 def _columns(rows: models.QuerySet[Any], names: Sequence[str]) -> list[set[Any]]:
     """The different values of several foreign keys of rows."""
-    found = [*rows.values_list(*[f"{name}_id" for name in names])]
-    return [{row[place] for row in found} for place in range(len(names))]
+    owners = [*rows.values_list(*[f"{name}_id" for name in names])]
+    return [{row[place] for row in owners} for place in range(len(names))]
 
 
-def _state(found: Taken | None) -> Snapshot | None:
-    return None if found is None else found.state
+def _state(taken: Taken | None) -> Snapshot | None:
+    return None if taken is None else taken.state
 
 
 def _event(model: Model, key: Any, before: Taken | None, after: Taken | None, *, author: Author) -> AuditEvent:

@@ -28,7 +28,7 @@ from limits_app.models.pool import CoolDown, Pool, PoolMember
 from limits_app.models.resource import Resource
 
 
-class Use(StrEnum):
+class ExchangeFormat(StrEnum):
     """What has configuration models and their fields."""
 
     FILE = "limits file"
@@ -58,7 +58,7 @@ class Registered:
     numbered: bool = False
     only_new: tuple[str, ...] = ()
     unwritten: Mapping[str, str] = field(default_factory=dict)
-    left_out: Mapping[Use, str] = field(default_factory=dict)
+    left_out: Mapping[ExchangeFormat, str] = field(default_factory=dict)
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -74,8 +74,8 @@ class Registered:
 _PRIMARY_KEY: Final = {"id": "given by the database"}
 _TIMES: Final = {"created_at": "set when the row is created", "updated_at": "set when the row is saved"}
 _PART: Final = "written with the row that it is a part of"
-_PARTS_OF_ROWS: Final = {Use.TABLE: _PART}
-_NO_TABLE: Final = {Use.TABLE: "there are few of them: use a limits file"}
+_PARTS_OF_ROWS: Final = {ExchangeFormat.TABLE: _PART}
+_NO_TABLE: Final = {ExchangeFormat.TABLE: "there are few of them: use a limits file"}
 
 REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
     {
@@ -121,7 +121,7 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                 fields=("group", "plan"),
                 section="plan_groups",
                 unwritten=_PRIMARY_KEY,
-                left_out={**_NO_TABLE, Use.REST: "groups of users are managed in the admin"},
+                left_out={**_NO_TABLE, ExchangeFormat.REST: "groups of users are managed in the admin"},
             ),
             Registered(
                 Entity,
@@ -202,8 +202,8 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                 },
                 left_out={
                     **_NO_TABLE,
-                    Use.REST: "targets are confidential: they are managed in the admin",
-                    Use.AUDIT: "targets and secrets are confidential",
+                    ExchangeFormat.REST: "targets are confidential: they are managed in the admin",
+                    ExchangeFormat.AUDIT: "targets and secrets are confidential",
                 },
             ),
             Registered(
@@ -230,8 +230,8 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                     "created_at": _TIMES["created_at"],
                 },
                 left_out={
-                    Use.FILE: "a test on the usage of one site, with an end",
-                    Use.REST: "the list is read only; it is changed in the admin and by commands",
+                    ExchangeFormat.FILE: "a test on the usage of one site, with an end",
+                    ExchangeFormat.REST: "the list is read only; it is changed in the admin and by commands",
                     **_PARTS_OF_ROWS,
                 },
             ),
@@ -245,9 +245,9 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                     "updated_at": _TIMES["updated_at"],
                 },
                 left_out={
-                    Use.FILE: "an incident of one site",
-                    Use.REST: "it has a path of its own",
-                    Use.TABLE: "there is one row",
+                    ExchangeFormat.FILE: "an incident of one site",
+                    ExchangeFormat.REST: "it has its own path",
+                    ExchangeFormat.TABLE: "there is one row",
                 },
             ),
         )
@@ -262,9 +262,9 @@ CONFIGURATION: Final[tuple[type[Configuration], ...]] = tuple(
 
 NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
     {
-        Alert: "what was sent",
-        audit_log.AuditEvent: "what was changed",
-        audit_log.AuditHead: "what was changed",
+        Alert: "sent messages",
+        audit_log.AuditEvent: "recorded changes",
+        audit_log.AuditHead: "recorded changes",
         audit_log.Manifest: "what limits files have made",
         resource.CodeLimits: "what code has passed",
         CoolDown: "what upstreams have asked for",
@@ -279,11 +279,11 @@ NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
         state.ScopeState: "the state of a store",
         state.StoreVersion: "the state of a store",
         state.WaitingBatch: "the state of a store",
-        usage.CollectedBatch: "what was used",
-        usage.Denial: "what was rejected",
-        usage.EvaluatedEntity: "what was evaluated",
-        usage.EvaluationCount: "what was evaluated",
-        usage.UsageSnapshot: "what was used",
+        usage.CollectedBatch: "recorded usage",
+        usage.Denial: "recorded rejections",
+        usage.EvaluatedEntity: "recorded evaluations",
+        usage.EvaluationCount: "recorded evaluations",
+        usage.UsageSnapshot: "recorded usage",
     }
 )
 """The other models, and what each of them has instead of what administrators set."""

@@ -51,7 +51,8 @@ class Resource(Configuration):
         blank=True,
         related_name="resources",
         help_text=_(
-            "For several back ends that can serve it, such as regions: one with room is chosen for each request."
+            "For several back ends that can serve it, such as regions: one with free capacity is chosen for each "
+            "request."
         ),
     )
     store = ExactTextField(
@@ -102,7 +103,7 @@ class CodeLimits(models.Model):
         """The limits."""
         words = self.limits.split()
         with known_time_zones():
-            return tuple(cast("Limit", Blocked()) if one == Blocked.key else parse_limit(one).limit for one in words)
+            return tuple(cast("Limit", Blocked()) if word == Blocked.key else parse_limit(word).limit for word in words)
 
 
 def note_code_limits(

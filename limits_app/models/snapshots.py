@@ -43,11 +43,11 @@ def snapshot(item: Configuration) -> Snapshot:
 
 def snapshots(model: Model, keys: Collection[Any], using: str | None) -> dict[Any, Taken]:
     """Return snapshots of the existing objects with these primary keys."""
-    found = {}
+    states = {}
     for batch in batches(keys):
         for item in whole(model._base_manager.using(using).filter(pk__in=batch)).order_by():
-            found[item.pk] = taken(item)
-    return found
+            states[item.pk] = taken(item)
+    return states
 
 
 def taken(item: Configuration) -> Taken:
@@ -86,7 +86,9 @@ def fields_of(model: Model) -> list[models.Field[Any, Any]]:
         field
         for field in model._meta.concrete_fields
         if not (
-            field.primary_key or field.name in model.part_of or any(getattr(field, one, False) for one in automatic)
+            field.primary_key
+            or field.name in model.part_of
+            or any(getattr(field, option, False) for option in automatic)
         )
     ]
 
@@ -105,7 +107,7 @@ def _value(item: Configuration, name: str) -> object:
 
 def _described(item: Any) -> Snapshot:
     parts = {name: getattr(item, name).all() for name, *_ in parts_of(type(item))}
-    return _own(item) | {name: [_shortly(one) for one in there] for name, there in parts.items()}
+    return _own(item) | {name: [_shortly(part) for part in rows] for name, rows in parts.items()}
 
 
 def _shortly(part: Configuration) -> Snapshot:

@@ -29,7 +29,7 @@ class Period(models.TextChoices):
     DAY = "day", _("day")
 
 
-class Counted(models.Model):
+class UsageRow(models.Model):
     """Fields that identify a bucket; the entity is empty for the site itself and for shared limits."""
 
     resource = models.CharField(_("resource"), max_length=64)
@@ -48,7 +48,7 @@ class Counted(models.Model):
         return f"{self.key} {place}" + (f" for {who}" if who else "")
 
 
-class UsageSnapshot(Counted):
+class UsageSnapshot(UsageRow):
     """Allowed amount in an hour or a day, in thousandths of the unit of the limit, and number of rejections."""
 
     period = models.CharField(_("period"), max_length=4, choices=Period.choices)
@@ -56,7 +56,7 @@ class UsageSnapshot(Counted):
     admitted_milli = models.BigIntegerField(_("allowed, in thousandths"), default=0)
     refused = models.BigIntegerField(_("rejections"), default=0)
 
-    class Meta(Counted.Meta):
+    class Meta(UsageRow.Meta):
         default_permissions = ("view",)
         verbose_name = _("usage")
         verbose_name_plural = _("usage")
@@ -82,7 +82,7 @@ class UsageSnapshot(Counted):
         return self.admitted_milli / 1000 if rest else units
 
 
-class Denial(Counted):
+class Denial(UsageRow):
     """Number of rejections by a limit in a minute, with the times of the first and last."""
 
     minute = models.DateTimeField(_("minute"))
@@ -91,7 +91,7 @@ class Denial(Counted):
     last = models.DateTimeField(_("last"))
     request_ids = models.CharField(_("ids of the last requests"), max_length=IDS_LENGTH, blank=True)
 
-    class Meta(Counted.Meta):
+    class Meta(UsageRow.Meta):
         default_permissions = ()  # the permission to view usage covers denials
         verbose_name = _("rejection")
         verbose_name_plural = _("rejections")

@@ -1,4 +1,4 @@
-"""Users as entities: each model of users has identifiers of its own."""
+"""Users as entities: each model of users has its own identifiers."""
 
 from __future__ import annotations
 
@@ -122,6 +122,8 @@ def _kind_of(model: type, _name: str) -> str:
         return _USER
     label: str = meta.label_lower
     name = label.rpartition(".")[2]
-    namesakes = [one for one in apps.get_models() if one._meta.model_name == name and hasattr(one, "is_authenticated")]
+    namesakes = [
+        model for model in apps.get_models() if model._meta.model_name == name and hasattr(model, "is_authenticated")
+    ]
     is_taken = name == _USER or name in KINDS_OF_NO_USER
     return label if is_taken or len(namesakes) > 1 else name

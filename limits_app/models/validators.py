@@ -68,10 +68,10 @@ def validate_store(value: str) -> None:
     """Reject unknown stores; empty means the default store."""
     aliases = conf.get(conf.STORES)
     if value and value not in aliases:
-        known = ", ".join(map(repr, aliases))
+        allowed = ", ".join(map(repr, aliases))
         raise ValidationError(
             _("LIMITS['STORES'] has no store %(alias)s: choose one of %(known)s, or leave it empty."),
-            params={"alias": shown(value), "known": known},
+            params={"alias": shown(value), "known": allowed},
         )
 
 
@@ -84,7 +84,7 @@ def route_pattern(path: str) -> RoutePattern:
     *before, last = path.removeprefix("/").split("/")
     is_prefix = last == WILDCARD
     segments = [*before, "" if is_prefix else last]
-    route = "/".join(f"<wildcard_{n}>" if one == WILDCARD else one for n, one in enumerate(segments))
+    route = "/".join(f"<wildcard_{n}>" if segment == WILDCARD else segment for n, segment in enumerate(segments))
     return RoutePattern(route, is_endpoint=not is_prefix)
 
 

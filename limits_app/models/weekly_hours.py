@@ -65,7 +65,7 @@ class WeeklyHours:
         )
 
     def next_change(self, moment: datetime) -> datetime | None:
-        """The next start or end of hours; None if there is none."""
+        """The next start or end of hours; None without one."""
         holds = self.holds(moment)
         changes = [other for other in self._candidates(moment) if other > moment and self.holds(other) != holds]
         return min(changes, default=None)
@@ -135,11 +135,11 @@ def _days(text: str) -> Iterator[int]:
 
 def _day(name: str) -> int:
     """The number of a day, from two or more letters."""
-    found = [number for number, day in enumerate(_DAYS) if len(name) >= 2 and day.startswith(name)]
-    if not found:
-        known = ", ".join(day[:3] for day in _DAYS)
-        raise ValueError(f"{name!r} is not a day: use {known}, or a range of them")
-    return found[0]
+    numbers = [number for number, day in enumerate(_DAYS) if len(name) >= 2 and day.startswith(name)]
+    if not numbers:
+        days = ", ".join(day[:3] for day in _DAYS)
+        raise ValueError(f"{name!r} is not a day: use {days}, or a range of them")
+    return numbers[0]
 
 
 def _minute(hour: str, minute: str | None) -> int:

@@ -1,6 +1,6 @@
-"""Outbound calls for asyncio, without Django: clients, paces, circuit breakers, retries, executors and queues.
+"""Optional: outbound calls for asyncio, without Django. Only `metrics.outbound` imports it.
 
-See docs/outbound.md.
+It has clients, paces, circuit breakers, retries, executors and queues; see docs/outbound.md.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def hints_of(response: Response, *, unix_seconds: float | None = None) -> Hints:
     retry_after = _retry_after(response.header("Retry-After"), unix_seconds)
     if response.refused and retry_after is None:
         retry_after = _empty_seconds(left)
-    unexplained = _empty_seconds({name: one for name, one in left.items() if name not in policies})
+    unexplained = _empty_seconds({name: fields for name, fields in left.items() if name not in policies})
     return Hints(response.refused, retry_after, tuple(quotas[:_MOST_QUOTAS]), unexplained)
 
 
@@ -92,7 +92,7 @@ def _retry_after(value: str | None, unix_seconds: float) -> float | None:
 
 def _empty_seconds(left: _Parameters) -> float | None:
     """Return the seconds until every empty limit has something left again."""
-    times = [_seconds(one.get("t")) for one in left.values() if _number(one.get("r")) == 0]
+    times = [_seconds(fields.get("t")) for fields in left.values() if _number(fields.get("r")) == 0]
     return max([seconds for seconds in times if seconds is not None], default=None)
 
 
@@ -107,19 +107,19 @@ def _draft(policies: _Parameters, left: _Parameters) -> Iterator[Quota]:
 
 def _legacy(response: Response, unix_seconds: float) -> Iterator[Quota]:
     """Read fields of one limit; without a window, the time until the reset is taken as the window."""
-    found = dict(_pair(item) for item in (response.header("RateLimit") or "").split(",") if "=" in item)
+    items = dict(_pair(item) for item in (response.header("RateLimit") or "").split(",") if "=" in item)
     for prefix in ("RateLimit-", "X-RateLimit-"):
         for name in ("limit", "remaining", "reset"):
             value = response.header(prefix + name)
             if value is not None:
-                found.setdefault(name, value.partition(",")[0].strip())
+                items.setdefault(name, value.partition(",")[0].strip())
                 window = _WINDOW.search(value)
                 if window is not None:
-                    found.setdefault("window", window[1])
-    capacity, reset = _number(found.get("limit")), _seconds(found.get("reset"), since=unix_seconds)
-    window_seconds = _seconds(found.get("window")) or reset
+                    items.setdefault("window", window[1])
+    capacity, reset = _number(items.get("limit")), _seconds(items.get("reset"), since=unix_seconds)
+    window_seconds = _seconds(items.get("window")) or reset
     if capacity and window_seconds:
-        yield Quota("legacy", capacity, window_seconds, _number(found.get("remaining")))
+        yield Quota("legacy", capacity, window_seconds, _number(items.get("remaining")))
 
 
 def _items(field: str | None) -> Iterator[tuple[str, dict[str, str]]]:

@@ -16,7 +16,7 @@ from limits_app.outbound.events import Observer, Waited, silent
 from limits_app.outbound.hints import hints_of
 from limits_app.outbound.messages import Request, Response
 
-Usage = Callable[[Request, Response], Mapping[str, Amount]]
+UsageOfResponse = Callable[[Request, Response], Mapping[str, Amount]]
 """Returns the amounts that a request has used, by key."""
 
 
@@ -46,7 +46,7 @@ class LimitedClient(WrappingClient):
         client: ResourceClient,
         limits: Limits,
         *,
-        usage: Usage = as_requested,
+        usage: UsageOfResponse = as_requested,
         report: Callable[[float], Awaitable[None]] | None = None,
         name: str = "limits",
         observer: Observer = silent,
@@ -70,7 +70,7 @@ class LimitedClient(WrappingClient):
             return response
 
 
-class Pool(Limits, Protocol):
+class PoolOfLimits(Limits, Protocol):
     """The part of a limit pool that a PooledClient uses."""
 
     def __len__(self) -> int:
@@ -95,10 +95,10 @@ class PooledClient(Closable):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: PoolOfLimits,
         members: Mapping[str, ResourceClient],
         *,
-        usage: Usage = as_requested,
+        usage: UsageOfResponse = as_requested,
         observer: Observer = silent,
     ) -> None:
         names = [pool[index].config.get("name") for index in range(len(pool))]

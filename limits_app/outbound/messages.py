@@ -42,7 +42,7 @@ def _checked_header(name: str) -> str:
 
 Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
 """Names and values; a mapping is converted."""
-Headers = Annotated[
+HeaderItems = Annotated[
     tuple[
         tuple[
             Annotated[str, Field(pattern=HEADER_NAME), AfterValidator(_checked_header)],
@@ -52,7 +52,7 @@ Headers = Annotated[
     ],
     BeforeValidator(_pairs),
 ]
-Amounts = Annotated[
+RequestAmounts = Annotated[
     tuple[
         tuple[str, Annotated[StrictInt, Field(ge=0)] | Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]], ...
     ],
@@ -79,9 +79,9 @@ class Request(_Frozen):
     method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] = "GET"
     path: Annotated[str, AfterValidator(_checked_path)]
     params: Pairs = ()
-    headers: Headers = Field(default=(), repr=False)
+    headers: HeaderItems = Field(default=(), repr=False)
     content: bytes = Field(default=b"", repr=False)
-    amounts: Amounts = ()
+    amounts: RequestAmounts = ()
     timeout_seconds: Seconds = 30.0
     wait_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 60.0
     repeatable: bool | None = None

@@ -16,7 +16,7 @@ from limits_app.outbound.errors import QueueTimeout, check_counts
 from limits_app.outbound.events import Depth, Learned, Observer, Refused, Waited, silent
 from limits_app.outbound.hints import Quota, hints_of
 from limits_app.outbound.messages import Request, Response
-from limits_app.outbound.schedule import Departure, Schedule
+from limits_app.outbound.schedule import Departure, PaceSchedule
 
 _next_ticket: Final = count(1).__next__
 
@@ -45,7 +45,7 @@ class Pace:
         observer: Observer = silent,
     ) -> None:
         self.name = name
-        self._schedule = Schedule(max_gap=max_gap, max_hold=max_hold)
+        self._schedule = PaceSchedule(max_gap=max_gap, max_hold=max_hold)
         self._observer = observer
         self._line: list[_Waiter] = []
         self._timer: asyncio.TimerHandle | None = None

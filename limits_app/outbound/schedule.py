@@ -81,7 +81,7 @@ class RateLimitUpdate:
 
 
 @dataclass(slots=True)
-class Schedule:
+class PaceSchedule:
     """The quotas of one upstream as far as they are known, and the requests that are under way.
 
     - Without a known quota the schedule starts slowly: one request at a time, and one more with each round trip, until
@@ -171,7 +171,7 @@ class Schedule:
         return True
 
     def _gap(self) -> float:
-        evenly = max((one.seconds / one.capacity for one in self._windows.values()), default=0.0)
+        evenly = max((window.seconds / window.capacity for window in self._windows.values()), default=0.0)
         return min(self.max_gap, evenly * _OVERSHOOT_FACTOR)
 
     def _charge_others(self, now: float, departure: Departure, quota: Quota) -> None:

@@ -11,7 +11,7 @@ from limits_app.outbound.cache import CachingClient
 from limits_app.outbound.client import Closable, ResourceClient
 from limits_app.outbound.events import Observer, silent
 from limits_app.outbound.executor import Executor
-from limits_app.outbound.limited import LimitedClient, Limits, Usage, as_requested
+from limits_app.outbound.limited import LimitedClient, Limits, UsageOfResponse, as_requested
 from limits_app.outbound.messages import Request, Response
 from limits_app.outbound.pace import Pace, PacedClient
 from limits_app.outbound.retry import RequestRetryPolicy, RetryingClient
@@ -35,7 +35,7 @@ class OutboundService(Closable):
         *,
         name: str = "upstream",
         limits: Limits | None = None,
-        usage: Usage = as_requested,
+        usage: UsageOfResponse = as_requested,
         pace: Pace | None = None,
         breaker: BreakerRules | None = None,
         retry: RetryPolicy | None = None,

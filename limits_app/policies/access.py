@@ -102,7 +102,7 @@ def access_of(
         if blocks and mode == Enforcement.ENFORCE:
             return AccessVerdict(Access.BLOCKED, blocks[0])
         shadowed += blocks or _blocks([judge(one, now, shadow=True) for one in _in_shadow(links)], levels)
-        # What an exempt entity counts for has limits of its own.
+        # What an exempt entity counts for has its own limits.
         exemptions = [] if on_resource else [_exemption(choice) for choice in choices]
         exempting = exempting or (exemptions[0] if exemptions and all(exemptions) else None)
     if exempting is not None:

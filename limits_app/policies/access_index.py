@@ -79,7 +79,7 @@ class AccessIndex:
         return bool(self.kinds or self.plans or self.shared)
 
     def must_read(self, identity: str, plan: str | None = None) -> bool:
-        """Whether the policies of an identity have to be read, since it has configuration of its own, or a plan."""
+        """Whether the policies of an identity have to be read, since it has its own configuration, or a plan."""
         if plan is not None and (plan in self.plans or identity in self._patterns):
             return True
         digest = _digest(identity) if self._digests else 0
@@ -87,7 +87,7 @@ class AccessIndex:
         return place < len(self._digests) and self._digests[place] == digest
 
     def policies_of(self, identity: str, resource: str | None) -> EntityPolicies | None:
-        """The policies of an identity without a row of its own; None where nothing blocks or exempts it."""
+        """The policies of an identity without its own row; None where nothing blocks or exempts it."""
         matching = self._patterns.matching(identity) if self._patterns else []
         if not matching and not self.shared:
             return None
@@ -241,7 +241,7 @@ def _clients(
     """The identifiers of the entities whose policies must be read to know whether they are blocked or exempt.
 
     These are the entities that are blocked or unlimited themselves, those that count for a blocked one, those on a
-    plan that is, and those that match a pattern that is and have configuration of their own.
+    plan that is, and those that match a pattern that is and have their own configuration.
     """
     rows = Entity.objects.using(using)
     policies = _effective(using, now)

@@ -45,7 +45,7 @@ class _Used:
 class Balancers:
     """The balancers of at most `most` pools; all resources of a pool share one.
 
-    Cool-downs stay in this process where `shares_cool_downs` is False, as in tests with stores of their own.
+    Cool-downs stay in this process where `shares_cool_downs` is False, as in tests with their own stores.
     `clock` returns seconds, and decides when cool-downs are read again.
     """
 
@@ -126,7 +126,9 @@ class Balancers:
             if self.shares_cool_downs and keep_cool_down(pool, member, cooling):
                 changes.announce(write_alias(), changes.Touched.cool_downs())
         except DATABASE_ERRORS as error:
-            logger.warning("other processes do not know that %s of the pool %s cools down: %s", member, pool, error)
+            logger.warning(
+                "other processes were not notified that %s of the pool %s cools down: %s", member, pool, error
+            )
         with self._lock:
             used = self._by_pool.get((current_keys(), pool))
             if used is not None:

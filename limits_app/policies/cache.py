@@ -74,7 +74,7 @@ _VERSION_SECONDS: Final = 1.0
 _MOST_BOUND: Final = 256
 """How many clients without rows are kept by name, for those that send several requests in a row."""
 _GENERATIONS: Final = count(1)
-"""Of all namespaces, so that what was read in one is never taken for that of another one."""
+"""Of all namespaces, so that rows of one are never taken for those of another one."""
 _MOST_ALIKE: Final = 1024
 """How many templates of clients with rows are kept; others who have the same rows need not be compiled."""
 _MOST_TOUCHED: Final = 4096
@@ -92,7 +92,7 @@ class ResolverInfo(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What was read before a query: the versions, the generation, and the time."""
+    """The state before a query: the versions, the generation, and the time."""
 
     seen: Seen
     generation: int
@@ -113,7 +113,7 @@ class _VersionOfNamespace(NamedTuple):
 
 
 class KeptConfiguration:
-    """The configuration of a namespace as far as this process knows it: what is kept of it, and until which version.
+    """The configuration of a namespace as far as this process knows it: the kept part, and until which version.
 
     `generation` is another number after each change that belongs to no single client. See `Sync` for the order.
     """
@@ -290,7 +290,7 @@ class CurrentConfiguration:
         self._locks = KeyLocks()
 
     def current(self) -> KeptConfiguration:
-        """What is kept for the present namespace."""
+        """The configuration that is kept for the present namespace."""
         if not sources.is_used:
             return self.of_whole_site
         namespace = current_namespace()
@@ -453,7 +453,7 @@ class _Source(ABC):
 
     @abstractmethod
     def _shared(self, key: Key) -> Hashable:
-        """What is the same for all keys whose limits are read together; the key itself where that is no other one."""
+        """The common part of all keys whose limits are read together; the key itself without others."""
 
     @abstractmethod
     def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
@@ -731,7 +731,7 @@ def advance_version(
             store.open().advance_version(changes, keys.configuration)
         except StoreUnavailable as error:
             logger.warning(
-                "the store %r does not know yet that limits have changed, and other processes apply the change within "
+                "the store %r has not received a change of limits; other processes apply the change within "
                 "RESOLVER_TTL_SECONDS: %s",
                 alias,
                 error,

@@ -96,7 +96,7 @@ class Collector:
             current = row.parent
 
     def client(self, entity: str, plan: str = "") -> Client:
-        """What a client has; a plan of its own, or of an entity above it, precedes that of the request."""
+        """What a client has; its own plan, or of an entity above it, precedes that of the request."""
         plan = self._plan_of_rows(entity) or plan or self._by_groups.get(entity, "")
         return Client("" if is_pattern(entity) else entity, plan, self.matching(patterns_of(entity)))
 
@@ -134,7 +134,7 @@ class Collector:
         yield from self._by_place.get(Place("", entity, plan), ())
 
     def resources(self, client: Client) -> set[str]:
-        """The resources on which a client has policies of its own; of EVERYBODY: those that have policies for all."""
+        """The resources on which a client has its own policies; of EVERYBODY: those that have policies for all."""
         subjects = [(entity, "") for entity in (client.entity, *client.patterns) if entity]
         if client.plan or client == EVERYBODY:
             subjects.append(("", client.plan))

@@ -110,7 +110,7 @@ _EMPTY: Final = Fingerprints(array("I", bytes(4 * (_BUCKETS + 1))), array("H"))
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of identifiers, in one object, so that each look-up sees one state of it.
+    """The known identifiers, in one object, so that each look-up sees one state of it.
 
     `added` are hashes that are not in the table yet; more are added to this set.
     """
@@ -203,7 +203,7 @@ class KnownIdentifiers:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Make a new lock in a child process, which keeps what was read."""
+        """Make a new lock in a child process, which keeps the identifiers that were read."""
         self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
 
     def restart(self) -> None:

@@ -68,7 +68,7 @@ class Kept(Generic[K, V]):
         return len(self.values)
 
     def get(self, key: K) -> Aged[V] | None:
-        """The value of a key; None where there is none."""
+        """The value of a key; None without one."""
         aged = self.values.get(key)
         if aged is not None:
             aged.is_used = True

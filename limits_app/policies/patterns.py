@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv6Network, ip_network
 
 from limits_app import conf
+from limits_app.conf.parsers import Network
 from limits_app.models.patterns import SEPARATORS, is_pattern
 
 _ADDRESS = "ip:"
 
-Network = IPv4Network | IPv6Network
 _Form = tuple[int, int]
 """The version of a network, and how many bits of an address it fixes."""
 

@@ -87,7 +87,7 @@ class IdentifierReader:
         self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
 
     def start(self) -> None:
-        """Read soon what was not read yet; in tests nothing."""
+        """Read the rest soon; in tests nothing."""
         if _enabled and test_runner.current_test() is None:
             self._task.start()
 

@@ -1,9 +1,10 @@
 """The order in which changes of the configuration are applied, so that no request uses limits that were replaced.
 
-A request reads `seen` first, then looks up what is kept, and sends the version that it has seen with its claim; the
+A request reads `seen` first, then looks up the kept limits, and sends the version that it has seen with its claim; the
 store rejects another version than its own. On that rejection one thread reads the changes since, adds identifiers,
-drops what was read from them, and publishes the new version last: a request that looked up something older sends an
-older version. What a request has read from the database is kept only if `seen` is still what it was before the query.
+drops the limits that were read from them, and publishes the new version last: a request that looked up something older
+sends an older version. Rows that a request has read from the database are kept only if `seen` is still the same as
+before the query.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Sync:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Make a new lock in a child process, which keeps what was read."""
+        """Make a new lock in a child process, which keeps the configuration that was read."""
         self._lock = RLock()  # reentrant, because a query may run code of the site
 
     def catch_up(self, alias: str, store: Versioned, seen: int | None) -> None:

@@ -56,9 +56,9 @@ _ANY_KIND: Final = frozenset({"key", "user", "*"})
 
 
 class AccessTable:
-    """Who is blocked or exempt, as it was when the table was read, and what was read about single clients since.
+    """Who is blocked or exempt: an index for all, and the configuration of single clients that was read since.
 
-    The index is that of a generation of the configuration. What was read about single clients is dropped when any
+    The index is that of a generation of the configuration. The configuration of single clients is dropped when any
     change was applied, and clients that have changed in this generation are read whatever the index says.
     """
 
@@ -78,7 +78,7 @@ class AccessTable:
 
     @property
     def is_used(self) -> bool:
-        """Whether verdicts depend on what was read here."""
+        """Whether verdicts depend on this table."""
         return self.has_entries or bool(self._groups)
 
     @property
@@ -87,7 +87,7 @@ class AccessTable:
         return self.index.kinds | _ANY_KIND if configuration.touched else self.index.kinds
 
     def _follow(self) -> object:
-        """Forget what was read before a change; returns what is known of changes."""
+        """Forget rows that were read before a change; returns the known changes."""
         seen = configuration.sync.seen
         if self.seen is not seen:
             self._forget(seen)
@@ -126,7 +126,7 @@ class AccessTable:
         return judged(known)
 
     def is_limited(self, names: Sequence[str]) -> bool:
-        """Whether a request with some identities is known to be limited, by what is not a policy of one resource."""
+        """Whether a request with some identities is known to be limited, other than by a policy of one resource."""
         self._follow()
         return tuple(names) in self._limited
 
@@ -173,7 +173,7 @@ class AccessTable:
         return links
 
     def _keep(self, kept: dict[Any, Any], key: Any, value: Any, *, using: str, seen: object) -> None:
-        """Keep what was read, unless it may be outdated or rolled back; of too many, the oldest are dropped."""
+        """Keep rows that were read, unless they may be outdated or rolled back; of too many, the oldest are dropped."""
         if seen is not configuration.sync.seen or not changes.may_be_kept(using):
             return
         if len(kept) >= _MOST_KEPT:

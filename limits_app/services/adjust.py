@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from limits_app import audit, conf
 from limits_app.acquiring.credit import credit, credited_parts
-from limits_app.engine.amounts import Amount
+from limits_app.engine.amounts import Amount, shown
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import EntityName, check_idempotency_key, scope_of, total_scope
 from limits_app.engine.limits import CallLimit, MeteredLimit
@@ -47,8 +47,8 @@ def reset(
     StoreUnavailable while the store is down.
     """
     entity = one_client(entity)
-    wanted = [keys] if isinstance(keys, str) else keys
-    asked = {"resource": resource, "entity": entity} | ({} if wanted is None else {"keys": sorted(map(str, wanted))})
+    names = [keys] if isinstance(keys, str) else keys
+    asked = {"resource": resource, "entity": entity} | ({} if names is None else {"keys": sorted(map(str, names))})
     asked |= {} if plan is None else {"plan": plan}
     once = _AuditedOnce(Verb.RESET, asked, idempotency_key)
     if once.is_done():
@@ -56,19 +56,21 @@ def reset(
     places = _places(resource, entity, plan)
     of_entity = _keys_of(resource, entity)
     scopes = {
-        alias: [one for one in found if one.scope.key in of_entity or (entity is None and one.scope.shared)]
-        for alias, found in places.items()
+        alias: [
+            scoped for scoped in limits if scoped.scope.key in of_entity or (entity is None and scoped.scope.shared)
+        ]
+        for alias, limits in places.items()
     }
-    there = {limit.key for found in scopes.values() for one in found for limit in one.schema.limits}
-    unknown = sorted({str(key) for key in wanted or () if key not in there})
+    existing = {limit.key for limits in scopes.values() for scoped in limits for limit in scoped.schema.limits}
+    unknown = sorted({str(key) for key in names or () if key not in existing})
     if unknown:
-        raise not_limited(unknown, there)
+        raise not_limited(unknown, existing)
 
     def forget() -> None:
-        for alias, found in scopes.items():
-            resilient_store(alias).reset([*of_entity, *(one.scope.key for one in found)], wanted)
+        for alias, limits in scopes.items():
+            resilient_store(alias).reset([*of_entity, *(scoped.scope.key for scoped in limits)], names)
 
-    change = {**asked, "keys": asked.get("keys", sorted(there))}
+    change = {**asked, "keys": asked.get("keys", sorted(existing))}
     return once.do(forget, change, aliases=places, reason=reason, actor=actor, source=source)
 
 
@@ -109,13 +111,13 @@ def top_up(
     places = _places(resource, entity, plan)
     of_entity = _keys_of(resource, entity)
     credited = [
-        (alias, one, taken(one, key, amount))
-        for alias, found in places.items()
-        for one in _with_key(found, key, of_entity)
+        (alias, scoped, taken(scoped, key, amount))
+        for alias, limits in places.items()
+        for scoped in _with_key(limits, key, of_entity)
     ]
     if not credited:
-        there = {limit.key for found in places.values() for one in found for limit in one.schema.limits}
-        raise not_limited([key], there)
+        existing = {limit.key for limits in places.values() for scoped in limits for limit in scoped.schema.limits}
+        raise not_limited([key], existing)
 
     def give() -> None:
         for alias, scoped, parts in credited:
@@ -132,14 +134,16 @@ def _places(resource: str | None, entity: str | None, plan: str | None) -> dict[
     if resource is None:
         now = timezone.now()
         return {alias: total_scopes(entity, resilient_store(alias).open(), now, plan) for alias in aliases()}
-    found = resolver.latest((resource, entity, (), plan))
-    return {found.alias: [one for one in found.own if not one.scope.total]}
+    resolved = resolver.latest((resource, entity, (), plan))
+    return {resolved.alias: [scoped for scoped in resolved.own if not scoped.scope.total]}
 
 
-def _with_key(found: list[ScopedLimits], key: str, of_entity: list[str]) -> list[ScopedLimits]:
+def _with_key(limits: list[ScopedLimits], key: str, of_entity: list[str]) -> list[ScopedLimits]:
     """The scopes of the entity that have a limit with this key; the shared ones if it has none of its own."""
-    there = [one for one in found if key in one.schema.index]
-    return [one for one in there if one.scope.key in of_entity] or [one for one in there if one.scope.shared]
+    matching = [scoped for scoped in limits if key in scoped.schema.index]
+    return [scoped for scoped in matching if scoped.scope.key in of_entity] or [
+        scoped for scoped in matching if scoped.scope.shared
+    ]
 
 
 def check_plan_known(entity: str | None, plan: str | None) -> None:
@@ -211,9 +215,9 @@ class _AuditedOnce:
         return not self._is_same(earlier)
 
     def _is_same(self, earlier: AuditEvent) -> bool:
-        said = {name: (earlier.after or {}).get(name) for name in self._asked}
-        if (earlier.verb, said) != (self._verb, self._asked):
-            raise InvalidRequest(f"idempotency key {self._key!r} was used for something else: {earlier}")
+        fields = {name: (earlier.after or {}).get(name) for name in self._asked}
+        if (earlier.verb, fields) != (self._verb, self._asked):
+            raise InvalidRequest(f"idempotency key {self._key!r} was used for another operation: {earlier}")
         return True
 
 
@@ -223,5 +227,5 @@ def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
         raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")
     parts = credited_parts(scoped, key, amount)
     if not parts:
-        raise InvalidRequest(f"{key} cannot be topped up by nothing: say how much")
+        raise InvalidRequest(f"amount of {key} must be greater than 0; got {shown(amount)}")
     return parts

@@ -57,7 +57,7 @@ def key_of(resource: str, entity: EntityName, default_limits: Limits | str = (),
 
 
 def one_client(entity: EntityName) -> str | None:
-    """The identifier of an entity; raises InvalidLimit for a pattern, which has no counters of its own."""
+    """The identifier of an entity; raises InvalidLimit for a pattern, which has no counters."""
     name = entity_name(entity)
     if not isinstance(name, str):
         return name

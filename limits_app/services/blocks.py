@@ -19,9 +19,9 @@ from limits_app.models.patterns import Patterns
 from limits_app.policies import Subject, policies_for
 from limits_app.services.access import Identity
 
-State = Mapping[str, Any]
+BlockState = Mapping[str, Any]
 """The fields of a row by name, where other rows are rows or names."""
-Change = tuple[type[Any], State | None, State | None]
+BlockedChange = tuple[type[Any], BlockState | None, BlockState | None]
 """A model, and the state of a row before and after; None before it is made and after it is deleted."""
 
 _MOST_NAMED: Final = 10
@@ -41,7 +41,7 @@ _OCTET_BITS: Final = 8
 _GROUP_BITS: Final = 16
 
 
-class Block(NamedTuple):
+class BlockScope(NamedTuple):
     """Who is blocked: an entity or a pattern, or else a plan, or else everyone; and on which resource (None: all)."""
 
     identifier: str | None = None
@@ -54,42 +54,42 @@ def state_of(row: Definable) -> dict[str, Any]:
     return {name: getattr(row, name) for name in registered(type(row)).fields}
 
 
-def revert_of(event: AuditEvent) -> Change:
+def revert_of(event: AuditEvent) -> BlockedChange:
     """The change that a revert of an event makes; raises CannotRevert if the event is not about an object."""
     _verb, model = audit.changed_by_revert(event)
     now = audit.state_now(event)
     return model, now, None if event.before is None else {**(now or {}), **event.before}
 
 
-def warning(changes: Iterable[Change], author: Collection[Identity] = ()) -> str:
+def warning(changes: Iterable[BlockedChange], author: Collection[Identity] = ()) -> str:
     """Say whom changes of rows also block; empty where they make or widen no block that needs a confirmation.
 
     `author` are the identities of the author of the changes.
     """
-    found = ((_block(model, before), _block(model, after)) for model, before, after in changes)
-    new = dict.fromkeys(block for before, block in found if block is not None and block != before)
+    changed = ((_block(model, before), _block(model, after)) for model, before, after in changes)
+    new = dict.fromkeys(block for before, block in changed if block is not None and block != before)
     hit = list(dict.fromkeys(name for block in new for name in _also_hit(block, author)))
     shown = ", ".join(hit if len(hit) <= _MOST_NAMED else [*hit[:_MOST_NAMED], "…"])
     return gettext("This also blocks %(hit)s.") % {"hit": shown} if hit else ""
 
 
-def _block(model: type[Any], state: State | None) -> Block | None:
+def _block(model: type[Any], state: BlockState | None) -> BlockScope | None:
     """The block of a row, unless it is not enforced; the one of a resource for everyone is none."""
     if state is None:
         return None
     if model is Entity:
-        return Block(str(state.get("identifier"))) if state.get("blocked") else None
+        return BlockScope(str(state.get("identifier"))) if state.get("blocked") else None
     effect, enforcement, counted = (state.get(name) for name in ("effect", "enforcement", "counted"))
     if model is not Policy or effect != PolicyEffect.BLOCKED or enforcement != Enforcement.ENFORCE:
         return None
-    found = (state.get(name) for name in ("entity", "plan", "resource"))
-    entity, plan, resource = (str(one) if one else None for one in found)
+    names = (state.get(name) for name in ("entity", "plan", "resource"))
+    entity, plan, resource = (str(name) if name else None for name in names)
     if entity is None and plan is None and (resource is not None or counted != Counted.TOTAL):
         return None
-    return Block(entity, plan, resource)
+    return BlockScope(entity, plan, resource)
 
 
-def _also_hit(block: Block, author: Collection[Identity]) -> Iterator[str]:
+def _also_hit(block: BlockScope, author: Collection[Identity]) -> Iterator[str]:
     network = None if block.identifier is None else _network(block.identifier)
     if (block.identifier is None and block.plan is None) or (network is not None and not network.prefixlen):
         yield gettext("everyone")
@@ -108,7 +108,7 @@ def _also_hit(block: Block, author: Collection[Identity]) -> Iterator[str]:
 
 
 def _overlaps(network: IPv4Network | IPv6Network, others: tuple[IPv4Network | IPv6Network | None, ...]) -> bool:
-    return any(one is not None and one.version == network.version and one.overlaps(network) for one in others)
+    return any(other is not None and other.version == network.version and other.overlaps(network) for other in others)
 
 
 def _network(identifier: str) -> IPv4Network | IPv6Network | None:

@@ -12,29 +12,23 @@ from django.utils import timezone
 from limits_app import audit, conf
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.keys import Account, check_entity, check_resource
-from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, QuotaPeriod, ResourceLimit
+from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.engine.notation import limit_text
+from limits_app.engine.periods import HOUR, QuotaPeriod
 from limits_app.models import CodeLimits, Entity, Policy, Resource, write_alias
 from limits_app.policies import Choice, choose_each, latest_code_limits_of_each
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
-from limits_app.services.writing import Limits, checked_datetime, set_entity_limits
+from limits_app.services.writing import LimitsInput, checked_datetime, set_entity_limits
 
-_HOUR: Final = 3600
-_DAY: Final = 24 * _HOUR
-_PERIODS: Final = {
-    QuotaPeriod.HOUR: (_HOUR, _HOUR),
-    QuotaPeriod.DAY: (_DAY - _HOUR, _DAY + _HOUR),
-    QuotaPeriod.WEEK: (7 * _DAY - _HOUR, 7 * _DAY + _HOUR),
-    QuotaPeriod.MONTH: (28 * _DAY - _HOUR, 31 * _DAY + _HOUR),
-}
-"""The seconds of the shortest and of the longest period, with the hour of daylight saving time."""
+_DAYLIGHT_SAVING_SECONDS: Final = HOUR
+"""By how much a day may be shorter or longer."""
 
 
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
     entity: str | Account,
     resource: str | None,
-    limits: Limits,
+    limits: LimitsInput,
     until: datetime,
     reason: str,
     *,
@@ -68,7 +62,7 @@ def check_boost_end(until: object) -> None:
     """Raise InvalidLimit unless a boost may end then: in the future, and within `LIMITS["MAX_BOOST_DAYS"]`."""
     end, now, most = checked_datetime("until", until), timezone.now(), conf.get(conf.MAX_BOOST_DAYS)
     if end <= now:
-        raise InvalidLimit(f"a boost until {until} has ended already: say when it is to end")
+        raise InvalidLimit(f"a boost until {until} has ended already: pass a time in the future")
     if most is not None and end > now + timedelta(days=most):
         raise InvalidLimit(
             f"a boost until {until} is too long: LIMITS['MAX_BOOST_DAYS'] allows {most} days; set a policy instead"
@@ -92,11 +86,11 @@ def current_choices(entity: str, resource: str | None, plan: str | None) -> dict
 
 def _lowered(before: Choice, after: Choice) -> Iterator[str]:
     """What a boost lowers, as the rest of a sentence."""
-    old = {one.limit.key: one.limit for one in before.limits}
+    old = {scoped.limit.key: scoped.limit for scoped in before.limits}
     if Blocked.key in old:
         return
-    for one in after.limits:
-        key, new = one.limit.key, one.limit
+    for scoped in after.limits:
+        key, new = scoped.limit.key, scoped.limit
         if key not in old:
             yield f", and {before.entity} has no limit {key}"
         elif _is_lower(new, old[key]):
@@ -126,8 +120,9 @@ def _holds_as_much(new: AnyLimit, old: AnyLimit) -> bool:
 def _seconds(limit: AnyLimit) -> tuple[Decimal, Decimal]:
     """The least and the most seconds in which the capacity becomes available again."""
     if isinstance(limit, QuotaLimit) and limit.period is not None:
-        shortest, longest = _PERIODS[QuotaPeriod(limit.period)]
-        return Decimal(shortest), Decimal(longest)
+        period = QuotaPeriod(limit.period)
+        shift = 0 if period is QuotaPeriod.HOUR else _DAYLIGHT_SAVING_SECONDS
+        return Decimal(period.shortest_seconds - shift), Decimal(period.longest_seconds + shift)
     seconds = _decimal(getattr(limit, "session_seconds", None) or limit.window_seconds)  # type: ignore[union-attr]
     return seconds, seconds
 

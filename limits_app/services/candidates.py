@@ -16,7 +16,7 @@ from limits_app.engine.limits import Limit as LimitDefinition
 from limits_app.engine.notation import Noted, limit_text
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits, write_alias
 from limits_app.services import definitions
-from limits_app.services.writing import Limits
+from limits_app.services.writing import LimitsInput
 from limits_app.usage.evaluation_counter import entities, totals
 
 logger = logging.getLogger("limits_app")
@@ -57,7 +57,7 @@ class CandidateReport:
 
 def set_candidate(
     policy: Policy,
-    limits: Limits,
+    limits: LimitsInput,
     *,
     percent: int = 100,
     revert_percent: int | None = None,
@@ -90,13 +90,13 @@ def candidates() -> list[CandidateReport]:
 
 def reports(rows: Iterable[Candidate]) -> list[CandidateReport]:
     """The reports of candidates, in their order."""
-    found = list(rows)
-    counted = totals([row.pk for row in found])
-    return [_report(row, counted) for row in found]
+    candidates = list(rows)
+    counted = totals([row.pk for row in candidates])
+    return [_report(row, counted) for row in candidates]
 
 
 def policy_of_id(policy_id: int) -> Policy:
-    """The policy with this id; raises InvalidLimit if there is none."""
+    """The policy with this id; raises InvalidLimit if it does not exist."""
     policy = Policy.objects.using(write_alias()).filter(pk=policy_id).first()
     if policy is None:
         raise definitions.InvalidDefinition(
@@ -194,17 +194,17 @@ def _reverted(policy: Policy, candidate: Candidate) -> None:
     if policy.effect != PolicyEffect.LIMITS or {*_limits_of(policy).split()} != {
         *map(_text, noted_limits(candidate.limits))
     }:
-        raise InvalidLimit(f"the limits of {policy} were changed after the promotion: set them as they should be")
+        raise InvalidLimit(f"the limits of {policy} were changed after the promotion: set them again")
     candidate.state, candidate.watched_until = CandidateState.REVERTED, None
     _set(policy, candidate.previous_effect, candidate.previous_limits)
 
 
 def _set(policy: Policy, effect: str, limits: str) -> None:
     noted = noted_limits(limits) if limits else ()
-    given: dict[str, Any] = {"effect": effect, "limits": list(noted)}
+    values: dict[str, Any] = {"effect": effect, "limits": list(noted)}
     if effect != PolicyEffect.LIMITS:
-        given["extends"] = False
-    definitions.save(definitions.read(policy, given, partial=True))
+        values["extends"] = False
+    definitions.save(definitions.read(policy, values, partial=True))
 
 
 def _report(row: Candidate, counted: Mapping[tuple[int, str], Mapping[str, tuple[int, int]]]) -> CandidateReport:

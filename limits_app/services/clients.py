@@ -28,9 +28,13 @@ _LATELY: Final = timedelta(days=7)
 
 def client_names(identifiers: Iterable[str]) -> dict[str, str]:
     """The names of clients, as far as they have one: that of their row, else that of their user."""
-    asked = {one for one in identifiers if one}
+    asked = {identifier for identifier in identifiers if identifier}
     names = dict(Entity.objects.filter(identifier__in=asked).exclude(name="").values_list("identifier", "name"))
-    keys = {key: one for one in asked - names.keys() if is_user(one) and (key := user_key(one)) is not None}
+    keys = {
+        key: identifier
+        for identifier in asked - names.keys()
+        if is_user(identifier) and (key := user_key(identifier)) is not None
+    }
     users = user_model()._default_manager.in_bulk(list(keys)) if keys else {}
     return names | {keys[key]: str(user) for key, user in users.items() if key in keys}
 
@@ -51,10 +55,12 @@ def find_clients(text: str) -> list[FoundClient]:
     text = text.strip()
     if not text:
         return []
-    found = [*_of_rows(text), *_of_users(text), *_of_usage(text)]
-    identifiers = sorted(dict.fromkeys(found), key=lambda one: one != text)[:_MOST_FOUND]
+    matches = [*_of_rows(text), *_of_users(text), *_of_usage(text)]
+    identifiers = sorted(dict.fromkeys(matches), key=lambda identifier: identifier != text)[:_MOST_FOUND]
     names = client_names(identifiers)
-    return [FoundClient(one, names.get(one, "")) for one in identifiers if not is_pattern(one)]
+    return [
+        FoundClient(identifier, names.get(identifier, "")) for identifier in identifiers if not is_pattern(identifier)
+    ]
 
 
 def _of_rows(text: str) -> list[str]:
@@ -90,7 +96,7 @@ def resources_of(identifier: str) -> list[str]:
     of_policies = own_policies(identifier).exclude(resource=None).order_by("resource__name")
     names = [*of_policies.values_list("resource__name", flat=True)[:_MOST_RESOURCES]]
     uses = usage(entity=identifier, by="resource", since=_since())
-    names += [one.resource for one in sorted(uses, key=lambda one: -one.admitted - one.refused) if one.resource]
+    names += [use.resource for use in sorted(uses, key=lambda use: -use.admitted - use.refused) if use.resource]
     if not names:
         names = [*Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_RESOURCES]]
     return [*dict.fromkeys(names)][:_MOST_RESOURCES]
@@ -104,8 +110,8 @@ def own_policies(identifier: str) -> QuerySet[Policy]:
 def ending_policies(identifier: str) -> list[Policy]:
     """The temporary policies of a client that have not ended, such as boosts; those that end first come first."""
     now = in_site_time(timezone.now())
-    found = own_policies(identifier).filter(valid_until__gt=now).order_by("valid_until")
-    return [*found.select_related("resource", "entity").prefetch_related("limits")]
+    boosts = own_policies(identifier).filter(valid_until__gt=now).order_by("valid_until")
+    return [*boosts.select_related("resource", "entity").prefetch_related("limits")]
 
 
 def changes_of(row: Entity | None, policies: Collection[int]) -> list[AuditEvent]:

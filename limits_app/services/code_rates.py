@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from limits_app.engine.limit_checks import computed_seconds
+from limits_app.engine.limit_checks import computed_seconds, parse_seconds
 from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+
+__all__ = ["limits_of_rate", "parse_seconds"]
 
 
 def limits_of_rate(calls: int, seconds: float, algorithm: RateLimitAlgorithm) -> tuple[Limit, ...]:

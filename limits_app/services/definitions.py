@@ -35,8 +35,8 @@ MOST_PARTS: Final = 100
 MOST_ROWS: Final = 500
 """How many rows a statement writes."""
 _NO_LIMITS: Final = "Add at least one limit, or choose the effect “unlimited” or “blocked”."
-_KEY_TWICE: Final = "Another limit has the key “{key}”: keep one of them, or give one another key."
-_NAME_TWICE: Final = "Another member has the name “{key}”: keep one of them."
+_KEY_TWICE: Final = "Another limit has the key “{key}”: keys must differ."
+_NAME_TWICE: Final = "Another member has the name “{key}”: names must differ."
 
 
 class InvalidDefinition(InvalidLimit):
@@ -90,7 +90,7 @@ def check(row: Definable, *, validate_unique: bool = True) -> None:
     try:
         row.full_clean(validate_unique=validate_unique)
     except ValidationError as error:
-        raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
+        raise InvalidDefinition({(name,): texts for name, texts in error.message_dict.items()}) from error
 
 
 def find_or_new(model: type[M], name: str) -> M:
@@ -103,8 +103,8 @@ def find_or_new(model: type[M], name: str) -> M:
 
 def find_known(row: Definable, find: Find) -> Find:
     """Return a `find` that knows the rows that a row which was just read refers to."""
-    known = {(type(named), str(named)): named for _, named in _named_rows(row)}
-    return lambda model, name: known.get((model, name)) or find(model, name)
+    named_rows = {(type(named), str(named)): named for _, named in _named_rows(row)}
+    return lambda model, name: named_rows.get((model, name)) or find(model, name)
 
 
 def read(
@@ -126,10 +126,10 @@ def read(
 def read_limits(data: object) -> list[Limit]:
     """Read limits whose policy is not known yet, each a text, a mapping of fields or a limit."""
     reader = _Reader(find_stored, alone=True)
-    found = reader.parts(Policy(), data, ())
+    limits = reader.parts(Policy(), data, ())
     if reader.errors:
         raise InvalidDefinition({("limits", *path): messages for path, messages in reader.errors.items()})
-    return [one.row for one in found]
+    return [limit.row for limit in limits]
 
 
 def save(definition: Definition) -> None:
@@ -259,19 +259,19 @@ class _Reader:
         if len(data) > MOST_PARTS:
             self._wrong(path, f"There can be at most {MOST_PARTS}, not {len(data)}.")
             return []
-        stored = {one.name: one for one in owner.members.all()} if isinstance(owner, Pool) and owner.pk else {}
-        found: dict[str, Definition] = {}
-        for index, one in enumerate(data):
+        stored = {member.name: member for member in owner.members.all()} if isinstance(owner, Pool) and owner.pk else {}
+        parts: dict[str, Definition] = {}
+        for index, definition in enumerate(data):
             where = (*path, index)
             if isinstance(owner, Pool):
-                part = self._member(owner, stored, one, where)
+                part = self._member(owner, stored, definition, where)
             else:
-                part = self._limit(owner, one, where)
+                part = self._limit(owner, definition, where)
             key = part.row.name if isinstance(owner, Pool) else part.row.key
-            if key in found and not self._has_errors(where):
+            if key in parts and not self._has_errors(where):
                 self._wrong(where, (_NAME_TWICE if isinstance(owner, Pool) else _KEY_TWICE).format(key=key))
-            found[key] = part
-        return [*found.values()]
+            parts[key] = part
+        return [*parts.values()]
 
     def _member(self, pool: Pool, stored: Mapping[str, PoolMember], data: object, path: Path) -> Definition:
         name = data.get("name") if isinstance(data, Mapping) else None
@@ -297,9 +297,9 @@ class _Reader:
         values, wrong = self._values(limit_fields.FIELDS, data, path)
         return limit_fields.join({name: value for name, value in values.items() if name not in wrong})
 
-    def _check_names(self, data: Mapping[Any, Any], known: Collection[str], path: Path) -> None:
-        for name in [name for name in data if name not in known]:
-            self._wrong((*path, str(name)), f"Unknown field: {nearest(str(name), known)}")
+    def _check_names(self, data: Mapping[Any, Any], names: Collection[str], path: Path) -> None:
+        for name in [name for name in data if name not in names]:
+            self._wrong((*path, str(name)), f"Unknown field: {nearest(str(name), names)}")
 
     def _values(
         self, columns: Mapping[str, Any], data: Mapping[Any, Any], path: Path, *, partial: bool = False
@@ -323,10 +323,10 @@ class _Reader:
 
         A stored row whose identity stays as it is, and a new one of a name that was not found, are unique.
         """
-        new = {name: found for name, found in _named_rows(row) if found.pk is None}
-        for name, found in new.items() if not self._alone else ():
+        new = {name: named for name, named in _named_rows(row) if named.pk is None}
+        for name, named in new.items() if not self._alone else ():
             with self._noted((*path, name)):
-                found.full_clean(validate_unique=False)
+                named.full_clean(validate_unique=False)
         exclude = {*new, *wrong, *([registered(Pool).owner] if isinstance(row, PoolMember) else ())}
         with self._noted(path):
             if not (wrong or self._alone):
@@ -351,7 +351,7 @@ class _Reader:
         self.errors.setdefault(path, []).extend(messages)
 
     def _has_errors(self, path: Path) -> bool:
-        return any(found[: len(path)] == path for found in self.errors)
+        return any(place[: len(path)] == path for place in self.errors)
 
 
 def _identifying(row: Definable) -> list[Any]:
@@ -363,8 +363,8 @@ def _named_rows(row: Definable) -> Iterator[tuple[str, Any]]:
     """The rows that a definition names, as far as they are read already."""
     for name in registered(type(row)).references:
         column: Any = row._meta.get_field(name)
-        if (found := column.get_cached_value(row, None)) is not None:
-            yield name, found
+        if (named := column.get_cached_value(row, None)) is not None:
+            yield name, named
 
 
 def _noted_limit(data: object) -> Noted:

@@ -95,7 +95,7 @@ def erase(
     except ValidationError as error:
         raise InvalidRequest("; ".join(error.messages)) from error
     if changes.in_transaction(write_alias()):
-        raise InvalidRequest("an erasure needs transactions of its own: call it outside of a transaction")
+        raise InvalidRequest("an erasure needs its own transactions: call it outside of a transaction")
     mark = audit.Identifier(name, f"{_PREFIX}{secrets.token_hex(16)}")
     if not dry_run:
         _collect()
@@ -113,11 +113,6 @@ def erase(
             for using in erasure.databases:
                 transaction.set_rollback(True, using=using)
     return erased
-
-
-def erasable(entity: EntityName) -> Erased:
-    """What `erase` would replace, without changing anything."""
-    return erase(entity, dry_run=True)
 
 
 def _collect() -> None:
@@ -138,7 +133,7 @@ def _forget_state(mark: audit.Identifier) -> None:
         if resource and stored.out_of(entity) != entity
     }
     used |= {(resource, name) for resource in Resource.objects.using(write_alias()).values_list("name", flat=True)}
-    scopes = [scope_of(*one) for one in used]
+    scopes = [scope_of(*use) for use in used]
     entities = {name, *(entity for _, entity in used)}
     scopes += [total_scope(entity, of_system=of_system) for entity in entities for of_system in (False, True)]
     keys = [key for scope in scopes for key in (scope.key, shadow_scope(scope).key)]
@@ -219,20 +214,20 @@ class _Erasure:
 
     def _rename(self, model: type[models.Model], **others: Any) -> int:
         """Replace the identifier in a table of counts, also as a part, as in `account:42 ip:10.0.0.1`."""
-        found: dict[str, list[object]] = {}
+        identifiers: dict[str, list[object]] = {}
         rows = _counted(model, self._mark)
         for key, entity in rows.values_list("pk", "entity"):
             if self._stored.out_of(entity) != entity:
-                found.setdefault(self._stored.out_of(entity)[:_ENTITY], []).append(key)
-        for entity, keys in found.items():
+                identifiers.setdefault(self._stored.out_of(entity)[:_ENTITY], []).append(key)
+        for entity, keys in identifiers.items():
             for batch in batches(keys):
                 rows.filter(pk__in=batch).update(entity=entity, **others)
-        return sum(map(len, found.values()))
+        return sum(map(len, identifiers.values()))
 
     def _redact_alerts(self) -> int:
         mark, stored = self._stored, self._stored.identifier
         alerts = Alert.objects.using(router.db_for_write(Alert))
-        found = 0
+        count = 0
         for alert in alerts.filter(Q(about__contains=stored) | Q(payload__entity=stored)):
             is_about = alert.payload.get("entity") == stored
             payload = {name: _without(value, mark, is_about) for name, value in alert.payload.items()}
@@ -243,11 +238,11 @@ class _Erasure:
             # The key is a digest of what the alert is about.
             key = secrets.token_hex(32)
             alerts.filter(pk=alert.pk).update(payload=payload, about=about, last_error=last_error, dedupe_key=key)
-            found += 1
-        return found
+            count += 1
+        return count
 
     def _redact_log(self) -> int:
-        found = 0
+        count = 0
         for model in self._log:
             entries = model._default_manager.using(router.db_for_write(model))
             for entry in entries.filter(content_type__app_label="limits_app", object_repr__contains=self._name):
@@ -256,8 +251,8 @@ class _Erasure:
                 message = self._mark.out_of(entry.change_message)
                 if (label, message) != (entry.object_repr, entry.change_message):
                     entries.filter(pk=entry.pk).update(object_repr=label[:_LABEL], change_message=message)
-                    found += 1
-        return found
+                    count += 1
+        return count
 
 
 def _without(value: Any, mark: audit.Identifier, is_about: bool) -> Any:

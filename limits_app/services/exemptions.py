@@ -64,8 +64,8 @@ def standings(rows: Sequence[Policy | Entity]) -> list[Standing]:
     """Return whether policies or entities of these lists, at most 100 of them, exempt now; in one query."""
     now = datetime.now(UTC)
     names = [*dict.fromkeys(name for row in rows if (name := _client(row)) is not None)]
-    found = policies_of_each([Subject(None, name) for name in names], write_alias(), now) if names else []
-    chains = dict(zip(names, found, strict=True))
+    links = policies_of_each([Subject(None, name) for name in names], write_alias(), now) if names else []
+    chains = dict(zip(names, links, strict=True))
     return [_standing(row, chains, now) for row in rows]
 
 
@@ -78,9 +78,9 @@ def _standing(row: Policy | Entity, chains: dict[str, PolicyChain], now: datetim
         _place, value = stored_policy(row)
         links = [EntityPolicies(None, (replace(value, rollout_percent=100 if value.rollout_percent else 0),))]
     key = row.pk if isinstance(row, Policy) else None
-    found = [one.status for one in judge(links[0], now).verdicts if one.policy.policy_id == key]
+    statuses = [verdict.status for verdict in judge(links[0], now).verdicts if verdict.policy.policy_id == key]
     is_exempt = access_of([links], ENFORCED, now).access is Access.EXEMPT
-    return Standing(found[0] if found else PolicyStatus.NOT_NOW, is_exempt)
+    return Standing(statuses[0] if statuses else PolicyStatus.NOT_NOW, is_exempt)
 
 
 def _client(row: Policy | Entity) -> str | None:

@@ -74,7 +74,7 @@ class ExplainedLimit:
             "shared": self.effective.shared,
             "level": str(self.effective.policy.level),
             "policy": self.effective.policy.policy_id,
-            "replaced": [{"level": str(one.level), "policy": one.policy_id} for one in self.replaced],
+            "replaced": [{"level": str(policy.level), "policy": policy.policy_id} for policy in self.replaced],
             "used": self.used,
             "binds": self.binds,
             "in_slices": self.in_slices,
@@ -215,16 +215,16 @@ def _explained(resolution: Resolution, requested: Requested, other_code_limits: 
         for status in all_limits
         if status.level != MEMBER_LEVEL
     }
-    held = {
-        (group_of(one.level_of(index)), one.scope.entity, one.schema.rules[index].key): amount
-        for one, index, amount in in_slices(resolution.resolved.alias, limit_set.scoped)
+    in_slice = {
+        (group_of(scoped.level_of(index)), scoped.scope.entity, scoped.schema.rules[index].key): amount
+        for scoped, index, amount in in_slices(resolution.resolved.alias, limit_set.scoped)
     }
     changes_at = limit_set.changes_at
     return Explanation(
         resolution.resource,
         resolution.entity,
         outcome,
-        tuple(_link(choice, statuses, outcome.binding, held) for choice in resolution.choices),
+        tuple(_link(choice, statuses, outcome.binding, in_slice) for choice in resolution.choices),
         _dropped(resolution.choices[0]),
         None if changes_at is None else _moment(changes_at),
         pool,
@@ -241,7 +241,7 @@ def _moment(seconds: float) -> datetime:
 
 
 def _link(
-    choice: Choice, statuses: dict[_Place, LimitStatus], binding: LimitStatus | None, held: dict[_Place, Amount]
+    choice: Choice, statuses: dict[_Place, LimitStatus], binding: LimitStatus | None, in_slice: dict[_Place, Amount]
 ) -> ExplainedLink:
     limits = []
     for effective in (*choice.limits, *choice.totals):
@@ -249,7 +249,7 @@ def _link(
         place = total, None if effective.shared else choice.entity, effective.limit.key
         status = statuses.get(place)
         binds = status is not None and status is binding
-        limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds, held.get(place, 0)))
+        limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds, in_slice.get(place, 0)))
     return ExplainedLink(choice.entity, choice.verdicts, tuple(limits))
 
 
@@ -274,8 +274,8 @@ def _dropped(choice: Choice) -> tuple[str, ...]:
     kept = choice.by_place
     # A policy that blocks or allows everything drops limits explicitly.
     limited = {group for group, _ in kept} - {group for group, key in kept if key == Blocked.key}
-    replaced = [one.policy for one in choice.verdicts if one.status is PolicyStatus.REPLACED]
-    places = [(group_of(one.level), limit.key) for one in replaced for limit in one.limits]
+    replaced = [verdict.policy for verdict in choice.verdicts if verdict.status is PolicyStatus.REPLACED]
+    places = [(group_of(policy.level), limit.key) for policy in replaced for limit in policy.limits]
     return tuple(dict.fromkeys(key for group, key in places if group in limited and (group, key) not in kept))
 
 
@@ -299,7 +299,7 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
 def _candidate(candidate: CandidateValue) -> dict[str, object]:
     until = candidate.watched_until
     return {
-        "limits": [limit_text(one, shared=one.key in candidate.shared) for one in candidate.limits],
+        "limits": [limit_text(limit, shared=limit.key in candidate.shared) for limit in candidate.limits],
         "percent": candidate.percent,
         "promoted": until is not None,
         "watched_until": None if until is None else until.isoformat(),

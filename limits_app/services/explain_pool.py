@@ -28,7 +28,7 @@ class MemberStanding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMember:
-    """One member, and the state of its own limits for the request.
+    """One member, and the state of its limits for the request.
 
     `load` is the largest share in use of any limit of the request.
     `retry_after` is after how many seconds it would admit the request at the earliest; None where that is unknown.
@@ -78,14 +78,18 @@ def explained_pool(limits: PooledSet, requested: Requested, *, whole: bool) -> t
     foreseen = limits.pool.foresee(requested)
     definition = limits.members.definition
     cooling = {name: limits.pool.cooling_seconds(index) for index, name in enumerate(limits.members.scoped)}
-    members = tuple(_member(one, foreseen, cooling.get(one.name, 0), whole=whole) for one in definition.members)
+    members = tuple(
+        _member(member, foreseen, cooling.get(member.name, 0), whole=whole) for member in definition.members
+    )
     return foreseen.outcome, ExplainedPool(definition.name, definition.load_balancing, definition.failover, members)
 
 
 def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float, *, whole: bool) -> ExplainedMember:
     if not member.enabled:
         return ExplainedMember(member.name, member.weight, MemberStanding.DISABLED)
-    served_by_it = (one for one in foreseen.eligible if cast("MemberSet", one.limit_set).member == member.name)
+    served_by_it = (
+        resolved for resolved in foreseen.eligible if cast("MemberSet", resolved.limit_set).member == member.name
+    )
     claim = next(served_by_it, None)
     if claim is None:
         return ExplainedMember(member.name, member.weight, MemberStanding.UNABLE, cooling_seconds=cooling_seconds)

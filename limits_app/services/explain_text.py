@@ -131,7 +131,9 @@ def _about(link: ExplainedLink) -> Iterator[str]:
         yield "No policy applies, so everything is allowed."
         return
     # What counts first, then what it does to others, then what is out of the question.
-    for verdict in sorted(link.verdicts, key=lambda one: (one.policy.level in TOTALS, _ORDER.index(one.status))):
+    for verdict in sorted(
+        link.verdicts, key=lambda verdict: (verdict.policy.level in TOTALS, _ORDER.index(verdict.status))
+    ):
         yield _SENTENCES[verdict.status].format(_named(verdict.policy))
     if not any(verdict.status is PolicyStatus.COUNTS for verdict in link.verdicts):
         yield "No other policy applies, so everything is allowed."
@@ -170,29 +172,29 @@ def _limit(limit: ExplainedLimit) -> str:
     key = _name(limit)
     if limit.status is None:
         return f"{key}: nothing requested."
-    said = _status(limit.status, key)
+    text = _status(limit.status, key)
     if limit.in_slices:
-        said = f"{said}, {limit.in_slices} in slices of this process"
+        text = f"{text}, {limit.in_slices} in slices of this process"
     if _is_blocked(limit.status):
-        return f"{said} until {_block_ends(limit)}."
+        return f"{text} until {_block_ends(limit)}."
     if limit.status.never:
-        return f"{said}; it can never admit as much."
+        return f"{text}; it can never admit as much."
     if limit.status.overdrawn:
-        return f"{said}; it is soft, and overdrawn by {limit.status.overdrawn}."
+        return f"{text}; it is soft, and overdrawn by {limit.status.overdrawn}."
     if not limit.binds:
-        return f"{said}."
-    return f"{said}; it binds, and admits {_when(limit.status.retry_after)}."
+        return f"{text}."
+    return f"{text}; it binds, and admits {_when(limit.status.retry_after)}."
 
 
 def _most_per_window(limits: Iterable[ExplainedLimit]) -> Iterator[str]:
     """The most that each rate can admit in one window, where that is more than its capacity."""
-    for one in limits:
-        limit = one.effective.limit
+    for explained in limits:
+        limit = explained.effective.limit
         if isinstance(limit, RateLimit | CallLimit):
             most = limit.algorithm.most_per_window(limit.capacity, limit.burst)
             if most > limit.capacity:
                 how = str(limit.algorithm).replace("_", " ")
-                yield f"{_name(one)}: a {how}, up to {most} can pass within {limit.window_seconds} s."
+                yield f"{_name(explained)}: a {how}, up to {most} can pass within {limit.window_seconds} s."
 
 
 def _block_ends(limit: ExplainedLimit) -> str:

@@ -50,28 +50,28 @@ def _named(model: Any, value: object, find: Find) -> models.Model | None:
 
 def moment(value: object) -> datetime:
     """Read a moment, a datetime or text in ISO 8601, in the site's time zone where it has none; ValidationError."""
-    found = value
+    result = value
     if isinstance(value, str):
         try:
-            found = parse_datetime(value)
+            result = parse_datetime(value)
         except ValueError:
-            found = None
-    if not isinstance(found, datetime):
+            result = None
+    if not isinstance(result, datetime):
         raise ValidationError(f"Write a date and time, such as 2026-03-01T00:00:00+01:00, not {shown(value)}.")
     try:
-        return in_site_time(found if found.tzinfo is None else found.astimezone(UTC))
+        return in_site_time(result if result.tzinfo is None else result.astimezone(UTC))
     except OverflowError:
         raise ValidationError(f"Write a date and time of the years 1 to 9999 in UTC, not {shown(value)}.") from None
 
 
-def nearest(word: str, known: Collection[str]) -> str:
+def nearest(word: str, words: Collection[str]) -> str:
     """Advice for a word that is not one of those that are known."""
-    found = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean “{found[0]}”?" if found else f"choose one of {', '.join(filter(None, known))}."
+    matches = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean “{matches[0]}”?" if matches else f"choose one of {', '.join(filter(None, words))}."
 
 
-def _of_type(wanted: type, value: object, words: str) -> object:
-    if type(value) is not wanted:
+def _of_type(expected: type, value: object, words: str) -> object:
+    if type(value) is not expected:
         raise ValidationError(f"Write {words}, not {shown(value)}.")
     return value
 

@@ -16,9 +16,10 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.engine.amounts import Amount
 from limits_app.engine.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.limits import Limit as Definition
 from limits_app.engine.notation import Noted, parse_body, without_zone
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.models import Limit
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import amount_of
@@ -30,16 +31,11 @@ class LimitKind(models.TextChoices):
     RATE = "rate", _("units")
     CALL = "call", _("requests")
     QUOTA = "quota", _("quota")
-    RESOURCE = "resource", _("concurrent use")
+    RESOURCE = "resource", _("concurrency limit")
 
 
 ALGORITHMS: Final = [(algorithm.value, _(algorithm.label)) for algorithm in RateLimitAlgorithm]
-PERIODS: Final = [
-    (QuotaPeriod.HOUR.value, _("hour")),
-    (QuotaPeriod.DAY.value, _("day")),
-    (QuotaPeriod.WEEK.value, _("week")),
-    (QuotaPeriod.MONTH.value, _("month")),
-]
+PERIODS: Final = [(period.value, _(period.value)) for period in QuotaPeriod]
 
 
 def _number(label: Any, help_text: Any, *, required: bool = False) -> Any:
@@ -59,13 +55,16 @@ class LimitFields(models.Model):
         choices=LimitKind.choices,
         default=LimitKind.RATE,
         help_text=_(
-            "Units, such as tokens, or requests: how many in any time of a fixed length. Quota: units per calendar "
-            "period. Concurrent use: how many at the same time."
+            "Rate: units, such as tokens, or requests per time window. Quota: units per calendar period. Concurrency "
+            "limit: units in use at the same time."
         ),
     )
     capacity = _number(
         _("capacity"),
-        _("How many are allowed in the time, or at the same time. To reject every request, use a “blocked” policy."),
+        _(
+            "Largest amount per time window or period, or in use at the same time. To reject every request, use a "
+            "“blocked” policy."
+        ),
         required=True,
     )
     window_seconds = _number(
@@ -80,11 +79,14 @@ class LimitFields(models.Model):
     )
     burst = _number(
         _("burst size"),
-        _("How many can be used in one moment. Leave empty for the capacity. Only for buckets and GCRA."),
+        _("Largest amount that can be used at once. Leave empty for the capacity. Only for buckets and GCRA."),
     )
     max_hold_seconds = _number(
         _("freed after (seconds)"),
-        _("When a use that did not end is no longer counted. Leave empty for never. Only for concurrent use."),
+        _(
+            "Release a permit automatically after this many seconds. Leave empty to never release it automatically. "
+            "Only for concurrency limits."
+        ),
     )
     period = models.CharField(
         _("calendar period"),
@@ -106,7 +108,7 @@ class LimitFields(models.Model):
     soft = models.BooleanField(
         _("report only"),
         default=False,
-        help_text=_("Report usage above the limit without rejecting requests. Not for concurrent use."),
+        help_text=_("Report usage above the limit without rejecting requests. Not for concurrency limits."),
     )
 
     class Meta:
@@ -232,7 +234,7 @@ def _wrong_fields(fields: dict[str, Any]) -> dict[str, Any]:
     if kind is LimitKind.CALL and fields.get("key") == "":
         fields["key"] = CallLimit.key
     filled = {name for name, value in fields.items() if value not in (None, "") and value is not False}
-    given = filled | (FIELDS.keys() - fields.keys())
+    present = filled | (FIELDS.keys() - fields.keys())
     wrong = {
         name: gettext("Not allowed for the kind “%(kind)s”: leave it empty, or choose the kind %(fitting)s.")
         % {"kind": kind.label, "fitting": _fitting(name)}
@@ -240,11 +242,11 @@ def _wrong_fields(fields: dict[str, Any]) -> dict[str, Any]:
         if name in filled
     }
     if "soft" in wrong:
-        wrong["soft"] = gettext("Concurrent use cannot be reported only: untick it.")
-    if kind in (LimitKind.RATE, LimitKind.CALL) and "window_seconds" not in given:
+        wrong["soft"] = gettext("“Report only” is not available for concurrency limits.")
+    if kind in (LimitKind.RATE, LimitKind.CALL) and "window_seconds" not in present:
         wrong["window_seconds"] = gettext("Enter the length of the window in seconds: 60 is a minute, 3600 an hour.")
     if kind is LimitKind.QUOTA:
-        wrong |= _wrong_times(given)
+        wrong |= _wrong_times(present)
     algorithm = fields.get("algorithm")
     if algorithm and not RateLimitAlgorithm(algorithm).takes_burst and "burst" in filled:
         wrong["burst"] = gettext("Not allowed for this algorithm: leave it empty, or choose another algorithm.")
@@ -260,16 +262,16 @@ def _fitting(field: str) -> str:
     return gettext(" or ").join(f"“{kind.label}”" for kind in LimitKind if field not in _FORBIDDEN[kind])
 
 
-def _wrong_times(given: Collection[str]) -> dict[str, Any]:
+def _wrong_times(present: Collection[str]) -> dict[str, Any]:
     """The errors of the period or session of a quota."""
-    if "period" not in given and "session_seconds" not in given:
+    if "period" not in present and "session_seconds" not in present:
         return {"period": gettext("Choose a calendar period, or enter the seconds from the first use.")}
-    if "session_seconds" not in given:
+    if "session_seconds" not in present:
         return {}
     return {
         field: gettext("Not allowed with seconds from the first use: leave one of them empty.")
         for field in ("period", "time_zone")
-        if field in given
+        if field in present
     }
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, floor
-from typing import Any, Final
+from typing import Final
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
 from limits_app.engine.errors import LimitsError
 from limits_app.engine.limits import Blocked, CallLimit, Limit, QuotaLimit, ResourceLimit
-from limits_app.engine.notation import seconds_text
+from limits_app.engine.notation import CALLS, seconds_text
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
+from limits_app.engine.periods import NAMES
 from limits_app.models import Resource
 from limits_app.services.status import status_of_each
 
 _MOST: Final = 100
-_WINDOWS: Final = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day", 604_800: "week"}
 
 
 def limit_name(key: str) -> str:
@@ -40,29 +40,40 @@ def limit_keys(name: str | None) -> tuple[str, ...] | None:
 
 def limit_in_words(limit: Limit) -> str:
     """A limit as people say it, such as “100 requests per minute”; one that is only reported is marked."""
-    return gettext("%(limit)s, only reported") % {"limit": _in_words(limit)} if limit.soft else _in_words(limit)
-
-
-def _in_words(limit: Limit) -> str:
-    unit = gettext("request") if limit.key == CallLimit.key and limit.capacity == 1 else limit_name(limit.key)
-    said: dict[str, Any] = {"amount": f"{limit.capacity:,}", "unit": unit}
+    unit = _unit(limit.key, limit.capacity)
     match limit:
         case ResourceLimit():
-            return gettext("%(amount)s %(unit)s at the same time") % said
+            words = gettext("%(amount)s at the same time") % {"amount": _capacity(limit.capacity, unit)}
         case QuotaLimit():
-            said["per"] = period_in_words(limit.period, limit.session_seconds)
+            words = _capacity(limit.capacity, unit, _period(limit.period, limit.session_seconds))
         case _:
-            said["per"] = period_in_words(None, limit.window_seconds)
-    return gettext("%(amount)s %(unit)s per %(per)s") % said
+            words = _capacity(limit.capacity, unit, _period(None, limit.window_seconds))
+    return gettext("%(limit)s, only reported") % {"limit": words} if limit.soft else words
 
 
-def period_in_words(period: str | None, seconds: float | None) -> str:
+def amount(number: float) -> str:
+    """An amount with at most three decimals, grouped as the language of the user does."""
+    text = f"{number:.3f}".rstrip("0").rstrip(".")
+    return number_format(text, use_l10n=True, force_grouping=True)
+
+
+def _capacity(capacity: float, unit: str, period: str = "") -> str:
+    """For example “1,000 requests per minute”, or “5 connections” without a period."""
+    words = f"{amount(capacity)} {unit}"
+    return gettext("%(amount)s per %(period)s") % {"amount": words, "period": period} if period else words
+
+
+def _unit(key: str, capacity: float) -> str:
+    if key not in {CallLimit.key, CALLS}:
+        return limit_name(key).replace("_", " ")
+    return gettext("request") if capacity == 1 else gettext("requests")
+
+
+def _period(period: str | None, seconds: float | None) -> str:
     """A calendar period or a number of seconds, such as “month”, “minute” or “90s”; empty without both."""
     if period or not seconds:
         return gettext(period) if period else ""
-    if seconds in _WINDOWS:
-        return gettext(_WINDOWS[int(seconds)])
-    return seconds_text(seconds)
+    return gettext(NAMES[seconds]) if seconds in NAMES else seconds_text(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +97,9 @@ class OwnLimit:
         """For example “80 of 100 requests per minute used”."""
         if self.is_blocked:
             return gettext("Access blocked")
-        values = {"used": _shown(self.used), "most": _shown(self.capacity), "unit": self.unit, "period": self.period}
-        if self.period:
-            return gettext("%(used)s of %(most)s %(unit)s per %(period)s used") % values
-        return gettext("%(used)s of %(most)s %(unit)s in use") % values
+        values = {"used": amount(round(self.used, 1)), "limit": _capacity(self.capacity, self.unit, self.period)}
+        text = gettext("%(used)s of %(limit)s used") if self.period else gettext("%(used)s of %(limit)s in use")
+        return text % values
 
 
 def own_limits(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit]:
@@ -100,13 +110,13 @@ def own_limits(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLim
     Raises StoreUnavailable while the store is down.
     """
     names = [*resources] or Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST]
-    found: dict[tuple[str, str], OwnLimit] = {}
+    own: dict[tuple[str, str], OwnLimit] = {}
     for status in status_of_each([(name, entity) for name in names]):
         for key, stats in sorted(status.limits.items()):
             of_total = key.startswith(TOTAL_PREFIX)
             place = (gettext("all resources") if of_total else status.resource, key.removeprefix(TOTAL_PREFIX))
-            found.setdefault(place, _own(*place, stats))
-    return list(found.values())
+            own.setdefault(place, _own(*place, stats))
+    return list(own.values())
 
 
 def own_limits_or_none(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit] | None:
@@ -121,13 +131,7 @@ def _own(resource: str, key: str, stats: Stats) -> OwnLimit:
     if key == Blocked.key:
         return OwnLimit(resource, is_blocked=True)
     used, capacity = float(stats["used"]), float(stats["capacity"])
-    unit = limit_name(key).replace("_", " ")
-    period = period_in_words(stats.get("period"), stats.get("window_seconds"))
     if key == CallLimit.key:  # there are whole requests only
         used, capacity = ceil(used), floor(capacity)
-    return OwnLimit(resource, unit, period, used, capacity, min(round(stats["utilization"] * 100), 100))
-
-
-def _shown(number: float) -> str:
-    text = f"{number:.1f}".removesuffix(".0")
-    return number_format(text, use_l10n=True, force_grouping=True)
+    period = _period(stats.get("period"), stats.get("window_seconds"))
+    return OwnLimit(resource, _unit(key, capacity), period, used, capacity, min(round(stats["utilization"] * 100), 100))

@@ -25,10 +25,10 @@ class NamedScope(NamedTuple):
     def policies(self, counted: str = Counted.EACH) -> QuerySet[Policy]:
         """All policies of the scope: the one that always applies, and those with dates or hours."""
         names = {"resource__name": self.resource, "entity__identifier": self.entity, "plan__name": self.plan}
-        given = {field: name for field, name in names.items() if name is not None}
-        missing = {field.partition("__")[0]: None for field in names.keys() - given.keys()}
+        filters = {field: name for field, name in names.items() if name is not None}
+        missing = {field.partition("__")[0]: None for field in names.keys() - filters.keys()}
         policies = Policy.objects.using(write_alias()).select_related("resource", "entity", "plan")
-        return policies.filter(counted=counted, **given, **missing)
+        return policies.filter(counted=counted, **filters, **missing)
 
     def limits(self, counted: str) -> tuple[Limit, ...] | None:
         """The limits of the policy that always applies; None without one."""
@@ -37,7 +37,7 @@ class NamedScope(NamedTuple):
 
 
 def get_system_limits(*, counted: str = "each") -> tuple[Limit, ...] | None:
-    """The limits of the policy of the system that always applies; None where there is none.
+    """The limits of the policy of the system that always applies; None without one.
 
     With `counted="total"`, those of the policy over all resources. A policy that is blocked or unlimited has no limits.
     """

@@ -23,6 +23,7 @@ from limits_app.engine.errors import LimitTimeout
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope
 from limits_app.engine.limits import AnyLimit, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.outcome import LimitStatus, Outcome
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.engine.plan import PlannedLimit, ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.usage.denial_counter import denials
@@ -31,12 +32,11 @@ logger = logging.getLogger("limits_app")
 
 _SECOND: Final = 1_000_000
 _MAX_REMEMBERED: Final = 10_000
-_PERIOD_SECONDS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800, "month": 2_678_400}
 _CONCURRENCY_SECONDS: Final = 60
 """Concurrency limits have no window: their warnings are sent at most once a minute."""
 
 
-class Observer(Protocol):
+class DecisionObserver(Protocol):
     """Counts decisions; must not block or raise."""
 
     def admitted(self, resource: str) -> None:
@@ -49,7 +49,7 @@ class Observer(Protocol):
         """A request has waited for `seconds`, whether it was admitted or not."""
 
 
-OBSERVERS: Final[list[Observer]] = []
+OBSERVERS: Final[list[DecisionObserver]] = []
 """The observers of every decision in this process."""
 
 _SENDING: Final[set[asyncio.Future[None]]] = set()
@@ -196,7 +196,7 @@ def _window_seconds(limit: AnyLimit) -> float:
         case QuotaLimit(period=None, session_seconds=seconds):
             return seconds or _CONCURRENCY_SECONDS
         case QuotaLimit(period=str(period)):
-            return _PERIOD_SECONDS[period]
+            return QuotaPeriod(period).longest_seconds
         case _:
             return _CONCURRENCY_SECONDS
 

@@ -31,8 +31,8 @@ def overriding_block(policy: Policy) -> list[str]:
         return []
     others = Policy.objects.using(policy._state.db).filter(extends=False, enforcement=Enforcement.ENFORCE)
     others = others.exclude(in_scope(PolicyScope.SYSTEM)).exclude(effect=PolicyEffect.BLOCKED)
-    found = [str(one) for one in others.select_related("resource", "entity", "plan")[: _MOST_NAMED + 1]]
-    return found if len(found) <= _MOST_NAMED else [*found[:_MOST_NAMED], "…"]
+    labels = [str(policy_row) for policy_row in others.select_related("resource", "entity", "plan")[: _MOST_NAMED + 1]]
+    return labels if len(labels) <= _MOST_NAMED else [*labels[:_MOST_NAMED], "…"]
 
 
 def dropped_messages(policy: Policy) -> list[str]:
@@ -44,8 +44,8 @@ def dropped_messages(policy: Policy) -> list[str]:
         levels.setdefault(key, []).append(level)
     is_total = policy.counted == Counted.TOTAL
     return [
-        dropped_message(str(policy), key, found[0], others=len(found) - 1, is_total=is_total)
-        for key, found in levels.items()
+        dropped_message(str(policy), key, keys[0], others=len(keys) - 1, is_total=is_total)
+        for key, keys in levels.items()
     ]
 
 
@@ -58,18 +58,18 @@ def dropped_message(policy: str, key: str, level: str, *, others: int = 0, is_to
 
 def left_without(policy: Policy) -> str:
     """Say which policies apply now to the requests of a saved policy where it is not enforced."""
-    names = [None if one is None else str(one) for one in (policy.resource, policy.entity, policy.plan)]
+    names = [None if row is None else str(row) for row in (policy.resource, policy.entity, policy.plan)]
     now = datetime.now(UTC)
     link = policies_for(Subject(*names), write_alias(), now).links[0]
-    others = tuple(one for one in link.policies if one.policy_id != policy.pk)
+    others = tuple(other for other in link.policies if other.policy_id != policy.pk)
     limits_of_code = () if policy.resource is None else latest_code_limits(str(policy.resource))
     if limits_of_code:
         others += (PolicyValue(CODE, PolicyEffect.LIMITS, limits_of_code, None),)
     applied = applied_policies(judge(replace(link, policies=others), now).verdicts)
     if not applied:
         return gettext("Without it no policy applies, and everything is allowed.")
-    rows = Policy.objects.using(write_alias()).in_bulk([one.policy_id for one in applied if one.policy_id])
+    rows = Policy.objects.using(write_alias()).in_bulk([value.policy_id for value in applied if value.policy_id])
     # An entity that is itself blocked or unlimited has no policy for that.
     without_row = {CODE: OF_CODE, ENTITY_FLAGS: f"entity {policy.entity}"}
-    left = [str(rows[one.policy_id]) if one.policy_id else without_row[one.level] for one in applied]
+    left = [str(rows[value.policy_id]) if value.policy_id else without_row[value.level] for value in applied]
     return gettext("Without it these apply: %(policies)s.") % {"policies": ", ".join(left)}

@@ -50,7 +50,7 @@ class Rejection:
     `name` is the display name of the entity, if it has one. `limit` is the limit as it was then, or the one that code
     sets; None if it is unknown, for example because code sets several with this key. `policy_id` is its
     policy, `event_id` the primary key of the audit event that wrote that version of the policy, and `event_number` its
-    number; they are None if there is none.
+    number; they are None without one.
     """
 
     count: DenialCount
@@ -74,10 +74,10 @@ class Rejection:
         """The reason as a sentence."""
         resource = self.count.resource or gettext("all resources together")
         limit = limit_name(self.count.key) if self.limit is None else limit_in_words(self.limit)
-        said = {"who": self.client, "limit": limit, "resource": resource}
+        values = {"who": self.client, "limit": limit, "resource": resource}
         if self.count.key == Blocked.key:
-            return gettext("%(who)s was blocked on %(resource)s.") % said
-        return gettext("%(who)s reached the limit of %(limit)s on %(resource)s.") % said
+            return gettext("%(who)s was blocked on %(resource)s.") % values
+        return gettext("%(who)s reached the limit of %(limit)s on %(resource)s.") % values
 
 
 def rejections(
@@ -100,11 +100,13 @@ def rejections(
     """
     rows = denied(resource, entity, key, since=since, until=until, request_id=request_id)[offset : offset + most]
     counts = [DenialCount.of(row) for row in rows]
-    clients = {one.entity for one in counts if one.bucket == Bucket.ENTITY and one.entity}
-    known = {one.identifier: one for one in Entity.objects.filter(identifier__in=clients).select_related("plan")}
-    history = _versions(counts, {one.plan for one in known.values() if one.plan is not None})
+    clients = {count.entity for count in counts if count.bucket == Bucket.ENTITY and count.entity}
+    entities = {
+        entity.identifier: entity for entity in Entity.objects.filter(identifier__in=clients).select_related("plan")
+    }
+    history = _versions(counts, {entity.plan for entity in entities.values() if entity.plan is not None})
     code = _code_limits(counts)
-    return [_rejection(count, known.get(count.entity) or Entity(identifier=""), history, code) for count in counts]
+    return [_rejection(count, entities.get(count.entity) or Entity(identifier=""), history, code) for count in counts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +141,10 @@ class _Version:
 
     def limit(self, count: DenialCount) -> Definition | None:
         """Its limit of this key."""
-        for one in self.state["limits"]:
-            if one["key"] == count.key and bool(one.get("shared")) == (count.bucket == Bucket.SHARED):
+        for limit in self.state["limits"]:
+            if limit["key"] == count.key and bool(limit.get("shared")) == (count.bucket == Bucket.SHARED):
                 try:
-                    return noted_in(one).limit
+                    return noted_in(limit).limit
                 except InvalidLimit:  # written past the validation of the model
                     return None
         return None
@@ -214,9 +216,9 @@ def _candidates(counts: Sequence[DenialCount], using: str) -> Iterable[int]:
 def _deleted(counts: Sequence[DenialCount], plans: Collection[Plan]) -> Iterable[int]:
     """Primary keys of the policies of these scopes that were deleted since the first of the rejections."""
     log = AuditEvent.objects.filter(object_type="policy", verb=Verb.DELETE, object_label__in=_labels(counts, plans))
-    since = min(aware(one.minute) for one in counts)
-    found = log.filter(when__gte=in_site_time(since)).order_by("-number").values_list("object_id", flat=True)
-    return map(int, found[:_MOST_EVENTS])
+    since = min(aware(count.minute) for count in counts)
+    numbers = log.filter(when__gte=in_site_time(since)).order_by("-number").values_list("object_id", flat=True)
+    return map(int, numbers[:_MOST_EVENTS])
 
 
 def _labels(counts: Iterable[DenialCount], plans: Collection[Plan]) -> set[str]:
@@ -224,7 +226,11 @@ def _labels(counts: Iterable[DenialCount], plans: Collection[Plan]) -> set[str]:
     labels = set()
     for count in counts:
         entities = [Entity(pk=0, identifier=name) for name in _subjects(count)]
-        subjects: list[dict[str, Any]] = [{}, *({"entity": one} for one in entities), *({"plan": one} for one in plans)]
+        subjects: list[dict[str, Any]] = [
+            {},
+            *({"entity": entity} for entity in entities),
+            *({"plan": plan} for plan in plans),
+        ]
         place: dict[str, Any] = {"counted": Counted.TOTAL}
         if count.resource:
             place = {"resource": Resource(pk=0, name=count.resource)}
@@ -235,27 +241,31 @@ def _labels(counts: Iterable[DenialCount], plans: Collection[Plan]) -> set[str]:
 
 def _code_limits(counts: Iterable[DenialCount]) -> dict[tuple[str, str], set[Definition]]:
     """The limits that code sets, by resource and key."""
-    found: dict[tuple[str, str], set[Definition]] = {}
-    for row in CodeLimits.objects.filter(resource__in={one.resource for one in counts}):
+    limits: dict[tuple[str, str], set[Definition]] = {}
+    for row in CodeLimits.objects.filter(resource__in={count.resource for count in counts}):
         for limit in row.definitions:
-            found.setdefault((row.resource, limit.key), set()).add(limit)
-    return found
+            limits.setdefault((row.resource, limit.key), set()).add(limit)
+    return limits
 
 
 def _rejection(
     count: DenialCount, client: Entity, history: _History, code: Mapping[tuple[str, str], Collection[Definition]]
 ) -> Rejection:
     unknown = Rejection(count, client.name, None, None, None, None)
-    found = [one for one in history.at(aware(count.last)) if one.matches(count) and one.explains(count)]
+    versions = [
+        version for version in history.at(aware(count.last)) if version.matches(count) and version.explains(count)
+    ]
     if client.plan is not None or count.bucket == Bucket.SHARED:
         plan = None if client.plan is None else client.plan.name
-        found = [one for one in found if one.state["plan"] in (None, plan)]
+        versions = [version for version in versions if version.state["plan"] in (None, plan)]
     if count.bucket in (Bucket.MEMBER, Bucket.OTHERS):
         return unknown
-    if not found:
+    if not versions:
         set_in_code = tuple(code.get((count.resource, count.key), ()))
         return replace(unknown, limit=set_in_code[0]) if len(set_in_code) == 1 else unknown
-    one = min(found, key=_Version.rank)
-    if one.state["plan"] is not None and client.plan is None:
+    version = min(versions, key=_Version.rank)
+    if version.state["plan"] is not None and client.plan is None:
         return unknown  # a client can have a plan from its parent, its groups or the request
-    return Rejection(count, client.name, one.limit(count), one.policy_id, one.event_id, one.event_number)
+    return Rejection(
+        count, client.name, version.limit(count), version.policy_id, version.event_id, version.event_number
+    )

@@ -306,7 +306,7 @@ def waiting_time(limits: LimitSet, seconds: float | None, *, longest: float | No
             immediately.refused = error.refused
             raise immediately from error
         if ends_by_change and wait_seconds == until_change:
-            raise StaleConfiguration("a date has come that changes the limits") from error
+            raise StaleConfiguration("the limits have changed at a scheduled date") from error
         raise
 
 

@@ -95,7 +95,7 @@ def permission(verb: str, model: Any) -> str:
 def may_change_rows(user: Any, verb: str, model: Any) -> bool:
     """Whether the user may add, change, delete or view rows of a model; who may change them may view them."""
     verbs = ("view", "change") if verb == "view" else (verb,)
-    return Permissions(any_of=tuple(permission(one, model) for one in verbs)).allow(user)
+    return Permissions(any_of=tuple(permission(verb, model) for verb in verbs)).allow(user)
 
 
 def to_create_entity(identifier: str | None) -> tuple[str, ...]:

@@ -87,16 +87,16 @@ class RouteTree:
         """Return the numbers of the routes that may match a path without its first slash, in no particular order."""
         if not self._depth:
             return []
-        found: list[int] = []
+        numbers: list[int] = []
         nodes = [self._root]
         for segment in path.split("/", self._depth):
             following: list[_Node] = []
             for node in nodes:
-                found += node.open
+                numbers += node.open
                 following += node.any
                 if segment in node.certain:
                     following.append(node.certain[segment])
             nodes = following
         for node in nodes:
-            found += node.ends
-        return found
+            numbers += node.ends
+        return numbers

@@ -47,17 +47,22 @@ def _is_guarded(text: str) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: found[0].encode("ascii").decode("unicode_escape"), text)
+    return _ESCAPED.sub(lambda match: match[0].encode("ascii").decode("unicode_escape"), text)
 
 
 def printable(text: str, *, but: str = "") -> str:
     """Escape control characters, because identifiers come from untrusted clients; those in `but` stay."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in but else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() or character in but else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def json_text(data: object, *, default: Callable[[Any], object] | None = None, ensure_ascii: bool = False) -> str:
     """JSON for people, in which control characters are escaped; the options are those of `json.dumps`."""
     text = json.dumps(data, indent=2, default=default, ensure_ascii=ensure_ascii)
-    return "".join(one if one.isprintable() or one == "\n" else f"\\u{ord(one):04x}" for one in text)
+    return "".join(
+        character if character.isprintable() or character == "\n" else f"\\u{ord(character):04x}" for character in text
+    )

@@ -99,7 +99,7 @@ class SharesSource:
         duplicate = next((name for name in names if names.count(name) > 1), None)
         if duplicate is not None:
             raise InvalidRequest(
-                f"{shown(duplicate[0])} of {shown(duplicate[1])} is in two shares: add up what they request"
+                f"duplicate Share for ({shown(duplicate[0])}, {shown(duplicate[1])}); combine the amounts into one"
             )
         self.shares = shares
         self._source = source
@@ -253,7 +253,7 @@ def _members(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> PoolMember
 
 
 def _unique(sets: Sequence[Iterable[ScopedLimits]], prefixes: Sequence[str]) -> list[ScopedLimits]:
-    """The scopes of all sets, each once; a total is for the sum of what its shares request."""
+    """The scopes of all sets, each once; a total is charged with the sum of all its shares."""
     scoped: dict[str, ScopedLimits] = {}
     for limits, prefix in zip(sets, prefixes, strict=True):
         for one in limits:

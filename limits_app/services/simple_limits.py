@@ -23,6 +23,7 @@ from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.engine.notation import CALLS, Noted, limit_text, parse_limit
 from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.services import definitions
+from limits_app.services.limit_words import limit_in_words
 
 
 class What(models.TextChoices):
@@ -63,7 +64,7 @@ _SUBJECTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class SimpleAmount:
     """One limit: for example 100 `requests` per 1 `min`; without a `period` it is the number at the same time."""
 
     number: str
@@ -121,9 +122,11 @@ def save(
     acting = partial(audit.acting, actor=actor, source="admin", reason=reason)
     with transaction.atomic(write_alias()):
         with acting():
-            found = conflict(limit)
-            if found is not None and found != instance:
-                raise ValidationError(gettext("There are limits for this already: change those."))
+            existing = conflict(limit)
+            if existing is not None and existing != instance:
+                raise ValidationError(
+                    gettext("Limits for this URL or resource and this client type already exist. Edit them instead.")
+                )
             model = Endpoint if limit.what == What.URL else Policy
             if instance is not None and type(instance) is not model:
                 instance.delete()
@@ -178,16 +181,16 @@ def read(row: Endpoint | Policy) -> SimpleLimit | None:
         return None
     what = What.EVERYTHING if row.resource is None else What.RESOURCE
     try:
-        limits = [one.noted() for one in row.limits.all()]
+        limits = [limit_row.noted() for limit_row in row.limits.all()]
     except InvalidLimit:  # written past the validation of the model
         return None
-    if len({one.shared for one in limits}) != 1:
+    if len({noted.shared for noted in limits}) != 1:
         return None
     entity = "" if row.entity is None else row.entity.identifier
     return SimpleLimit(
         what,
         _who(row, entity, limits),
-        tuple(limit_text(one.limit) for one in limits),
+        tuple(limit_text(noted.limit) for noted in limits),
         resource="" if row.resource is None else row.resource.name,
         entity="" if entity in _PATTERNS.values() else entity,
         plan="" if row.plan is None else row.plan.name,
@@ -237,26 +240,13 @@ def _scope(limit: SimpleLimit) -> dict[str, Any]:
 
 
 def _in_words(noted: Noted) -> str:
-    """For example “make 100 requests per minute” or “use 1M tokens per day”."""
+    """For example “make 100 requests per minute” or “use 1,000,000 tokens per day”."""
     limit = noted.limit
-    amount, _slash, rest = limit_text(limit).partition("=")[2].partition(":")[0].partition("/")
-    if isinstance(limit, ResourceLimit):
-        return gettext("hold %(amount)s %(unit)s at the same time") % {"amount": amount, "unit": _unit(limit.key)}
-    period = rest.partition("@")[0]
-    if isinstance(limit, CallLimit) and amount == "1":
-        return gettext("make 1 request per %(period)s") % {"period": _period(period)}
-    if isinstance(limit, CallLimit):
-        return gettext("make %(amount)s requests per %(period)s") % {"amount": amount, "period": _period(period)}
-    values = {"amount": amount, "unit": _unit(limit.key), "period": _period(period)}
-    return gettext("use %(amount)s %(unit)s per %(period)s") % values
-
-
-_PERIODS: Final = {"s": _("second"), "min": _("minute"), "h": _("hour"), "d": _("day"), "day": _("day")}
-
-
-def _period(text: str) -> str:
-    return str(_PERIODS.get(text, text))
-
-
-def _unit(key: str) -> str:
-    return gettext("requests") if key == CALLS else key.replace("_", " ")
+    match limit:
+        case ResourceLimit():
+            text = gettext("hold %(limit)s")
+        case CallLimit():
+            text = gettext("make %(limit)s")
+        case _:
+            text = gettext("use %(limit)s")
+    return text % {"limit": limit_in_words(limit)}

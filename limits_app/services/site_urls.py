@@ -56,23 +56,23 @@ class SiteUrls:
     def views_of(self, path: str, view_name: str) -> list[Callable[..., Any]]:
         """Return the views of this name or, without a name, at this path, route or pattern, each once."""
         if view_name:
-            found = [entry.view for entry in self._entries if entry.name == view_name]
+            views = [entry.view for entry in self._entries if entry.name == view_name]
         elif "<" in path or WILDCARD in path:
             fits = re.compile(route_pattern(path).regex.pattern).search if WILDCARD in path else path.lstrip("/").__eq__
-            found = [entry.view for entry in self._entries if entry.route and fits(entry.route.removeprefix("/"))]
+            views = [entry.view for entry in self._entries if entry.route and fits(entry.route.removeprefix("/"))]
         else:
             match = self._match(path)
-            found = [] if match is None else [match.func]
-        return [*dict.fromkeys(found)][:_MOST_VIEWS]
+            views = [] if match is None else [match.func]
+        return [*dict.fromkeys(views)][:_MOST_VIEWS]
 
     def other_methods(self, path: str, view_name: str, methods: Collection[str]) -> list[str] | None:
         """Return the methods that the views of a rule answer and that it does not match; None for any other method."""
         others: set[str] = set()
         for view in self.views_of(path, view_name) if methods else ():
-            found = other_methods(view, methods)
-            if found is None:
+            allowed = other_methods(view, methods)
+            if allowed is None:
                 return None
-            others.update(found)
+            others.update(allowed)
         return sorted(others)
 
     def marked(self, mark: str) -> list[tuple[str, str]]:
@@ -103,20 +103,20 @@ class SiteUrls:
 def _sets_urlconf(middleware: str) -> bool:
     """Whether the code of a middleware assigns `request.urlconf`."""
     try:
-        found = import_string(middleware)
+        middleware_class = import_string(middleware)
     except ImportError:  # an error when the site starts
         return False
-    kinds = found.__mro__ if isinstance(found, type) else (found,)
+    kinds = middleware_class.__mro__ if isinstance(middleware_class, type) else (middleware_class,)
     functions = [value for kind in kinds for value in (vars(kind).values() if isinstance(kind, type) else (kind,))]
-    codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in functions]
+    codes = [getattr(getattr(function, "__func__", function), "__code__", None) for function in functions]
     return any(_assigns(code, "urlconf") for code in codes if code is not None)
 
 
 def _assigns(code: CodeType, name: str) -> bool:
     """Whether a function, or one inside it, assigns an attribute of this name."""
-    if any(one.opname == "STORE_ATTR" and one.argval == name for one in get_instructions(code)):
+    if any(instruction.opname == "STORE_ATTR" and instruction.argval == name for instruction in get_instructions(code)):
         return True
-    return any(_assigns(one, name) for one in code.co_consts if isinstance(one, CodeType))
+    return any(_assigns(constant, name) for constant in code.co_consts if isinstance(constant, CodeType))
 
 
 def _entries_of(urls: URLResolver, namespaces: tuple[str, ...], before: str | None) -> Iterator[_Entry]:

@@ -133,8 +133,8 @@ def _class_of(view: Any) -> Any:
 
 def _attribute(view: Any, kind: Any, name: str) -> Any:
     """Return an attribute of the instances that answer: that of the class, unless `as_view` was given another one."""
-    given: Mapping[str, Any] = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", {})
-    return given[name] if name in given else getattr(kind, name)
+    options: Mapping[str, Any] = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", {})
+    return options[name] if name in options else getattr(kind, name)
 
 
 def _layers(view: Any) -> Iterator[Any]:

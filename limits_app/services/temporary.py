@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit
-from limits_app.engine.amounts import MAX_AMOUNT, Amount
+from limits_app.engine.amounts import MAX_AMOUNT, Amount, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.keys import Account, check_entity
 from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit
@@ -91,7 +91,10 @@ def boost_each(
                 "together: name a resource"
             )
         during: dict[str, Any] = {"valid_from": timezone.now(), "valid_until": until, "reason": reason}
-        kept = [set_entity_limits(name, [], resource=one, effect="unlimited", **during) for one in unlimited]
+        kept = [
+            set_entity_limits(name, [], resource=unlimited_resource, effect="unlimited", **during)
+            for unlimited_resource in unlimited
+        ]
         return [*kept, *(boost(name, resource, factor, until, reason, plan=plan) for resource in resources)]
 
 
@@ -115,7 +118,9 @@ def _limiting(entity: str, plan: str | None) -> tuple[list[str | None], list[str
 
 def _own(choice: Choice) -> list[Limit]:
     """The limits that count for the entity alone, and can be boosted."""
-    return [one.limit for one in choice.limits if not (one.shared or isinstance(one.limit, Blocked))]
+    return [
+        effective.limit for effective in choice.limits if not (effective.shared or isinstance(effective.limit, Blocked))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +158,11 @@ def boost_policies(
     """
     check_boost_end(until)
     plans = planned_boosts(policies, factor, until)
-    if problems := [f"{one.policy}: {one.problem}" for one in plans if one.problem]:
+    if problems := [f"{planned.policy}: {planned.problem}" for planned in plans if planned.problem]:
         raise InvalidRequest("; ".join(problems))
     now = timezone.now()
     with audit.acting(actor=actor, reason=reason):
-        return [_boosted(one, now, until, reason) for one in plans]
+        return [_boosted(planned, now, until, reason) for planned in plans]
 
 
 def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
@@ -172,8 +177,8 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
     if Policy.objects.using(write_alias()).filter(same, ends, valid_from__lt=until).exists():
         return PlannedBoost(policy, problem=gettext("a temporary policy applies in this time already"))
     try:
-        before = tuple(one.noted() for one in policy.limits.all())
-        after = tuple(Noted(_multiplied(one.limit, times), one.shared) for one in before)
+        before = tuple(limit.noted() for limit in policy.limits.all())
+        after = tuple(Noted(_multiplied(noted.limit, times), noted.shared) for noted in before)
     except InvalidLimit as error:  # too large, or written past the validation of the model
         return PlannedBoost(policy, problem=str(error))
     if before == after:
@@ -181,8 +186,8 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
     return PlannedBoost(policy, before, after)
 
 
-def _boosted(one: PlannedBoost, now: datetime, until: datetime, reason: str) -> Policy:
-    policy = one.policy
+def _boosted(planned: PlannedBoost, now: datetime, until: datetime, reason: str) -> Policy:
+    policy = planned.policy
     row = Policy(resource=policy.resource, entity=policy.entity, plan=policy.plan)
     fields = {
         "counted": policy.counted,
@@ -190,7 +195,7 @@ def _boosted(one: PlannedBoost, now: datetime, until: datetime, reason: str) -> 
         "valid_from": now,
         "valid_until": until,
         "reason": reason,
-        "limits": list(one.after),
+        "limits": list(planned.after),
     }
     definition = definitions.read(row, fields, partial=True)
     definitions.save(definition)
@@ -202,7 +207,7 @@ def _times_as_much(factor: object) -> Decimal:
         exact = Decimal(str(factor))
         if exact.is_finite() and 1 < exact <= MAX_AMOUNT:
             return exact
-    raise InvalidRequest(f"a boost by {factor} gives nothing: say how many times as much, such as 2")
+    raise InvalidRequest(f"boost factor must be a finite number greater than 1, such as 2; got {shown(factor)}")
 
 
 def _multiplied(limit: Limit, factor: Decimal) -> Limit:

@@ -133,5 +133,5 @@ def _word(words: type[T], what: str, word: str) -> T:
     try:
         return words(word)
     except ValueError:
-        known = ", ".join(repr(str(one)) for one in words)
-        raise InvalidRequest(f"{what} must be one of {known}, not {word!r}") from None
+        allowed = ", ".join(repr(str(word)) for word in words)
+        raise InvalidRequest(f"{what} must be one of {allowed}, not {word!r}") from None

@@ -28,7 +28,7 @@ from limits_app.services.policy_warnings import dropped_messages
 
 logger = logging.getLogger("limits_app")
 
-Limits = Iterable[LimitDefinition | Noted | str] | str
+LimitsInput = Iterable[LimitDefinition | Noted | str] | str
 """Limits as values or as text such as `"tpm=1M/day"`, or all of them as one text."""
 
 
@@ -78,7 +78,7 @@ class EntityFields(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
+def set_system_limits(limits: LimitsInput, **options: Unpack[PolicyOptions]) -> Policy:
     """Set the limits that hold where nothing more specific is set, in place of those set before.
 
     The options are those of `PolicyOptions`. A warning in the log names the limits of replaced policies that it drops.
@@ -87,13 +87,13 @@ def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Polic
     return set_policy(NamedScope(), limits, options)
 
 
-def set_resource_limits(resource: str, limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
+def set_resource_limits(resource: str, limits: LimitsInput, **options: Unpack[PolicyOptions]) -> Policy:
     """Set the limits of a resource, which is made where it does not exist. See `set_system_limits`."""
     return set_policy(NamedScope(check_resource(resource)), limits, options)
 
 
 def set_entity_limits(
-    entity: str | Account, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
+    entity: str | Account, limits: LimitsInput, *, resource: str | None = None, **options: Unpack[PolicyOptions]
 ) -> Policy:
     """Set the limits of an entity on a resource (None: on all), each made where it does not exist.
 
@@ -104,11 +104,11 @@ def set_entity_limits(
 
 
 def set_plan_limits(
-    plan: str, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
+    plan: str, limits: LimitsInput, *, resource: str | None = None, **options: Unpack[PolicyOptions]
 ) -> Policy:
     """Set the limits of a plan on a resource (None: on all), each made where it does not exist.
 
-    Each entity on the plan has buckets of its own. See `set_system_limits`.
+    Each entity on the plan has its own buckets. See `set_system_limits`.
     """
     name = None if resource is None else check_resource(resource)
     return set_policy(NamedScope(name, plan=plan), limits, options)
@@ -125,11 +125,11 @@ def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fi
         data["parent"] = check_entity(entity_name(data["parent"]))
     name = check_entity(entity_name(entity))
     with audit.acting(actor=actor, source="service", reason=reason, using=write_alias()) as unit:
-        there = unit.read(Entity.objects.filter(identifier=name).order_by())
-        row = there[0] if there else Entity(identifier=name)
-        found = definitions.read(row, data, partial=True, find=_entity_or_stored)
-        definitions.save(found)
-    stored: Entity = found.row
+        rows = unit.read(Entity.objects.filter(identifier=name).order_by())
+        row = rows[0] if rows else Entity(identifier=name)
+        definition = definitions.read(row, data, partial=True, find=_entity_or_stored)
+        definitions.save(definition)
+    stored: Entity = definition.row
     return stored
 
 
@@ -147,7 +147,7 @@ def checked_datetime(name: str, value: object) -> datetime:
         raise definitions.InvalidDefinition({(name,): error.messages}) from error
 
 
-def set_policy(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Policy:
+def set_policy(scope: NamedScope, limits: LimitsInput, options: PolicyOptions) -> Policy:
     """Set the policy of a scope, which is made where it does not exist. See `set_system_limits`."""
     fields: dict[str, Any] = {**options}
     unknown = fields.keys() - PolicyOptions.__annotations__.keys()
@@ -162,12 +162,12 @@ def set_policy(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Pol
     hours = fields.get("weekly_hours", "")
     with audit.acting(actor=actor, source="service", using=write_alias()) as unit:
         policies = scope.policies(str(fields.get("counted", Counted.EACH)))
-        there = unit.read(policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours)).order_by())
-        stored = there[0] if there else Policy(rollout_percent=0)
+        rows = unit.read(policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours)).order_by())
+        stored = rows[0] if rows else Policy(rollout_percent=0)
         before = {name: getattr(stored, name) for name in ("enforcement", "rollout_percent")}
-        found = definitions.read(stored, fields, find=definitions.find_known(stored, definitions.find_or_new))
-        definitions.save(found)
-    policy: Policy = found.row
+        definition = definitions.read(stored, fields, find=definitions.find_known(stored, definitions.find_or_new))
+        definitions.save(definition)
+    policy: Policy = definition.row
     if why := weakened(before, vars(policy)):
         logger.warning("%s: %s", policy, why)
     for message in dropped_messages(policy):
@@ -187,15 +187,17 @@ def _with_shared(limits: object, shared: object) -> list[object]:
         raise InvalidLimit(f"limits must be several, such as [CallLimit.per_minute(10)], not {shown(limits)}")
     if not isinstance(shared, Collection) or isinstance(shared, str):
         raise InvalidLimit(f"shared must be several keys, such as ['tpm'], not {shown(shared)}")
-    found = [*(parse_limits(limits) if isinstance(limits, str) else limits)]
+    given_limits = [*(parse_limits(limits) if isinstance(limits, str) else limits)]
     if not shared:
-        return found
-    found = [parse_limit(one) if isinstance(one, str) else one for one in found]
-    noted = [Noted(one) if isinstance(one, LimitDefinition) else one for one in found]
-    unshared = sorted({*shared} - {one.limit.key for one in noted if isinstance(one, Noted)})
+        return given_limits
+    given_limits = [parse_limit(limit) if isinstance(limit, str) else limit for limit in given_limits]
+    noted = [Noted(limit) if isinstance(limit, LimitDefinition) else limit for limit in given_limits]
+    unshared = sorted({*shared} - {noted_limit.limit.key for noted_limit in noted if isinstance(noted_limit, Noted)})
     if unshared:
         raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
-    return [Noted(one.limit, True) if isinstance(one, Noted) and one.limit.key in shared else one for one in noted]
+    return [
+        Noted(limit.limit, True) if isinstance(limit, Noted) and limit.limit.key in shared else limit for limit in noted
+    ]
 
 
 class DeleteOptions(TypedDict, total=False):

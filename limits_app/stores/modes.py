@@ -11,7 +11,7 @@ from limits_app.engine import runtime
 from limits_app.engine.errors import InvalidRequest
 
 IN_MEMORY: Final = frozenset({Mode.SYNC, Mode.THREAD, Mode.ASYNCIO})
-"""The modes of one process, each of whose sets has a store of its own."""
+"""The modes of one process, each of whose sets has its own store."""
 
 
 def open_store(mode: str) -> Store:

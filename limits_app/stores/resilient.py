@@ -106,7 +106,7 @@ class ResilientStore:
         on_fork(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return cast("tuple[object, ...]", self.open().inner.__reduce__())  # another process has breakers of its own
+        return cast("tuple[object, ...]", self.open().inner.__reduce__())  # another process has its own breakers
 
     def after_fork(self) -> None:
         """Start with a free lock in a child."""
@@ -227,7 +227,7 @@ class ResilientStore:
     def settle_later(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim when the store is available again; see `PendingWork`."""
         if not self.unsettled:
-            logger.warning("the store %r cannot settle a release now: that is settled later", self.alias)
+            logger.warning("the store %r cannot settle a release now; it is settled later", self.alias)
         self._recovery.pending.add(claim, changes)
         self._recovery.start()
 

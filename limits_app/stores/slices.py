@@ -8,8 +8,8 @@ No limit admits more than without slices:
 - Every amount is charged before it is spent. Near the limit no slices are taken, and the store rejects.
 - An amount of a quota is spent in the period in which it was charged, or not at all.
 - A bucket refills while a slice is held: what it charged at one time may be spent up to `slice_us` later. Therefore
-  `sliced` reduces the burst by what the limit refills in this time. A return leaves out what has refilled since the
-  slice was charged, so that it never refunds what others have charged.
+  `sliced` reduces the burst by what the limit refills in this time. A return leaves out the amount that has refilled
+  since the slice was charged, so that it never refunds what others have charged.
 - The store records each slice as a lease, in the same step that charges it: a reset leaves that charged until the slice
   is returned or has ended. One that cannot be returned soon after its end is lost until the limit refills.
 
@@ -117,7 +117,7 @@ class Slice:
         return True
 
     def change(self, changes: Amounts) -> bool:
-        """Change what is left of each limit; False, and nothing is changed, where less than nothing would be left.
+        """Change the remaining amount of each limit; False, and nothing is changed, where less than 0 would remain.
 
         A finalizer or a signal handler may change it meanwhile: then it is computed again.
         """
@@ -362,7 +362,7 @@ def _recorded(shape: PlanShape) -> PlanShape:
 
 
 def _recording(scope: PlannedScope) -> PlannedScope:
-    """Return what is known of the scope that records the slices of another one."""
+    """Return the facts about the scope that records the slices of another one."""
     limits = tuple([ResourceLimit(rule.key, MAX_AMOUNT) for rule in scope.schema.rules])
     schema = schema_of(limits, scope.slice_us + 2 * _RETURN_US)
     return scope._replace(schema=schema, lasting=False)

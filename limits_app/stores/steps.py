@@ -42,7 +42,7 @@ _OPENING: Final = lock_over_forks()
 
 
 def open_once(place: tuple[object, ...], make: Callable[[], S]) -> S:
-    """Return the store that this process has opened at a place, which is made if there is none."""
+    """Return the store that this process has opened at a place, which is created if it is missing."""
     with _OPENING:
         if place not in _OPENED:
             _OPENED[place] = make()

@@ -68,8 +68,8 @@ def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None =
     name = entity if entity is None or isinstance(entity, str) else _name_of(entity)
     most: dict[str, Amount] = {}
 
-    def all_that_is_left(found: LimitSet) -> dict[str, Amount]:
-        for name, stats in found.get_stats().items():
+    def all_that_is_left(limits: LimitSet) -> dict[str, Amount]:
+        for name, stats in limits.get_stats().items():
             key = name.removeprefix(TOTAL_PREFIX)
             available = stats["available"] if keys is None or key in keys else 0
             left = int(available) if isinstance(available, int | float) else 0

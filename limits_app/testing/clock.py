@@ -36,10 +36,10 @@ class FakeClock(Clock):
         """Move by whole microseconds."""
         with self._lock:
             target = self.now_us + microseconds
-            wanted = self._tell()
-            while wanted is not None and self.now_us < wanted < target:
-                self.now_us = wanted
-                wanted = self._tell()
+            moments = self._tell()
+            while moments is not None and self.now_us < moments < target:
+                self.now_us = moments
+                moments = self._tell()
             self.now_us = target
             self._tell()
 

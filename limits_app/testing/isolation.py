@@ -54,7 +54,9 @@ _IN_FORCE: Final[list[_Override]] = []
 def _code_limits(*resources: str) -> Sequence[CodeLimits]:
     """Return the limits that code sets, unless they are overridden."""
     overridden = {override.resource for override in _IN_FORCE}
-    return () if None in overridden else code_limits(*[one for one in resources if one not in overridden])
+    return (
+        () if None in overridden else code_limits(*[resource for resource in resources if resource not in overridden])
+    )
 
 
 def _read_policies(subject: Subject, database: str, now: datetime) -> PolicyChain:
@@ -167,11 +169,11 @@ class _Memory:
         self._stores: dict[str, Store] = {}
 
     def store(self, alias: str) -> Store:
-        found = self._stores.get(alias)
-        if found is None:
+        store = self._stores.get(alias)
+        if store is None:
             opened = MemoryStore() if self._clock is None else MemoryStore(clock=self._clock)
-            found = self._stores.setdefault(alias, opened)
-        return found
+            store = self._stores.setdefault(alias, opened)
+        return store
 
 
 @dataclass(frozen=True, slots=True)

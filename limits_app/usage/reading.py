@@ -22,7 +22,7 @@ from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.patterns import Patterns, check_pattern, is_pattern
 from limits_app.models.snapshots import batches
-from limits_app.models.usage import REQUEST_ID_LENGTH, Counted
+from limits_app.models.usage import REQUEST_ID_LENGTH, UsageRow
 from limits_app.models.users import entity_name
 
 Keys = str | Collection[str] | None
@@ -56,7 +56,7 @@ def snapshot_row(
     return {"period": period, "start": since_1970(hours=hour), **whose, **counts}
 
 
-R = TypeVar("R", bound=Counted)
+R = TypeVar("R", bound=UsageRow)
 
 USUAL: Final = {Period.HOUR: timedelta(hours=48), Period.DAY: timedelta(days=30)}
 """The default time span."""

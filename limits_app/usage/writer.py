@@ -50,12 +50,12 @@ OF_WHOLE_SITE: Final = Origin(WHOLE_SITE, DEFAULT_DB_ALIAS)
 class BackgroundWriter(ABC, Generic[K, V]):
     """Calls `flush` in a background thread until it succeeds, and once more when the process ends.
 
-    Subclasses keep what is not written yet in `_kept`, behind `_lock`, by its origin. `now` is the time in seconds
+    Subclasses keep unwritten items in `_kept`, behind `_lock`, by its origin. `now` is the time in seconds
     since 1970.
     """
 
     what: ClassVar[str]
-    """What is written, for the log."""
+    """The name of the items, for the log."""
     model: ClassVar[type[models.Model]]
     """The table that it is written to."""
 
@@ -79,7 +79,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
         with self._writing:
             with self._lock:
                 origins = list(self._kept)
-                self._is_started = False  # what is kept from now on needs another run
+                self._is_started = False  # items that are kept from now on need another run
             written, errors = 0, []
             for origin in origins:
                 try:
@@ -91,12 +91,12 @@ class BackgroundWriter(ABC, Generic[K, V]):
             return written
 
     def flush_here(self) -> int:
-        """Write what was noted in the present namespace."""
+        """Write the items of the present namespace."""
         with self._writing:
             return self._flush(self._origin())
 
     def _flush(self, origin: Origin) -> int:
-        """Write what was noted in a namespace, all or nothing; the caller holds `_writing`."""
+        """Write the items of a namespace, all or nothing; the caller holds `_writing`."""
         with self._lock:
             taken = self._kept.pop(origin, {})
             is_left = self._noted_in_a_test and test_runner.current_test() is None
@@ -114,7 +114,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
             raise
 
     def clear(self) -> None:
-        """Discard what is not written."""
+        """Discard unwritten items."""
         with self._lock:
             self._kept.clear()
 

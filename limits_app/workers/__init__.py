@@ -1,5 +1,6 @@
-"""Workers: objects whose methods run in a thread, a process, an event loop or elsewhere; calls return futures.
+"""Optional: workers, whose methods run in a thread, a process or elsewhere. Nothing else imports it.
 
+A worker is an object; calls of its methods return futures.
 A `WorkerPool` chooses a worker for each call. The `SubmissionQueue` of that worker hands the call to a back end
 (`modes` lists them), which makes it on its `Host`, and repeats it under the retry policy.
 """

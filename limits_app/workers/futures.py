@@ -27,17 +27,17 @@ def gather(futures: Iterable[Future[T]], *, timeout: float | None = None) -> lis
     Raises the exception of a call as soon as one fails, while the others go on, and TimeoutError when they are not
     done after `timeout` seconds.
     """
-    wanted = list(futures)
+    calls = list(futures)
     deadline = None if timeout is None else monotonic() + timeout
-    done, pending = wait_for(wanted, timeout, FIRST_EXCEPTION)
-    for call in wanted:
+    done, pending = wait_for(calls, timeout, FIRST_EXCEPTION)
+    for call in calls:
         if call in done and (call.cancelled() or call.exception() is not None):
             call.result()
     # FIRST_EXCEPTION does not return when a call is cancelled, so some may be pending without an exception.
     left = None if deadline is None else max(0.0, deadline - monotonic())
     if pending and wait_for(pending, left).not_done:
-        raise TimeoutError(f"{len(pending)} of {len(wanted)} calls were not done after {timeout} seconds")
-    return [call.result() for call in wanted]
+        raise TimeoutError(f"{len(pending)} of {len(calls)} calls were not done after {timeout} seconds")
+    return [call.result() for call in calls]
 
 
 def wait(

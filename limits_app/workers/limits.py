@@ -68,17 +68,17 @@ class PrivateSet:
 class WorkerLimits:
     """The checked `limits` option.
 
-    `given` is a set of which each worker makes a copy, a tuple of sets over which each worker makes a pool, or a set or
-    pool that all workers share.
+    `definition` is a set of which each worker makes a copy, a tuple of sets over which each worker makes a pool, or a
+    set or pool that all workers share.
     """
 
-    given: PrivateSet | tuple[LimitSet | PrivateSet, ...] | Acquirable
+    definition: PrivateSet | tuple[LimitSet | PrivateSet, ...] | Acquirable
 
     @classmethod
     def of(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
         """Return the option checked, without limits where they are disabled; raises ValueError for other values."""
-        found = cls._checked(limits)
-        return found if present().is_enabled() else found._without_limits()
+        checked = cls._checked(limits)
+        return checked if present().is_enabled() else checked._without_limits()
 
     @classmethod
     def _checked(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
@@ -98,23 +98,25 @@ class WorkerLimits:
 
     def _without_limits(self) -> WorkerLimits:
         """The same sets without limits; those of resources and pools by name are without limits already."""
-        given = self.given
-        if isinstance(given, PrivateSet) or (isinstance(given, LimitSet) and given.version is None):
-            return WorkerLimits(PrivateSet(None, given.config))
-        if isinstance(given, tuple | LimitPool):
-            return WorkerLimits(tuple([PrivateSet(None, one.config) for one in given]))
+        definition = self.definition
+        if isinstance(definition, PrivateSet) or (isinstance(definition, LimitSet) and definition.version is None):
+            return WorkerLimits(PrivateSet(None, definition.config))
+        if isinstance(definition, tuple | LimitPool):
+            return WorkerLimits(tuple([PrivateSet(None, limit_set.config) for limit_set in definition]))
         return self
 
     def for_worker(self, worker_index: int) -> Acquirable:
         """Return the limits of one worker; called in the thread or process of the worker."""
-        if isinstance(self.given, tuple):
-            own = [one.copy() if isinstance(one, PrivateSet) else one for one in self.given]
+        if isinstance(self.definition, tuple):
+            own = [
+                limit_set.copy() if isinstance(limit_set, PrivateSet) else limit_set for limit_set in self.definition
+            ]
             return LimitPool(own, worker_index=worker_index)
-        return self.given.copy() if isinstance(self.given, PrivateSet) else self.given
+        return self.definition.copy() if isinstance(self.definition, PrivateSet) else self.definition
 
     def check_mode(self, mode: str) -> None:
         """Raise ValueError for workers in threads of this process, and a limit set that is made for mode `process`."""
-        if mode in IN_MEMORY and any(one.mode is Mode.PROCESS for one in self._given_sets()):
+        if mode in IN_MEMORY and any(limit_set.mode is Mode.PROCESS for limit_set in self._given_sets()):
             raise ValueError(
                 f"mode {mode!r} has workers in this process, but the limit set has mode='process': use "
                 f"LimitSet(..., shared=True, mode={mode!r}), or store=open_process_store(...) to share with others"
@@ -125,7 +127,7 @@ class WorkerLimits:
         from limits_app.stores.memory import MemoryStore
         from limits_app.stores.process import ProcessStore
 
-        stores = [one.store for one in self._given_sets()]
+        stores = [limit_set.store for limit_set in self._given_sets()]
         local = [type(store).__name__ for store in stores if isinstance(store, MemoryStore | ProcessStore)]
         if local:
             raise ValueError(
@@ -135,7 +137,7 @@ class WorkerLimits:
 
     def _given_sets(self) -> list[LimitSet]:
         """The limit sets that workers do not make themselves."""
-        if isinstance(self.given, LimitSet):
-            return [self.given]
-        given: Iterable[object] = self.given if isinstance(self.given, Iterable) else ()
-        return [one for one in given if isinstance(one, LimitSet)]
+        if isinstance(self.definition, LimitSet):
+            return [self.definition]
+        definition: Iterable[object] = self.definition if isinstance(self.definition, Iterable) else ()
+        return [limit_set for limit_set in definition if isinstance(limit_set, LimitSet)]

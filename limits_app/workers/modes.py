@@ -36,7 +36,7 @@ class BackEnd(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
+class WorkerMode:
     """A mode. Its back end is named, and imported on first use, since some need further packages.
 
     - `max_queued_tasks`: the default of the option of this name; `bounded` is False where the option has no effect.
@@ -62,17 +62,19 @@ class Mode:
 
 
 # A new mode is one class and one entry.
-MODES: Final[Mapping[str, Mode]] = {
-    "sync": Mode("limits_app.workers.in_threads:InCaller", bounded=False),
-    "thread": Mode("limits_app.workers.in_threads:InThread"),
-    "process": Mode("limits_app.workers.in_process:InProcess", max_queued_tasks=100),
-    "asyncio": Mode("limits_app.workers.in_threads:InEventLoop"),
-    "celery": Mode("limits_app.workers.in_celery:InCelery", max_queued_tasks=3, several_machines=True, extra="celery"),
-    "ray": Mode("limits_app.workers.in_ray:InRay", max_queued_tasks=3, several_machines=True, extra="ray"),
+MODES: Final[Mapping[str, WorkerMode]] = {
+    "sync": WorkerMode("limits_app.workers.in_threads:InCaller", bounded=False),
+    "thread": WorkerMode("limits_app.workers.in_threads:InThread"),
+    "process": WorkerMode("limits_app.workers.in_process:InProcess", max_queued_tasks=100),
+    "asyncio": WorkerMode("limits_app.workers.in_threads:InEventLoop"),
+    "celery": WorkerMode(
+        "limits_app.workers.in_celery:InCelery", max_queued_tasks=3, several_machines=True, extra="celery"
+    ),
+    "ray": WorkerMode("limits_app.workers.in_ray:InRay", max_queued_tasks=3, several_machines=True, extra="ray"),
 }
 
 
-def mode_named(name: str) -> Mode:
+def mode_named(name: str) -> WorkerMode:
     """Return the mode of a name; raises ValueError with the allowed names."""
     mode = MODES.get(name) if isinstance(name, str) else None
     if mode is None:

@@ -9,6 +9,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, overload
 
+from limits_app.acquiring.observers import CALL_OBSERVERS, CallObserver
 from limits_app.workers.futures import Call, TaskFuture
 from limits_app.workers.modes import BackEnd
 from limits_app.workers.queue import SubmissionQueue, balancer_named
@@ -21,10 +22,6 @@ T = TypeVar("T")
 W = TypeVar("W", bound="Worker")
 
 _GRACE_SECONDS: Final = 1.0
-
-CallObserver = Callable[[str, str, float], object]
-CALL_OBSERVERS: Final[list[CallObserver]] = []
-"""Called when a call has ended, with the worker class, the result (done, failed or cancelled) and the seconds."""
 
 
 class QueueStats(TypedDict):

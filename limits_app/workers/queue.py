@@ -123,23 +123,23 @@ def _raise(interruption: BaseException | None) -> None:
         raise interruption
 
 
-Balancer = Callable[[Sequence[SubmissionQueue]], SubmissionQueue]
+ChooseQueue = Callable[[Sequence[SubmissionQueue]], SubmissionQueue]
 
 
-def _round_robin() -> Balancer:
+def _round_robin() -> ChooseQueue:
     turns = count()
     return lambda queues: queues[next(turns) % len(queues)]
 
 
 # A new balancer is one entry.
-BALANCERS: Final[Mapping[str, Callable[[], Balancer]]] = {
+BALANCERS: Final[Mapping[str, Callable[[], ChooseQueue]]] = {
     "round_robin": _round_robin,
     "random": lambda: random.choice,
     "least_loaded": lambda: lambda queues: min(queues, key=lambda queue: queue.unfinished),
 }
 
 
-def balancer_named(name: str) -> Balancer:
+def balancer_named(name: str) -> ChooseQueue:
     """Return a new balancer; raises ValueError with the allowed names."""
     if not isinstance(name, str) or name not in BALANCERS:
         raise ValueError(f"load_balancing must be one of {', '.join(BALANCERS)}, not {name!r}")

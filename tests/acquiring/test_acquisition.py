@@ -24,7 +24,8 @@ from limits_app.testing import FakeClock
 from tests.acquiring.sets import CALLS, DB, KEEPING, REFUNDING, RPM, TPM, ChangeRuntime, limit_set, used
 from tests.acquiring.test_remote_stores import FarStore
 
-TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
+TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET
+SLIDING_WINDOW = RateLimitAlgorithm.SLIDING_WINDOW
 
 INTERRUPTIONS = [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, MemoryError]
 

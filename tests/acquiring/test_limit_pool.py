@@ -335,7 +335,7 @@ def test_a_limit_is_found_by_its_key_in_a_single_set_only(store: MemoryStore) ->
     assert pool_of(store, TPM, number=1)["tpm"] == TPM
     with pytest.raises(KeyError, match="the set has no limit 'rpm', only: tpm"):
         _ = pool_of(store, TPM, number=1)["rpm"]
-    with pytest.raises(TypeError, match=r"a pool of 3 sets has no one limit 'tpm': say which set, as in pool\[0\]"):
+    with pytest.raises(TypeError, match=r"a pool of 3 sets has several limits 'tpm': choose a set, as in pool\[0\]"):
         _ = pool_of(store, TPM)["tpm"]
 
 
@@ -356,7 +356,7 @@ ONE = LimitSet([DB])
     ("make", "message"),
     [
         (lambda: LimitPool([]), "a pool needs at least one limit set"),
-        (lambda: LimitPool([ONE, LimitSet([DB]), ONE]), "a limit set is there twice"),
+        (lambda: LimitPool([ONE, LimitSet([DB]), ONE]), "the same limit set was passed twice"),
         *[
             (lambda sets=sets: LimitPool(sets), r"limit_sets must be several, as in LimitPool\(\[limit_set\]\), not ")
             for sets in (ONE, None, 5)

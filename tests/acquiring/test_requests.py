@@ -21,7 +21,9 @@ from limits_app.stores.memory import MemoryStore
 from tests.acquiring.sets import CALLS, DB, RPM, TPM, ChangeRuntime, limit_set, used
 from tests.engine.test_definitions import BAD_FRACTIONS, BAD_NUMBERS
 
-TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
+LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
+SLIDING_WINDOW = RateLimitAlgorithm.SLIDING_WINDOW
+FIXED_WINDOW = RateLimitAlgorithm.FIXED_WINDOW
 BUDGET = QuotaLimit.per_day("budget", 5)
 
 Verb = Callable[[LimitSet, Mapping[str, float] | None], Acquisition]

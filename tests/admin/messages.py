@@ -16,6 +16,7 @@ from babel.messages.pofile import read_po, write_po
 from django.utils.translation.template import templatize
 
 from limits_app.engine.limits import RateLimitAlgorithm
+from limits_app.engine.periods import NAMES, QuotaPeriod
 
 APP = Path(__file__).resolve().parents[2] / "limits_app"
 CATALOGUES = sorted((APP / "locale").glob("*/LC_MESSAGES/django.po"))
@@ -27,13 +28,14 @@ Text = str | tuple[str, ...]
 
 
 def texts() -> Iterator[Text]:
-    """The texts of modules and templates that are marked for translation, and the names of algorithms."""
+    """The texts of modules and templates that are marked for translation, and the names of algorithms and periods."""
     for path in sorted(APP.rglob("*.py")):
         yield from _marked(path.read_bytes())
     for path in sorted((APP / "templates").rglob("*.html")):
         code = templatize(path.read_text(encoding="utf-8"), origin=str(path))
         yield from _marked("\n".join(line.lstrip() for line in code.splitlines()).encode())
     yield from [algorithm.label for algorithm in RateLimitAlgorithm]
+    yield from dict.fromkeys([*map(str, QuotaPeriod), *NAMES.values()])
 
 
 def read(path: Path) -> Catalog:

@@ -10,7 +10,8 @@ from django.utils import translation
 from pytest_django import Settings
 
 from limits_app import CallLimit, QuotaLimit, ResourceLimit, limits
-from limits_app.admin.formatting import amount, bar, moment, percent
+from limits_app.admin.formatting import bar, moment, percent
+from limits_app.services.limit_words import amount
 from tests.admin.browsing import changelist
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

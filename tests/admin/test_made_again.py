@@ -22,7 +22,7 @@ from limits_app.models import (
     Resource,
     UsageSnapshot,
 )
-from limits_app.services.limits_file import Change, apply, export, plan, read_content
+from limits_app.services.limits_file import PlannedChange, apply, export, plan, read_content
 from limits_app.usage.evaluation_counter import evaluations
 from tests.admin.browsing import address
 
@@ -74,7 +74,7 @@ def test_a_rule_made_again_in_the_admin_starts_afresh(admin_client: Client, dele
 def test_a_rule_that_a_limits_file_has_again_starts_afresh_and_the_file_applied_twice_changes_nothing() -> None:
     apply(read_content(_FILE))
     assert answers(3) == [200, 200, 429]
-    assert {step.change for step in plan(read_content(export())).steps} == {Change.UNCHANGED}
+    assert {step.change for step in plan(read_content(export())).steps} == {PlannedChange.UNCHANGED}
     apply(read_content(_FILE))
     assert answers(1) == [429]
     apply(read_content(_EMPTY))

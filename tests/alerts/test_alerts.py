@@ -24,13 +24,13 @@ from pytest_django import Settings
 
 from limits_app import CallLimit, RateLimitAlgorithm, alerts, limits, signals, tasks
 from limits_app.alerts import delivery, recorder
-from limits_app.alerts.recording import AlertRecorder, Event
+from limits_app.alerts.recording import AlertEvent, AlertRecorder
 from limits_app.models import Alert, AlertKind, AlertRule, AuditEvent, Bucket, Denial, EmergencySwitch
 from limits_app.services.notify import thresholds
 from limits_app.testing import FakeClock, freeze_limits
 from tests.alerts.conftest import Receiver, rule
 from tests.commands.running import run
-from tests.docs.pages import ROOT
+from tests.docs.pages import DOCS, ROOT, rows
 from tests.servers.mail import mail_server
 
 pytestmark = pytest.mark.django_db
@@ -132,6 +132,12 @@ EVENTS: list[tuple[str, Callable[[], object], str]] = [
 ]
 
 
+def test_each_kind_of_event_is_tested_here_and_has_a_line_in_the_guide() -> None:
+    assert {kind for kind, *_ in EVENTS} | {AlertKind.REJECTIONS, AlertKind.THRESHOLD} == {*AlertKind}
+    documented = [event for event, _ in rows(DOCS / "howto" / "alerts.md", "Alerts")]
+    assert documented == [str(kind.label) for kind in AlertKind]
+
+
 @pytest.mark.parametrize(("kind", "happens", "text"), EVENTS)
 @pytest.mark.usefixtures("is_on")
 def test_each_kind_of_event_is_sent(
@@ -160,14 +166,14 @@ def test_an_outage_is_one_alert_for_all_processes(receiver: Receiver) -> None:
     timeline += [("b", 4000, "down"), ("a", 4001, "down")]  # whose processes ended without noticing the end
     recorders = {name: AlertRecorder() for name in "ab"}
     for name, seconds, state in timeline:
-        recorders[name].note(Event(AlertKind.STORE, f"store shared {state}", "text", start + seconds))
+        recorders[name].note(AlertEvent(AlertKind.STORE, f"store shared {state}", "text", start + seconds))
         recorders[name].flush()
     assert [one.rpartition(" ")[2] for one in about()] == ["down", "up", "down", "down"]
 
 
 def test_two_processes_with_the_same_event_write_one_alert(receiver: Receiver) -> None:
     rule("threshold", receiver, percent=50)
-    event = Event(AlertKind.THRESHOLD, "calls of api", "text", NOON.timestamp(), "window 1", "api", "user:1", 50)
+    event = AlertEvent(AlertKind.THRESHOLD, "calls of api", "text", NOON.timestamp(), "window 1", "api", "user:1", 50)
     for one in (AlertRecorder(), AlertRecorder()):
         one.note(event)
         one.flush()
@@ -180,7 +186,7 @@ def test_events_that_cannot_be_written_are_kept(
     rule("candidate", receiver)
     kept = AlertRecorder(most=2)
     for number in range(3):
-        kept.note(Event(AlertKind.CANDIDATE, f"policy {number}", "text", NOON.timestamp()))
+        kept.note(AlertEvent(AlertKind.CANDIDATE, f"policy {number}", "text", NOON.timestamp()))
     assert "dropped: policy 2" in caplog.text
     with monkeypatch.context() as broken:
         broken.setattr(AlertRule.objects, "using", lambda _: 1 / 0)

@@ -279,7 +279,7 @@ def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(root: APIClie
     where, match = f"{ROOT}policies/{policy.pk}/", {"If-Match": "*"}
     refused = root.patch(where, change, format="json", headers=match)
     assert refused.status_code == 409
-    confirm = "Without it no policy applies, and everything is allowed. Send it with ?confirm=true"
+    confirm = "Without it no policy applies, and everything is allowed. To confirm, send the request with ?confirm=true"
     assert confirm in refused.data["detail"]
     policy.refresh_from_db()
     assert policy.enforcement == "enforce"
@@ -301,7 +301,7 @@ def test_a_block_that_also_hits_its_author_or_a_private_network_is_made_only_whe
     for section, body, hit in bodies:
         refused = root.post(f"{ROOT}{section}/", body, format="json")
         assert refused.status_code == 409
-        assert refused.data["detail"] == f"This also blocks {hit}. Send it with ?confirm=true if that is meant."
+        assert refused.data["detail"] == f"This also blocks {hit}. To confirm, send the request with ?confirm=true."
         assert root.post(f"{ROOT}{section}/?confirm=true", body, format="json").status_code == 201
         Policy.objects.all().delete()
         Entity.objects.exclude(identifier=author).delete()

@@ -22,7 +22,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.api import problems
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit
-from limits_app.integrations.drf.throttle import Refused
+from limits_app.integrations.drf.throttle import ThrottleRejection
 from limits_app.integrations.refusals import refusal
 from limits_app.models import AuditEvent, Bucket, Denial, Endpoint, Limit, Period, Policy, Pool, PoolMember, Resource
 from limits_app.stores.memory import MemoryStore
@@ -345,7 +345,7 @@ def test_a_store_that_says_when_it_is_back_is_believed_by_all_ways_in(told: floa
     error = StoreUnavailable("down", retry_after=told)
     answered = problems.answer(error, {})
     assert answered is not None
-    assert (answered["Retry-After"], str(Refused(error).wait)) == (seconds, seconds)
+    assert (answered["Retry-After"], str(ThrottleRejection(error).wait)) == (seconds, seconds)
     assert refusal(HttpRequest(), error)["Retry-After"] == seconds
 
 

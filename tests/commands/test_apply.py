@@ -36,7 +36,7 @@ from limits_app.models import (
     Resource,
 )
 from limits_app.services import limits_file
-from limits_app.services.limits_file import Change, InvalidFile, planning
+from limits_app.services.limits_file import InvalidFile, PlannedChange, planning
 from limits_app.services.limits_file.reading import read_document
 from tests.commands.running import Ran, migrated_database, run, run_words
 from tests.docs.pages import DOCS, ROOT, blocks
@@ -54,8 +54,8 @@ WRONG: Final = [
     ("version: 2", "line 1: version: The version of this format is 1."),
     (f"name: {'a' * 65}", "line 1: name: Write at most 64 characters."),
     ("name: ''", "line 1: name: Write at least 1 character."),
-    ("resources:\n  a: {}\n  a: {}", "line 3: 'a' is there twice: keep one of them"),
-    ("resources: {a: &x {}, b: *x}", "line 1: write it out: there are no anchors and aliases here"),
+    ("resources:\n  a: {}\n  a: {}", "line 3: duplicate key 'a'"),
+    ("resources: {a: &x {}, b: *x}", "line 1: YAML anchors and aliases are not supported"),
     ("version: 1\n---\nversion: 1", "line 2: one file has one document"),
     ("[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "line 1: nest at most 32 levels deep"),
     ("? [a]\n: b", "line 1: a key is a text: write it in one line"),
@@ -201,7 +201,7 @@ def test_yaml_reads_as_its_own_loader_does() -> None:
     assert read_document(text, "f").data == yaml.safe_load(text)
 
 
-def applied(text: str, **options: Any) -> limits_file.Plan:
+def applied(text: str, **options: Any) -> limits_file.FilePlan:
     return limits_file.apply(limits_file.read_content(text), **options)
 
 
@@ -242,7 +242,7 @@ def test_what_differs_is_changed_and_the_rest_is_not_touched() -> None:
     )
     planned = applied(changed)
     assert planned.counts() == {"create": 0, "change": 5, "delete": 0, "unchanged": 6}
-    differences = {step.entry.label: [*step.differences()] for step in planned.of(Change.UPDATE)}
+    differences = {step.entry.label: [*step.differences()] for step in planned.of(PlannedChange.UPDATE)}
     assert differences["policy resource chat"] == [("limit tpm", "100k/min", "200k/min")]
     assert differences["endpoint Chat"] == [("methods", "POST", "GET,POST")]
     assert differences["pool claude"] == [
@@ -278,7 +278,7 @@ def test_a_plan_that_somebody_has_seen_is_the_one_that_is_carried_out() -> None:
     content = limits_file.read_content("policies: [{limits: [calls=1/s]}]")
     seen = limits_file.plan(content)
     limits.set_system_limits([CallLimit.per_second(2)])
-    with pytest.raises(InvalidFile, match="changed in between"):
+    with pytest.raises(InvalidFile, match="the configuration changed after the plan was shown"):
         limits_file.apply(content, expected=seen)
     assert limits_file.apply(content, expected=limits_file.plan(content)).counts()["change"] == 1
 
@@ -318,7 +318,7 @@ def test_endpoints_of_one_name_are_told_apart_by_their_order_wherever_they_stand
     )
     applied("endpoints: [{name: e, path: /0/, resource: api, order: 2}]")
     both = f"endpoints: [{first}, {second}]"
-    labels = [step.entry.label for step in applied(both).of(Change.CREATE, "endpoints")]
+    labels = [step.entry.label for step in applied(both).of(PlannedChange.CREATE, "endpoints")]
     assert labels[0] == f"endpoint e of order {orders[0]}"
     assert not limits_file.plan(limits_file.read_content(both)).drift
     assert not limits_file.plan(limits_file.read_content(limits_file.export())).drift
@@ -331,7 +331,7 @@ def test_endpoints_of_one_name_and_order_are_told_apart_by_their_place() -> None
     applied(f"endpoints: [{', '.join(rows)}]")
     assert limits_file.plan(limits_file.read_content(f"endpoints: [{', '.join(rows)}]")).drift is False
     planned = applied(f"endpoints: [{rows[0]}]")
-    assert [step.entry.label for step in planned.of(Change.DELETE)] == ["endpoint e (2)"]
+    assert [step.entry.label for step in planned.of(PlannedChange.DELETE)] == ["endpoint e (2)"]
 
 
 def test_a_database_that_refuses_is_told_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +351,7 @@ def test_a_plan_says_which_policies_would_be_enforced_no_longer() -> None:
     limits_file.apply(limits_file.read_content("policies: [{limits: [calls=5/s]}]"))
     weaker = "policies: [{rollout_percent: 10, limits: [calls=5/s]}]"
     [warning] = limits_file.plan(limits_file.read_content(weaker)).warnings
-    words = "This policy is enforced for 100 % of the entities now, and would be so for 10 %"
+    words = "Saving reduces the rollout from 100 % to 10 % of entities"
     assert warning == f"policy system: {words}"
 
 
@@ -502,7 +502,7 @@ def test_a_confirmed_file_is_compared_with_the_site_once(tmp_path: Path, monkeyp
     compared = []
     plan_of = planning.plan_of
 
-    def note(*args: Any, **options: Any) -> limits_file.Plan:
+    def note(*args: Any, **options: Any) -> limits_file.FilePlan:
         compared.append(plan_of(*args, **options))
         return compared[-1]
 

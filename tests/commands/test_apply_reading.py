@@ -37,11 +37,11 @@ endpoints:
 """
 
 
-def plan(text: str) -> limits_file.Plan:
+def plan(text: str) -> limits_file.FilePlan:
     return limits_file.plan(limits_file.read_content(text))
 
 
-def apply(text: str) -> limits_file.Plan:
+def apply(text: str) -> limits_file.FilePlan:
     return limits_file.apply(limits_file.read_content(text))
 
 

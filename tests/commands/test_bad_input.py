@@ -36,7 +36,7 @@ TABLE: Final = {
     "resource": [
         ("resource set 4gpt rpm=5/min", 2, "resource '4gpt' must be a letter"),
         ("resource set api rpm", 2, "must look like '5/min'"),
-        ("resource set api calls=5", 2, "say per how much time"),
+        ("resource set api calls=5", 2, "missing time window"),
         ("resource get api", 1, "There are no policies for the resource api"),
         ("resource delete api --yes", 1, "There is no policy of the resource api that is always valid"),
     ],

@@ -257,14 +257,14 @@ def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(
     run("resource set api calls=5/min")
     asked = run(f"resource set api calls=5/min {options}")
     assert asked.code == 2
-    assert "This policy is enforced" in asked.err
+    assert "Saving " in asked.err
     assert "Without it no policy applies" in asked.err
     assert "pass --yes" in asked.err
     policy = Policy.objects.get()
     assert (policy.enforcement, policy.rollout_percent) == ("enforce", 100)
     assert run(f"resource set api calls=5/min {options} --dry-run").code == 0
     assert run(f"resource set api calls=5/min {options} --until 2999-01-01").code == 0  # another policy
-    assert caplog.text.count("This policy is enforced") == 1  # of the dry run
+    assert caplog.text.count("Saving ") == 1  # of the dry run
     assert run(f"resource set api calls=5/min {options} --yes").code == 0
-    assert caplog.text.count("This policy is enforced") == 2
+    assert caplog.text.count("Saving ") == 2
     assert run(f"resource set api calls=5/min {options}").code == 0

@@ -24,9 +24,9 @@ from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.models import Bucket, Period, Policy, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
-from limits_app.services.simulation.events import Event, csv_events, recorded_events
+from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
-from limits_app.services.simulation.replay import EVENTS, Report, replay
+from limits_app.services.simulation.replay import EVENTS, SimulationReport, replay
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisStore
@@ -39,12 +39,14 @@ START: Final = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
 SECOND: Final = 1_000_000
 
 
-def at(seconds: float, entity: str | None = "u", resource: str = "api", hold: float = 0, **wanted: int) -> Event:
+def at(
+    seconds: float, entity: str | None = "u", resource: str = "api", hold: float = 0, **wanted: int
+) -> SimulatedRequest:
     amounts = tuple((key, amount * 1000) for key, amount in wanted.items())
-    return Event(START + round(seconds * SECOND), resource, entity, amounts, round(hold * SECOND))
+    return SimulatedRequest(START + round(seconds * SECOND), resource, entity, amounts, round(hold * SECOND))
 
 
-def decisions(proposal: Proposal, *events: Event) -> str:
+def decisions(proposal: Proposal, *events: SimulatedRequest) -> str:
     """One letter for each event: y where it is admitted."""
     told: list[bool] = []
     replay(events, proposal, decided=lambda _, admitted: told.append(admitted))
@@ -95,7 +97,7 @@ def test_decisions_are_those_of_the_live_stores(texts: list[str], live: tuple[St
         now += random.randrange(0, 900_000)
         asked = {key: random.choice([0, 100, 500, 6000]) for key in ("tpm", "budget") if random.random() < 0.8}
         wanted = tuple((key, amount * 1000) for key, amount in asked.items())
-        events.append(Event(now, "api", f"user:{random.randrange(4)}", wanted))
+        events.append(SimulatedRequest(now, "api", f"user:{random.randrange(4)}", wanted))
     sets: dict[str | None, LimitSet] = {}
     for event, admitted in decided(events, texts):
         clock.move(event.now_us - clock.now_us)
@@ -105,8 +107,8 @@ def test_decisions_are_those_of_the_live_stores(texts: list[str], live: tuple[St
         assert admits(sets[event.entity], asked) is admitted, event
 
 
-def decided(events: list[Event], texts: list[str]) -> Iterator[tuple[Event, bool]]:
-    told: list[tuple[Event, bool]] = []
+def decided(events: list[SimulatedRequest], texts: list[str]) -> Iterator[tuple[SimulatedRequest, bool]]:
+    told: list[tuple[SimulatedRequest, bool]] = []
     replay(events, Proposal.of_limits(map(parse_limit, texts)), decided=lambda *one: told.append(one))
     assert {admitted for _, admitted in told} == {True, False}
     yield from told
@@ -239,7 +241,7 @@ def test_never_is_counted_apart() -> None:
     [([0], 1, 1), ([0, 39], 40, 1), ([0, 40], 9, 5), ([0, 60 * 24 * 29], 30, 1440), ([0, 10**8], 40, 2_500_001)],
 )
 def test_a_chart_has_few_bars_of_equal_length(minutes: list[int], bars: int, step: int) -> None:
-    report = Report()
+    report = SimulationReport()
     for minute in minutes:
         report.add(EVENTS, minute, 2000, 1000)
     chart = [*report.chart()]
@@ -261,7 +263,7 @@ WRONG: Final = {
     "no limit key": ("time,resource,a b\n", "line 1: the column 'a b' is not a limit key"),
     "too few cells": ("time,resource,t\n1,api\n", "line 2: it has 2 cells, and not 3"),
     "no moment": ("time,resource\nnoon,api\n", "line 2: Invalid isoformat string: 'noon'"),
-    "no zone": ("time,resource\n2026-03-01T12:00,api\n", "line 2: '2026-03-01T12:00' says no time zone"),
+    "no zone": ("time,resource\n2026-03-01T12:00,api\n", "line 2: '2026-03-01T12:00' has no time zone"),
     "long ago": ("time,resource\n1900-01-01T00:00Z,api\n", "line 2: '1900-01-01T00:00Z' must be a time between 1970"),
     "too late": ("time,resource\n99999999999999,api\n", "must be a time between 1970 and 2112"),
     "backwards": ("time,resource\n5,api\n4,api\n", "line 3: it is earlier than the event before it: sort"),
@@ -301,9 +303,9 @@ def test_cells_are_read_as_people_write_them() -> None:
         "1970-01-01T00:00:07Z,,,,u,b",
     ]
     assert [*csv_events(lines)] == [
-        Event(5_000_000, "api", None, (("t", 1_500_000),), 2_000_000),
-        Event(6_500_000, "api", "u", (("call_count", 2000),)),
-        Event(7_000_000, "b", "u", ()),
+        SimulatedRequest(5_000_000, "api", None, (("t", 1_500_000),), 2_000_000),
+        SimulatedRequest(6_500_000, "api", "u", (("call_count", 2000),)),
+        SimulatedRequest(7_000_000, "b", "u", ()),
     ]
     with pytest.raises(InvalidRequest, match="line 1"):
         [*csv_events([])]

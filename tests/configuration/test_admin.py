@@ -239,7 +239,7 @@ def test_weakening_needs_a_confirmation(change: dict[str, Any], admin_client: Cl
     limits.set_system_limits("9/min")
     form = policy_form(limit_form(limit) | {"limits-0-policy": policy.pk}, existing=1, resource=api.pk, **change)
     complained = errors(send(admin_client, "policy_change", form, policy.pk))["confirm_weaker"]
-    assert "This policy is enforced" in complained[0]
+    assert "Saving " in complained[0]
     assert "Without it these apply: system." in complained[0]
     form["confirm_weaker"] = "on"
     assert send(admin_client, "policy_change", form, policy.pk).status_code == 302
@@ -270,8 +270,8 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("entity", {"metadata": "9" * 10_240}, "metadata", "A number in the JSON is too long"),
     ("endpoint", {"view_name": "orders"}, "path", "Enter either a path or a view name."),
     ("endpoint", {"order": "9" * 40}, "order", "less than or equal to"),
-    ("endpoint", {"counted_by": "header"}, "header", "Enter a header for"),
-    ("endpoint", {"header": "X-Tenant"}, "header", "and only then"),
+    ("endpoint", {"counted_by": "header"}, "header", "Enter a header when counting"),
+    ("endpoint", {"header": "X-Tenant"}, "header", "leave it empty otherwise"),
     ("endpoint", {"counted_by": "header", "header": "X Tenant"}, "header", "is not the name of a header"),
     ("endpoint", {"path": "/a*/"}, "path", "must be a whole segment"),
     ("endpoint", {"exempt_networks": "10.0.0.0/8\n10.0.0.0/99"}, "exempt_networks", "'10.0.0.0/99' is not an IP"),

@@ -9,7 +9,17 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-from limits_app.audit import CannotRevert, Change, Difference, acting, differences, revert, snapshot, unrecorded, verify
+from limits_app.audit import (
+    CannotRevert,
+    Difference,
+    FieldChange,
+    acting,
+    differences,
+    revert,
+    snapshot,
+    unrecorded,
+    verify,
+)
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.services import rights
 from tests.configuration.rows import permits, quota, rate, staff
@@ -138,14 +148,14 @@ def test_differences_name_fields_and_parts() -> None:
     }
     after = {"reason": "b", "extends": False, "entity": "u", "limits": [{"key": "tpm", "text": "2/min"}], "tags": [1]}
     assert differences(before, after) == [
-        Difference("reason", Change.CHANGED, "a", "b"),
-        Difference("entity", Change.ADDED, None, "u"),
-        Difference("limits tpm: text", Change.CHANGED, "1/min", "2/min"),
-        Difference("limits rpm: key", Change.REMOVED, "rpm", None),
-        Difference("tags", Change.ADDED, None, [1]),
+        Difference("reason", FieldChange.CHANGED, "a", "b"),
+        Difference("entity", FieldChange.ADDED, None, "u"),
+        Difference("limits tpm: text", FieldChange.CHANGED, "1/min", "2/min"),
+        Difference("limits rpm: key", FieldChange.REMOVED, "rpm", None),
+        Difference("tags", FieldChange.ADDED, None, [1]),
     ]
-    assert differences(None, {"name": "x", "description": ""}) == [Difference("name", Change.ADDED, None, "x")]
-    assert differences({"name": "x"}, None) == [Difference("name", Change.REMOVED, "x", None)]
+    assert differences(None, {"name": "x", "description": ""}) == [Difference("name", FieldChange.ADDED, None, "x")]
+    assert differences({"name": "x"}, None) == [Difference("name", FieldChange.REMOVED, "x", None)]
 
 
 def page(event: AuditEvent, name: str = "revert") -> str:

@@ -43,7 +43,7 @@ def test_every_key_has_a_check_of_its_own() -> None:
         ),
         (conf.TRUSTED_PROXIES, ["10.0.0.7/8", "unix"], (IPv4Network("10.0.0.0/8"), None)),
         (conf.TRUSTED_PROXIES, ("::1",), (IPv6Network("::1"),)),
-        (conf.HEADERS, "both", conf.Headers.BOTH),
+        (conf.HEADERS, "both", conf.HeaderStyle.BOTH),
         (conf.REFUSAL_HANDLER, "shop.limits.refuse", "shop.limits.refuse"),
     ],
 )

@@ -16,7 +16,7 @@ from limits_app.engine.limits import CallLimit
 from limits_app.engine.notation import limit_text
 from limits_app.models import AuditEvent, Endpoint, Policy, Resource
 from limits_app.services.definitions import find_or_new, read, save
-from limits_app.services.limits_file import Change, apply, export, plan, read_content
+from limits_app.services.limits_file import PlannedChange, apply, export, plan, read_content
 from tests.configuration.rows import complaint
 
 pytestmark = pytest.mark.django_db
@@ -286,7 +286,7 @@ def test_a_limits_file_has_the_limits_in_the_rule() -> None:
     exported = export()
     [section] = [line for line in exported.splitlines() if line.endswith(":")]
     assert ("limits: 60/min" in exported, section) == (True, "endpoints:")
-    assert {step.change for step in plan(read_content(exported)).steps} == {Change.UNCHANGED}
+    assert {step.change for step in plan(read_content(exported)).steps} == {PlannedChange.UNCHANGED}
     apply(read_content(text.replace("60/min", "9/s")))
     assert made() == {"rule-log-in": "calls=9/s"}
     services.set_entity_limits("user:1", [CallLimit(9, 60)], resource="rule-log-in")

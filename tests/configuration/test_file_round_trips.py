@@ -35,7 +35,7 @@ from limits_app.models import (
 from limits_app.policies import Subject, judge, policies_for
 from limits_app.services import limits_file
 from limits_app.services.limits_file import InvalidFile
-from limits_app.services.simulation.events import Event
+from limits_app.services.simulation.events import SimulatedRequest
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
 from tests.stores.database.databases import ALIAS, VENDORS, There, migrated, served
@@ -377,7 +377,9 @@ plan_groups: {staff: {plan: pro}}
 policies: [{plan: pro, limits: [calls=2/d]}, {limits: [calls=9/d]}]
 """
     events = [
-        Event(round(NOW.timestamp() * 1e6), "api", client, ()) for client in ("user:1", "user:3") for _ in range(5)
+        SimulatedRequest(round(NOW.timestamp() * 1e6), "api", client, ())
+        for client in ("user:1", "user:3")
+        for _ in range(5)
     ]
     decided: list[bool] = []
     proposal = Proposal.of_content(limits_file.read_content(text))

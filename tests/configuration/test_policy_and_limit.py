@@ -144,7 +144,7 @@ INVALID = [
     ("call_count", "5:permits", "limit 'call_count' cannot be"),
     ("call_count", "5/month", "limit 'call_count' cannot be"),
     ("tokens", "5/day@Mars/X", "time_zone 'Mars/X' is not known here"),
-    ("tokens", "5/min:soft:soft", "soft is said twice"),
+    ("tokens", "5/min:soft:soft", "option 'soft' is given more than once"),
 ]
 """Keys and texts of which no limit can be made."""
 

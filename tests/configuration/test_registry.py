@@ -12,7 +12,7 @@ from limits_app.admin.imports_exports import TABLES
 from limits_app.api import urls
 from limits_app.audit.reverting import MODELS
 from limits_app.models import REGISTRY, Configuration, Limit, Registered
-from limits_app.models.registry import NO_CONFIGURATION, Use
+from limits_app.models.registry import NO_CONFIGURATION, ExchangeFormat
 from limits_app.models.snapshots import fields_of, parts_of
 from limits_app.services.limits_file import schema
 
@@ -41,20 +41,20 @@ def test_rows_that_are_written_together_refer_to_their_row(entry: Registered) ->
         assert (entry.parts, entry.owner) in [parts[:2] for parts in parts_of(entry.model)]
 
 
-def used_by(entry: Registered) -> dict[Use, set[str]]:
+def used_by(entry: Registered) -> dict[ExchangeFormat, set[str]]:
     """The fields of a model that each use really has; a use without the model is left out."""
-    model, found = entry.model, dict[Use, set[str]]()
+    model, found = entry.model, dict[ExchangeFormat, set[str]]()
     sections = schema()["$defs"]
     if f"{model.__name__}Section" in sections:
         named = {*entry.identity} if len(entry.identity) == 1 else set()
-        found[Use.FILE] = {*sections[f"{model.__name__}Section"]["properties"], *named}
+        found[ExchangeFormat.FILE] = {*sections[f"{model.__name__}Section"]["properties"], *named}
     for _, view, _ in urls._router.registry:
         if view.queryset.model is model:
-            found[Use.REST] = {*view.serializer_class().fields}
+            found[ExchangeFormat.REST] = {*view.serializer_class().fields}
     if model in TABLES:
-        found[Use.TABLE] = {*TABLES[model]().fields}
+        found[ExchangeFormat.TABLE] = {*TABLES[model]().fields}
     if issubclass(model, Configuration):
-        found[Use.AUDIT] = {field.name for field in fields_of(model)} | {*model.part_of}
+        found[ExchangeFormat.AUDIT] = {field.name for field in fields_of(model)} | {*model.part_of}
     return found
 
 
@@ -62,7 +62,7 @@ def used_by(entry: Registered) -> dict[Use, set[str]]:
 def test_every_use_has_the_written_fields_or_a_reason(entry: Any) -> None:
     found = used_by(entry)
     is_part = entry.fields and not entry.section
-    expected = {*Use} - {*entry.left_out} - ({Use.REST} if is_part else set())
+    expected = {*ExchangeFormat} - {*entry.left_out} - ({ExchangeFormat.REST} if is_part else set())
     assert {*found} == expected
     for use, names in found.items():
         assert {*entry.fields} <= names, use

@@ -27,7 +27,11 @@ from limits_app.engine.limits import (
 )
 from limits_app.engine.record import schema_of
 
-TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
+TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET
+LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
+SLIDING_WINDOW = RateLimitAlgorithm.SLIDING_WINDOW
+FIXED_WINDOW = RateLimitAlgorithm.FIXED_WINDOW
+GCRA = RateLimitAlgorithm.GCRA
 
 YEAR = 366 * 86_400
 

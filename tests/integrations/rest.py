@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
-from limits_app.integrations.drf.throttle import LimitsMixin, LimitThrottle
+from limits_app.integrations.drf.throttle import LimitThrottle, ThrottledViewMixin
 
 __all__ = ["RATES", "Members", "Named", "Person", "ask", "of", "statuses", "throttle", "view_of"]
 
@@ -49,7 +49,7 @@ def view_of(*throttles: type, **attributes: Any) -> Callable[..., Any]:
 
     names = {"throttle_classes": throttles, "authentication_classes": [Named], "permission_classes": []}
     verbs = {"get": get, "post": get}
-    kind = type("View", (LimitsMixin, APIView), names | verbs | attributes)
+    kind = type("View", (ThrottledViewMixin, APIView), names | verbs | attributes)
     view: Callable[..., Any] = kind.as_view()
     return view
 

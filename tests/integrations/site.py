@@ -36,7 +36,7 @@ async def afine(request: HttpRequest, **captured: object) -> HttpResponse:
 
 
 def limit(resource: str, *limits: Limit) -> Resource:
-    """Set limits for everybody on a resource."""
+    """Set limits for everyone on a resource."""
     services.set_resource_limits(resource, limits or [CallLimit(1, 60)])
     return Resource.objects.get(name=resource)
 

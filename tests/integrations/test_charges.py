@@ -287,7 +287,7 @@ def test_who_was_charged_what_can_be_looked_at_when_the_request_is_over() -> Non
     del request
     assert limits.acquisitions["calls"].successful
     assert limits.entity == "ann"
-    with pytest.raises(RuntimeError, match="the request is over"):
+    with pytest.raises(RuntimeError, match="after the request was garbage-collected"):
         limits.request  # noqa: B018 - asking is enough
 
 

@@ -430,6 +430,9 @@ def test_the_schema_has_429_and_headers(
     assert list(responses["200"].get("headers", {})) == names
     assert list(responses["429"]["headers"]) == ["Retry-After", *names]
     assert responses["429"]["content"]["application/json"]["schema"]["required"] == ["detail"]
+    limit("api", CallLimit(5, 60))
+    sent = [name for name in ask(view_of(throttle()), 1).headers if "RateLimit" in name]
+    assert sent == names, "describe the headers in integrations/drf/schema.py"
 
 
 def test_what_a_view_says_itself_stays(described: type[APIView]) -> None:

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from limits_app.engine.limits import CallLimit, ResourceLimit
-from limits_app.integrations.drf.throttle import LimitsMixin
+from limits_app.integrations.drf.throttle import ThrottledViewMixin
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.rest import Members, Named, throttle
 from tests.integrations.site import left, limit
@@ -23,7 +23,7 @@ from tests.integrations.site import left, limit
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class AsyncView(LimitsMixin, APIView):
+class AsyncView(ThrottledViewMixin, APIView):
     """A view of the framework whose handlers are awaited; what comes before them runs in a thread."""
 
     authentication_classes = (Named,)

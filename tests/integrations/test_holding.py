@@ -163,7 +163,7 @@ def test_a_failed_release_is_logged(
     serve({"": fine})
     monkeypatch.setattr(registry.store(), "settle", unavailable)
     assert Client().get("/", headers={"X-Who": "ann"}).status_code == 200
-    assert "cannot settle a release now: that is settled later" in caplog.text
+    assert "cannot settle a release now; it is settled later" in caplog.text
 
 
 class Handler(ASGIHandler):

@@ -19,7 +19,7 @@ from limits_app.engine.errors import LimitExceeded
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.drf import rates
-from limits_app.integrations.drf.throttle import LimitThrottle, Refused
+from limits_app.integrations.drf.throttle import LimitThrottle, ThrottleRejection
 from limits_app.integrations.ratelimit import ratelimit
 from limits_app.integrations.refusals import refusal
 from limits_app.integrations.request import limits_of
@@ -192,7 +192,7 @@ def test_a_rejection_that_is_no_429_may_be_overruled_too(
         resource = "far"
 
         def allow_request(self, request: Request, view: APIView) -> bool:
-            with suppress(Refused) if lets_pass else nullcontext():
+            with suppress(ThrottleRejection) if lets_pass else nullcontext():
                 return super().allow_request(request, view)
             return True
 

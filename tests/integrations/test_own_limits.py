@@ -42,7 +42,9 @@ def request_of(user: User) -> HttpRequest:
         (CallLimit(5, window_seconds=90), "1 of 5 requests per 90s used"),
         (RateLimit.per_day("input_tokens", 2_000), "500 of 2,000 input tokens per day used"),
         (QuotaLimit.per_month("credits", 1_000), "500 of 1,000 credits per month used"),
+        (CallLimit.per_hour(1), "1 of 1 request per hour used"),
         (ResourceLimit("connections", 4), "1 of 4 connections in use"),
+        (ResourceLimit("calls", 4), "1 of 4 requests in use"),
     ],
 )
 def test_each_kind_of_limit_has_a_sentence(user: User, limit: Limit, text: str) -> None:
@@ -60,7 +62,7 @@ def test_limits_of_a_user_are_a_few_queries_however_many_resources_there_are(
 ) -> None:
     limits.set_entity_limits(f"user:{user.pk}", [RateLimit("tokens", 9, 60)], counted="total")
     for number in range(resources):
-        limits.set_resource_limits(f"api{number:02}", [CallLimit(number + 1, 60)])
+        limits.set_resource_limits(f"api{number:02}", [CallLimit(number + 2, 60)])
     request = request_of(user)
     rendered("{% own_limits 'other' as mine %}", request)
     with django_assert_num_queries(3):  # the resources, the limits that code has used, and the policies

@@ -20,12 +20,13 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from pytest_django import Settings
 
 from limits_app import limits, metrics
+from limits_app.acquiring.observers import CALL_OBSERVERS
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.metrics import prometheus
 from limits_app.metrics.collection import Collection
-from limits_app.metrics.decisions import Decisions, KnownNames
+from limits_app.metrics.decisions import DecisionCounts, KnownNames
 from limits_app.metrics.instruments import INSTRUMENTS, Kind
 from limits_app.metrics.opentelemetry import OpenTelemetryRecorder
 from limits_app.metrics.prometheus import PrometheusRecorder
@@ -37,7 +38,6 @@ from limits_app.stores.resilient import TIMERS
 from limits_app.testing import fresh_limits
 from limits_app.usage.denial_counter import denials
 from limits_app.workers import Worker
-from limits_app.workers.pool import CALL_OBSERVERS
 from tests.usage.tables import missing
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -130,7 +130,7 @@ def test_calls_that_a_store_could_not_do_are_counted(
 
 
 def test_what_a_finalizer_does_in_the_middle_of_counting_is_counted() -> None:
-    decisions = Decisions()
+    decisions = DecisionCounts()
     with decisions._lock:  # as while it counts
         decisions.admitted("api")
     assert decisions.take() == ({("api", "admitted"): 1}, {})
@@ -164,7 +164,7 @@ def test_names_that_no_administrator_made_are_one(registry: CollectorRegistry) -
 
 
 def test_there_is_an_end_to_what_is_remembered() -> None:
-    few = Decisions(max_names=3)
+    few = DecisionCounts(max_names=3)
     for number in range(10):
         few.admitted(f"r{number}")
         few.refused(refusal("api", f"k{number}"), waited=True)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limits_app.outbound.hints import Hints, Quota
-from limits_app.outbound.schedule import Departure, Schedule, Window
+from limits_app.outbound.schedule import Departure, PaceSchedule, Window
 
 FIVE = Quota("rps", 5, 1.0)
 
 
-def scheduled(*quotas: Quota, max_gap: float = 0.0) -> Schedule:
-    schedule = Schedule(max_gap=max_gap)
+def scheduled(*quotas: Quota, max_gap: float = 0.0) -> PaceSchedule:
+    schedule = PaceSchedule(max_gap=max_gap)
     for quota in quotas:
         schedule.learn(quota)
     return schedule
@@ -209,7 +209,7 @@ def test_those_under_way_when_the_first_was_refused_teach_nothing_new() -> None:
 
 def test_a_limit_that_nobody_tells_is_guessed_and_the_guess_grows_by_one_a_second() -> None:
     """The upstream takes 20 a second; ours begins at nine tenths of what it took, and looks for more."""
-    schedule, now, refused_at, rates = Schedule(), 0.0, [], []
+    schedule, now, refused_at, rates = PaceSchedule(), 0.0, [], []
     seen: list[float] = []
     while now < 30.0:
         now = schedule.opens_at(now)

@@ -24,6 +24,7 @@ EXTRAS: Final[dict[str, list[str]]] = PROJECT["optional-dependencies"]
 
 MODULES: Final = {
     "celery": ["limits_app.integrations.celery", "limits_app.tasks", "limits_app.workers.in_celery"],
+    "conformance": ["limits_app.testing.conformance"],
     "drf": ["limits_app.api", "limits_app.integrations.drf"],
     "import-export": ["limits_app.admin.imports_exports"],
     "opentelemetry": ["limits_app.metrics.opentelemetry"],

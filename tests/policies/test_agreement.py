@@ -20,7 +20,7 @@ from limits_app.policies import Subject, dropped_keys, policies_for
 from limits_app.policies.choose import CODE
 from limits_app.services.limits_file.content import stored_content
 from limits_app.services.limits_file.proposed import dropped_limits, proposed_collector
-from limits_app.services.simulation.events import Event
+from limits_app.services.simulation.events import SimulatedRequest
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
 from limits_app.testing import fresh_limits
@@ -110,7 +110,7 @@ def allowed(client: str) -> int:
 def simulated(client: str) -> int:
     """How many of the same requests the simulation of the stored policies allows."""
     decided: list[bool] = []
-    events = [Event(round(NOW.timestamp() * 1e6), API, client, ()) for _ in range(TRIES)]
+    events = [SimulatedRequest(round(NOW.timestamp() * 1e6), API, client, ()) for _ in range(TRIES)]
     replay(events, Proposal.of_site(), decided=lambda _event, admitted: decided.append(admitted))
     return sum(decided)
 

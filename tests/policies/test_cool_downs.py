@@ -285,7 +285,7 @@ def test_while_the_database_fails_the_last_cool_downs_stay(caplog: pytest.LogCap
     assert serving() == "a"
     with connection.execute_wrapper(fail):
         limits.report_upstream(NAME, "a", retry_after=30)
-        assert f"other processes do not know that a of the pool {NAME} cools down: down" in caplog.text
+        assert f"other processes were not notified that a of the pool {NAME} cools down: down" in caplog.text
         balancers.drop_cool_downs()
         assert serving() == "b"
 

@@ -95,7 +95,7 @@ def test_every_verb_takes_a_user(user: User) -> None:
     assert limits.grant_boost(user, "api", "3/h", later, "launch").entity == Entity.objects.get(identifier=named)
     assert limits.end_boost(user, "api")
     assert limits.try_acquire_all([limits.Share("api", user), limits.Share("other", user, default_limits="5/h")])
-    with pytest.raises(InvalidRequest, match="two shares"):
+    with pytest.raises(InvalidRequest, match="duplicate Share"):
         limits.try_acquire_all([limits.Share("api", user), limits.Share("api", named)])
     assert limits.status("api", entity=user).limits["call_count"]["used"] == 1
     assert limits.top_up("api", key="call_count", amount=1, entity=user)

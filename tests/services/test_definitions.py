@@ -110,7 +110,7 @@ def test_rows_of_every_other_kind() -> None:
         (
             Policy,
             {"limits": ["x=1/s", "x=2/s"]},
-            {"limits[1]": "Another limit has the key “x”: keep one of them, or give one another key."},
+            {"limits[1]": "Another limit has the key “x”: keys must differ."},
         ),
         (
             Policy,
@@ -152,7 +152,7 @@ def test_rows_of_every_other_kind() -> None:
             Pool,
             {"name": "p", "members": [{"name": "a"}, {"name": "a"}, 5, {"name": "b", "weight": 0, "order": "x"}]},
             {
-                "members[1]": "Another member has the name “a”: keep one of them.",
+                "members[1]": "Another member has the name “a”: names must differ.",
                 "members[2]": "Must be an object with fields such as “name”, not 5.",
                 "members[3].weight": "greater than or equal to 1",
                 "members[3].order": "Write a whole number, not 'x'.",

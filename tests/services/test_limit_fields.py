@@ -157,7 +157,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (PERMITS, {"capacity": 0}, "capacity", "capacity must be at least 1, not 0"),
     (PERMITS, {"capacity": "2.5"}, "capacity", "capacity must be a whole number, not 2.5"),
     (PERMITS, {"key": "call_count"}, "key", "is reserved for the kind “requests”"),
-    (PERMITS, {"soft": True}, "soft", "Concurrent use cannot be reported only: untick it."),
+    (PERMITS, {"soft": True}, "soft", "“Report only” is not available for concurrency limits."),
     (PERMITS, {"max_hold_seconds": 0}, "max_hold_seconds", "must be between 0.001 seconds and 366 days"),
     (PERMITS, {"max_hold_seconds": 10**9}, "max_hold_seconds", "must be between 0.001 seconds and 366 days"),
     (RATE, {"key": "7up"}, "key", "limit key '7up' must be a letter"),
@@ -192,7 +192,7 @@ ELSEWHERE: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     (QUOTA, "quota", {"window_seconds": 60, "algorithm": "gcra", "burst": 3, "max_hold_seconds": 3}),
     (
         PERMITS,
-        "concurrent use",
+        "concurrency limit",
         {"window_seconds": 60, "algorithm": "gcra", "burst": 3, "period": "day", "session_seconds": 5},
     ),
 ]

@@ -162,7 +162,7 @@ def test_a_boost_multiplies_what_holds_now() -> None:
 @pytest.mark.parametrize(
     ("resource", "factor", "said"),
     [
-        ("api", 1, "gives nothing"),
+        ("api", 1, "must be a finite number greater than 1"),
         ("once", 1.5, "changes no limit of user:9 on once"),
         ("free", 2, "nothing limits user:9 on free"),
         ("closed", 2, "nothing limits user:9 on closed"),

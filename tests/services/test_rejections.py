@@ -33,6 +33,9 @@ def denied(entity: str = "user:7", key: str = "call_count", *, resource: str = "
         (RateLimit("tokens", 5, 10), "5 tokens per 10s"),
         (QuotaLimit("credits", 5, "month"), "5 credits per month"),
         (QuotaLimit("credits", 5, session_seconds=7200), "5 credits per 2h"),
+        (CallLimit.per_week(7), "7 requests per week"),
+        (RateLimit("input_tokens", 2.625, 1), "2.625 input tokens per second"),
+        (RateLimit.per_day("tokens", 10**6, soft=True), "1,000,000 tokens per day, only reported"),
         (ResourceLimit("slots", 2), "2 slots at the same time"),
     ],
 )

@@ -226,7 +226,7 @@ def test_a_release_is_settled_later(store: FailingStore, clock: FakeClock, caplo
     assert acquisition.is_released
     assert not acquisition.claim.settled
     assert limits.store_health()["default"].unsettled == 2
-    assert caplog.text.count("that is settled later") == 1
+    assert caplog.text.count("it is settled later") == 1
     clock.advance(BACK)
     assert limits.store_health()["default"].unsettled == 0
     assert acquisition.claim.settled
@@ -264,7 +264,7 @@ def test_a_change_during_an_outage(store: FailingStore, clock: FakeClock, caplog
     version = store.version()
     give_up(store)
     limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="block")
-    assert "does not know yet that limits have changed" in caplog.text
+    assert "has not received a change of limits" in caplog.text
     with pytest.raises(StoreUnavailable):
         limits.try_acquire("api", entity="a")
     store.down = False

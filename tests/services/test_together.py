@@ -30,7 +30,7 @@ def left(resource: str, entity: str | None = "ann") -> dict[str, object]:
 
 
 def limit(resource: str, *limits: Limit, on_unavailable: str = "") -> None:
-    """Set limits for everybody on a resource."""
+    """Set limits for everyone on a resource."""
     services.set_resource_limits(resource, limits, on_unavailable=on_unavailable)
 
 
@@ -165,7 +165,7 @@ def test_resources_that_several_pools_serve_are_an_error() -> None:
         ([], "at least one Share"),
         (
             [Share("api", "ann"), Share("api", "bob"), Share("api", "ann", {"call_count": 2})],
-            "'api' of 'ann' is in two shares: add up what they request",
+            r"duplicate Share for \('api', 'ann'\); combine the amounts into one",
         ),
         (
             [Share("api", "ann"), Share("llm", "ann")],

@@ -114,7 +114,7 @@ def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:
         ({"resource": "free"}, InvalidRequest, "must be one of: none"),
         ({"key": "slot"}, InvalidRequest, "only rates, calls and quotas"),
         ({"key": "whole", "amount": 1.5}, InvalidRequest, "amount of 'whole' must be a whole number"),
-        ({"amount": 0}, InvalidRequest, "by nothing"),
+        ({"amount": 0}, InvalidRequest, "must be greater than 0"),
         ({"amount": -1}, InvalidRequest, "must not be negative"),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_key_that_was_used_for_something_else_is_an_error() -> None:
         lambda: limits.top_up("api", key="tpm", amount=2, entity="user:1", idempotency_key="one"),
         lambda: limits.reset("api", idempotency_key="one"),
     ):
-        with pytest.raises(InvalidRequest, match="'one' was used for something else: top_up state api"):
+        with pytest.raises(InvalidRequest, match="'one' was used for another operation: top_up state api"):
             again()
 
 
@@ -205,7 +205,7 @@ def test_what_was_done_is_known_again_also_when_other_limits_hold() -> None:
     assert limits.reset("api", idempotency_key="one") is False
     assert limits.reset("api", keys="tpm", idempotency_key="two") is False
     assert limits.top_up("api", key="tpm", amount=1, idempotency_key="three") is False
-    with pytest.raises(InvalidRequest, match="was used for something else"):
+    with pytest.raises(InvalidRequest, match="was used for another operation"):
         limits.reset("api", keys=["call_count"], idempotency_key="two")
     with pytest.raises(InvalidRequest, match="No limit has the key tpm"):
         limits.top_up("api", key="tpm", amount=1, idempotency_key="four")

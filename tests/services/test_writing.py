@@ -231,8 +231,16 @@ BAD = {
     ),
     "an option misspelled": (lambda: limits.delete_system_limits(valid="x"), TypeError, "valid does not say which"),
     "since": (lambda: limits.usage(since="x"), InvalidRequest, "since must be a datetime or None, not 'x'"),
-    "infinite": (lambda: limits.boost("u", None, float("inf"), timezone.now(), "x"), InvalidRequest, "gives nothing"),
-    "a boost by truth": (lambda: limits.boost("u", None, True, timezone.now(), "x"), InvalidRequest, "gives nothing"),
+    "infinite": (
+        lambda: limits.boost("u", None, float("inf"), timezone.now(), "x"),
+        InvalidRequest,
+        "boost factor must be",
+    ),
+    "a boost by truth": (
+        lambda: limits.boost("u", None, True, timezone.now(), "x"),
+        InvalidRequest,
+        "boost factor must be",
+    ),
 }
 
 

@@ -323,7 +323,7 @@ def test_what_cannot_be_settled_now_is_settled_later(
     for acquisition in held:
         acquisition.release()
     assert site.store.unsettled == 2
-    assert caplog.text.count("that is settled later") == 1
+    assert caplog.text.count("it is settled later") == 1
     near.error = None
     site.clock.advance(2)
     assert site.store.unsettled == 0

@@ -13,7 +13,7 @@ from django.urls import URLPattern, path
 from limits_app.admin.base import ReadOnly
 from limits_app.admin.menu import open_tabs
 from limits_app.admin.pages.client import client_page
-from limits_app.admin.pages.common import View
+from limits_app.admin.pages.common import PageView
 from limits_app.admin.pages.exemptions import exemptions_page
 from limits_app.admin.pages.explain import explain_page
 from limits_app.admin.pages.limit import limit_page
@@ -38,7 +38,7 @@ from limits_app.services.rights import Action, may
 class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
     """Pages in place of the list and forms of a model."""
 
-    pages: tuple[tuple[str, str, View], ...] = ()
+    pages: tuple[tuple[str, str, PageView], ...] = ()
     """The route, the name of the URL and the view of each."""
     is_listed = False
     """Whether they are in the menu."""

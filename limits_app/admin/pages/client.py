@@ -19,7 +19,7 @@ from django.utils.translation import gettext
 from limits_app import audit, services
 from limits_app.admin.action_forms import QuickBoostForm
 from limits_app.admin.audit_log import event_in_words
-from limits_app.admin.formatting import amount, moment, written_limits
+from limits_app.admin.formatting import moment, written_limits
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
@@ -34,7 +34,7 @@ from limits_app.services.clients import (
     resources_of,
 )
 from limits_app.services.explain import explain_each
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rejections import rejections
 from limits_app.services.rights import Action, may, permission, to_create_entity
 from limits_app.services.usage import usage
@@ -65,10 +65,10 @@ def client_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     if problem := problem_with(text, entity=identifier or None, allows_patterns=False):
         return _finding(site, request, {"text": text or identifier, "problem": problem})
     if not identifier:
-        found = find_clients(text)
-        if len(found) == 1 or (found and found[0].identifier == text):
-            return HttpResponseRedirect(client_address(site, found[0].identifier))
-        return _finding(site, request, {"text": text, "found": found})
+        matches = find_clients(text)
+        if len(matches) == 1 or (matches and matches[0].identifier == text):
+            return HttpResponseRedirect(client_address(site, matches[0].identifier))
+        return _finding(site, request, {"text": text, "found": matches})
     if request.method == "POST":
         return _changed(site, request, identifier)
     return _shown(site, request, identifier, QuickBoostForm())
@@ -104,8 +104,8 @@ def _boost(request: HttpRequest, identifier: str, form: QuickBoostForm) -> str:
         return ""
     data = form.cleaned_data
     services.boost_each(identifier, data["factor"], data["until"], data["reason"], plan="")
-    said = {"client": identifier, "factor": amount(float(data["factor"])), "until": moment(data["until"])}
-    return gettext("%(client)s has %(factor)s times its limits until %(until)s.") % said
+    values = {"client": identifier, "factor": amount(float(data["factor"])), "until": moment(data["until"])}
+    return gettext("%(client)s has %(factor)s times its limits until %(until)s.") % values
 
 
 def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
@@ -134,8 +134,8 @@ def _set_plan(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> s
         raise ValidationError(list(form.errors["plan"]))
     plan = form.cleaned_data["plan"]
     services.set_entity(identifier, plan=None if plan is None else plan.name)
-    said = {"client": identifier, "plan": "" if plan is None else plan.name}
-    return (gettext("%(client)s is on the plan %(plan)s.") if plan else gettext("%(client)s has no plan.")) % said
+    values = {"client": identifier, "plan": "" if plan is None else plan.name}
+    return (gettext("%(client)s is on the plan %(plan)s.") if plan else gettext("%(client)s has no plan.")) % values
 
 
 _ACTS: Final[Mapping[str, Callable[[HttpRequest, str, QuickBoostForm], str]]] = {
@@ -162,22 +162,22 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     policies = [*own_policies(identifier).values_list("pk", flat=True)]
     above = row.parent.identifier if row is not None and row.parent is not None else ""
     members = [] if row is None else [*row.children.order_by("identifier")[: _MOST_MEMBERS + 1]]
-    names = client_names([identifier, above, *(one.identifier for one in members)])
+    names = client_names([identifier, above, *(member.identifier for member in members)])
     context: dict[str, Any] = {
         "entity": identifier,
         "name": names.get(identifier, ""),
         "row": row,
         "parent": (above, names.get(above, "")) if above else None,
-        "members": [(one.identifier, names.get(one.identifier, "")) for one in members[:_MOST_MEMBERS]],
+        "members": [(member.identifier, names.get(member.identifier, "")) for member in members[:_MOST_MEMBERS]],
         "more_members": len(members) > _MOST_MEMBERS,
         "unused": never_used([identifier]),
         "ending": [
             {
-                "policy": one,
-                "limits": written_limits(one.limits.all()),
-                "until": moment(one.valid_until, "SHORT_DATETIME_FORMAT"),
+                "policy": policy,
+                "limits": written_limits(policy.limits.all()),
+                "until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
             }
-            for one in ending_policies(identifier)
+            for policy in ending_policies(identifier)
         ],
         "boost": boost,
         "plans": [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]],
@@ -186,7 +186,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     if may(request.user, Action.VIEW_USAGE):
         context |= {"days": [*_days(identifier)], "rejections": [*_rejections(identifier)]}
     if may(request.user, Action.VIEW_HISTORY):
-        context["changes"] = [event_in_words(site, one) for one in changes_of(row, policies)]
+        context["changes"] = [event_in_words(site, event) for event in changes_of(row, policies)]
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context)
 
@@ -198,12 +198,12 @@ def _limits(site: AdminSite, identifier: str) -> dict[str, Any]:
     except (LimitsError, ValueError) as error:
         return {"problem": str(error), "state": gettext("Unknown")}
     resources = []
-    for one in explained:
-        links = [shown_link(site, link) for link in one.chain]
+    for explanation in explained:
+        links = [shown_link(site, link) for link in explanation.chain]
         limits = [{**limit, "whose": link["entity"]} for link in links for limit in link["limits"]]
-        resources.append({"name": one.resource, "limits": limits})
+        resources.append({"name": explanation.resource, "limits": limits})
     access = explained[0].access if explained else AccessVerdict()
-    at_limit = [one.resource for one in explained if not one.outcome.allowed]
+    at_limit = [explanation.resource for explanation in explained if not explanation.outcome.allowed]
     return {"resources": resources, "access": access, "state": _state(access, at_limit)}
 
 
@@ -231,6 +231,11 @@ def _days(identifier: str) -> Iterator[dict[str, Any]]:
 
 
 def _rejections(identifier: str) -> Iterator[dict[str, Any]]:
-    for one in rejections(entity=identifier, most=_MOST_REJECTIONS):
-        minute = moment(one.count.minute, "SHORT_DATETIME_FORMAT")
-        yield {"minute": minute, "why": one.why, "times": amount(one.count.count), "resource": one.count.resource}
+    for rejection in rejections(entity=identifier, most=_MOST_REJECTIONS):
+        minute = moment(rejection.count.minute, "SHORT_DATETIME_FORMAT")
+        yield {
+            "minute": minute,
+            "why": rejection.why,
+            "times": amount(rejection.count.count),
+            "resource": rejection.count.resource,
+        }

@@ -20,7 +20,7 @@ from limits_app.models.validators import validate_client, validate_identifier, v
 from limits_app.services.rights import Action, may
 from limits_app.services.usage import roll_up
 
-View = Callable[[AdminSite, HttpRequest], HttpResponse]
+PageView = Callable[[AdminSite, HttpRequest], HttpResponse]
 
 
 def check(request: HttpRequest, action: Action, *more: str) -> None:

@@ -40,7 +40,7 @@ _MOST_LINES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ExemptionRow:
     """A row of a table: what is exempt, why or when, whether that is in force now, and where it is changed."""
 
     name: str
@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ExemptionTable:
     """A table of exemptions of one kind.
 
     `parameter` has the number of its page, `rows` makes rows of the objects of a page, and `all_url` is a list in which
@@ -62,7 +62,7 @@ class Table:
     note: str
     parameter: str
     paginator: Paginator[Any]
-    rows: Callable[[AdminSite, list[Any]], Iterator[Row]]
+    rows: Callable[[AdminSite, list[Any]], Iterator[ExemptionRow]]
     all_url: str = ""
 
 
@@ -116,7 +116,9 @@ def exemptions_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         )
         if form.is_valid() and _add(site, request, form):
             return HttpResponseRedirect(request.path)
-    sections = [one for one in (_shown(site, request, table) for table in _tables(site, request)) if one["rows"]]
+    sections = [
+        section for section in (_shown(site, request, table) for table in _tables(site, request)) if section["rows"]
+    ]
     context = {"form": form, "settings": [*_of_settings()], "sections": sections}
     return page(site, request, "exemptions", title=gettext("Exemptions"), context=context)
 
@@ -129,48 +131,48 @@ def _add(site: AdminSite, request: HttpRequest, form: ExemptForm) -> bool:
     try:
         policy = exemptions.exempt(entity, plan, actor=request.user.get_username(), reason=data["reason"])
     except InvalidDefinition as error:
-        found = exemptions.conflicting(entity, plan)
-        if found is None:
+        conflict = exemptions.conflicting(entity, plan)
+        if conflict is None:
             form.add_error(None, str(error))
         else:
-            link = reverse(f"{site.name}:limits_app_policy_change", args=[found.pk])
+            link = reverse(f"{site.name}:limits_app_policy_change", args=[conflict.pk])
             text = gettext("There is a policy already: change its effect to “unlimited”, or delete it.")
-            form.add_error(None, format_html('{} <a href="{}">{}</a>', text, link, found))
+            form.add_error(None, format_html('{} <a href="{}">{}</a>', text, link, conflict))
         return False
     name = entity or plan
     messages.success(request, gettext("“%(name)s” is exempt: requests are charged nothing.") % {"name": name})
     if policy.entity is not None and not policy.entity.is_pattern:
         verdict = verdict_on(policy.entity.identifier)
         if verdict.access is Access.BLOCKED and verdict.reason is not None:
-            text = gettext("It is blocked all the same, by %(subject)s: unblock that first.")
+            text = gettext("It is still blocked by %(subject)s: unblock that first.")
             messages.warning(request, text % {"subject": verdict.reason.subject or gettext("a block of everything")})
         elif verdict.access is Access.LIMITED:
             text = gettext(
-                "It is not exempt yet: it counts for a parent that is not exempt, or another policy precedes."
+                "It is not exempt yet: it counts for a parent that is not exempt, or another policy takes precedence."
             )
             messages.warning(request, text)
     return True
 
 
-def _of_settings() -> Iterator[Row]:
+def _of_settings() -> Iterator[ExemptionRow]:
     """What LIMITS["EXEMPT"] has."""
-    found = conf.get(conf.EXEMPT)
-    if found.staff:
-        yield Row(gettext("Staff"), [gettext("users with the staff status")])
-    if found.superusers:
-        yield Row(gettext("Superusers"), [gettext("users with the superuser status")])
+    setting = conf.get(conf.EXEMPT)
+    if setting.staff:
+        yield ExemptionRow(gettext("Staff"), [gettext("users with the staff status")])
+    if setting.superusers:
+        yield ExemptionRow(gettext("Superusers"), [gettext("users with the superuser status")])
     for label, values in (
-        (gettext("Groups"), found.groups),
-        (gettext("Networks"), found.networks),
-        (gettext("Entities"), found.entities),
+        (gettext("Groups"), setting.groups),
+        (gettext("Networks"), setting.networks),
+        (gettext("Entities"), setting.entities),
     ):
         if values:
-            yield Row(label, [*map(str, values)])
+            yield ExemptionRow(label, [*map(str, values)])
 
 
-def _tables(site: AdminSite, request: HttpRequest) -> Iterator[Table]:
+def _tables(site: AdminSite, request: HttpRequest) -> Iterator[ExemptionTable]:
     """The tables that the user may see."""
-    yield Table(
+    yield ExemptionTable(
         title=gettext("Clients, patterns, networks and plans"),
         note=gettext("By policies “unlimited” over all resources."),
         parameter="policies",
@@ -179,7 +181,7 @@ def _tables(site: AdminSite, request: HttpRequest) -> Iterator[Table]:
         all_url=reverse(f"{site.name}:limits_app_policy_changelist", query={"effect__exact": "unlimited"}),
     )
     if may_change_rows(request.user, "view", Entity):
-        yield Table(
+        yield ExemptionTable(
             title=gettext("Unlimited entities"),
             note=gettext("By the flag “unlimited” of the entity."),
             parameter="entities",
@@ -188,7 +190,7 @@ def _tables(site: AdminSite, request: HttpRequest) -> Iterator[Table]:
             all_url=reverse(f"{site.name}:limits_app_entity_changelist", query={"unlimited__exact": "1"}),
         )
     if may_change_rows(request.user, "view", Endpoint):
-        yield Table(
+        yield ExemptionTable(
             title=gettext("Exemptions of URL rules"),
             note=gettext("Not charged by these rules; other limits still apply."),
             parameter="rules",
@@ -196,7 +198,7 @@ def _tables(site: AdminSite, request: HttpRequest) -> Iterator[Table]:
             rows=_of_rules,
             all_url=reverse(f"{site.name}:limits_app_endpoint_changelist"),
         )
-    yield Table(
+    yield ExemptionTable(
         title=gettext("Views with @exempt"),
         note=gettext(
             "Not charged by URL rules, and reachable for blocked clients. Views of other URLconfs are not known."
@@ -207,19 +209,19 @@ def _tables(site: AdminSite, request: HttpRequest) -> Iterator[Table]:
     )
 
 
-def _shown(site: AdminSite, request: HttpRequest, table: Table) -> dict[str, Any]:
+def _shown(site: AdminSite, request: HttpRequest, table: ExemptionTable) -> dict[str, Any]:
     """A page of a table, with the queries of the pages before and after it."""
-    found = table.paginator.get_page(request.GET.get(table.parameter))
+    rows = table.paginator.get_page(request.GET.get(table.parameter))
     return {
         "table": table,
-        "page": found,
-        "rows": [*table.rows(site, list(found))],
-        "previous": _with_page(request, table, found.previous_page_number() if found.has_previous() else None),
-        "next": _with_page(request, table, found.next_page_number() if found.has_next() else None),
+        "page": rows,
+        "rows": [*table.rows(site, list(rows))],
+        "previous": _with_page(request, table, rows.previous_page_number() if rows.has_previous() else None),
+        "next": _with_page(request, table, rows.next_page_number() if rows.has_next() else None),
     }
 
 
-def _with_page(request: HttpRequest, table: Table, number: int | None) -> str:
+def _with_page(request: HttpRequest, table: ExemptionTable, number: int | None) -> str:
     """The query of this page with another page of a table; empty without one."""
     if number is None:
         return ""
@@ -228,12 +230,12 @@ def _with_page(request: HttpRequest, table: Table, number: int | None) -> str:
     return f"?{query.urlencode()}"
 
 
-def _of_views(_site: AdminSite, rows: Sequence[tuple[str, str]]) -> Iterator[Row]:
+def _of_views(_site: AdminSite, rows: Sequence[tuple[str, str]]) -> Iterator[ExemptionRow]:
     for route, name in rows:
-        yield Row(route or name, [name] if route else [])
+        yield ExemptionRow(route or name, [name] if route else [])
 
 
-def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[Row]:
+def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[ExemptionRow]:
     for policy, (status, is_exempt) in zip(rows, exemptions.standings(rows), strict=True):
         entity = policy.entity
         name = gettext("plan %(name)s") % {"name": policy.plan} if entity is None else entity.identifier
@@ -249,7 +251,7 @@ def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[Row]:
         yield _row(site, policy, name, details=details, chip=_chip(status, is_exempt=is_exempt), is_on=is_exempt)
 
 
-def _of_entities(site: AdminSite, rows: Sequence[Entity]) -> Iterator[Row]:
+def _of_entities(site: AdminSite, rows: Sequence[Entity]) -> Iterator[ExemptionRow]:
     for entity, (status, is_exempt) in zip(rows, exemptions.standings(rows), strict=True):
         details = [entity.name, _of_parent(entity)]
         chip = _chip(status, is_exempt=is_exempt)
@@ -262,7 +264,7 @@ def _of_parent(entity: Entity | None) -> str:
     return gettext("only while %(parent)s is exempt too") % {"parent": entity.parent}
 
 
-def _of_rules(site: AdminSite, rows: Sequence[Endpoint]) -> Iterator[Row]:
+def _of_rules(site: AdminSite, rows: Sequence[Endpoint]) -> Iterator[ExemptionRow]:
     for rule in rows:
         texts = (rule.exempt_groups, rule.exempt_networks, rule.exempt_entities)
         names = [name for text in texts for name in lines_of(text)]
@@ -281,6 +283,6 @@ def _chip(status: PolicyStatus, *, is_exempt: bool) -> str:
     return str(STANDINGS[status])
 
 
-def _row(site: AdminSite, row: Any, name: str, *, details: Iterable[str], chip: str, is_on: bool) -> Row:
+def _row(site: AdminSite, row: Any, name: str, *, details: Iterable[str], chip: str, is_on: bool) -> ExemptionRow:
     url = reverse(f"{site.name}:limits_app_{row._meta.model_name}_change", args=[row.pk])
-    return Row(name, [*filter(None, details)], chip, is_on, url)
+    return ExemptionRow(name, [*filter(None, details)], chip, is_on, url)

@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, amount, bar, moment, percent
+from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, bar, moment, percent
 from limits_app.admin.pages.common import check, entity_or_none, page, problem_with
 from limits_app.engine.errors import LimitsError
 from limits_app.engine.keys import UPSTREAM_LEVEL
@@ -23,7 +23,7 @@ from limits_app.models import Plan, PolicyEffect, Resource
 from limits_app.policies import PolicyValue
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
-from limits_app.services.limit_words import limit_in_words, limit_name
+from limits_app.services.limit_words import amount, limit_in_words, limit_name
 from limits_app.services.rights import Action
 from limits_app.usage.reading import never_used
 
@@ -61,28 +61,28 @@ def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | N
     if problem := problem_with(resource, entity=entity, allows_patterns=False):
         return {"problem": problem}
     try:
-        found = services.explain(resource, entity=entity, plan=plan)
+        explanation = services.explain(resource, entity=entity, plan=plan)
     except (LimitsError, ValueError) as error:
         return {"problem": str(error)}
     return {
-        "explanation": found,
-        "links": [shown_link(site, link) for link in found.chain],
-        "members": list(_members(found)),
-        "shadowed": [_bar_of(status.key, status) for status in found.outcome.shadowed],
-        "is_unlimited": not any(link.limits for link in found.chain),
-        "verdict": _verdict(found),
-        "dropped": ", ".join(map(limit_name, found.dropped)),
+        "explanation": explanation,
+        "links": [shown_link(site, link) for link in explanation.chain],
+        "members": list(_members(explanation)),
+        "shadowed": [_bar_of(status.key, status) for status in explanation.outcome.shadowed],
+        "is_unlimited": not any(link.limits for link in explanation.chain),
+        "verdict": _verdict(explanation),
+        "dropped": ", ".join(map(limit_name, explanation.dropped)),
         "unused": never_used([entity] if entity else []),
-        "changes_at": moment(found.changes_at),
+        "changes_at": moment(explanation.changes_at),
     }
 
 
-def _verdict(found: Explanation) -> str:
+def _verdict(explanation: Explanation) -> str:
     """The decision about the next request, as a sentence."""
-    binding = found.outcome.binding
+    binding = explanation.outcome.binding
     if binding is None:
         return gettext("The next request is allowed.")
-    if found.outcome.blocked:
+    if explanation.outcome.blocked:
         return gettext("The next request is rejected: all requests are blocked.")
     if binding.level == UPSTREAM_LEVEL:
         seconds = amount(round(binding.retry_after or 0, 1))
@@ -91,8 +91,8 @@ def _verdict(found: Explanation) -> str:
         }
     if binding.retry_after is None:
         return gettext("The next request is rejected until %(key)s is released.") % {"key": limit_name(binding.key)}
-    said = {"key": limit_name(binding.key), "seconds": amount(round(binding.retry_after, 1))}
-    return gettext("The next request is rejected by the limit of %(key)s; it is allowed in %(seconds)s s.") % said
+    values = {"key": limit_name(binding.key), "seconds": amount(round(binding.retry_after, 1))}
+    return gettext("The next request is rejected by the limit of %(key)s; it is allowed in %(seconds)s s.") % values
 
 
 def shown_link(site: AdminSite, link: ExplainedLink) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _limit(site: AdminSite, limit: ExplainedLimit) -> dict[str, Any]:
         "binds": limit.binds,
         "status": status,
         "source": _source(site, limit.effective.policy),
-        "replaced": [_source(site, one) for one in limit.replaced],
+        "replaced": [_source(site, policy) for policy in limit.replaced],
         "overdrawn": amount(status.overdrawn) if status is not None and status.overdrawn else "",
     } | (
         {"blocked": True}
@@ -146,7 +146,7 @@ def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
     }
 
 
-def _members(found: Explanation) -> Iterator[dict[str, Any]]:
-    for member in () if found.pool is None else found.pool.members:
+def _members(explanation: Explanation) -> Iterator[dict[str, Any]]:
+    for member in () if explanation.pool is None else explanation.pool.members:
         bars = [_bar_of(status.key, status) for status in member.limits]
         yield {"name": member.name, "standing": _MEMBERS[member.standing], "bars": bars, "load": percent(member.load)}

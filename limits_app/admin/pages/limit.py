@@ -21,15 +21,17 @@ from limits_app.admin.formatting import percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
+from limits_app.engine.amounts import MILLI
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.notation import Noted, parse_limit
+from limits_app.engine.periods import UNITS, QuotaPeriod
 from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
 from limits_app.models.patterns import is_pattern
 from limits_app.services import simple_limits
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action, to_create_entity, to_replace_row
-from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
+from limits_app.services.simple_limits import SimpleAmount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, forecast
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
@@ -39,11 +41,8 @@ _ROW_FIELDS: Final = ("number", "unit", "periods", "period")
 _MOST_SUGGESTED: Final = 200
 _MOST_ROWS: Final = 10
 _PERIODS: Final = (
-    ("s", _("second")),
-    ("min", _("minute")),
-    ("h", _("hour")),
-    ("d", _("day")),
-    ("month", _("month")),
+    *((unit.symbol, _(unit.name)) for unit in reversed(UNITS) if unit.milliseconds >= MILLI),
+    (QuotaPeriod.MONTH, _(QuotaPeriod.MONTH)),
     ("", _("at the same time")),
 )
 _REQUESTS: Final = "requests"
@@ -156,9 +155,9 @@ class SimpleLimitForm(forms.Form):
                 self.add_error(name, gettext("This field is required."))
         if cleaned.get("what") == What.URL and cleaned.get("who") in {Who.ENTITY, Who.PLAN}:
             self.add_error("who", gettext("For one client or a plan, choose the resource of the URL, or everything."))
-        texts = [one if "=" in one else f"calls={one}" for one in cleaned.get("text", "").split()]
+        texts = [text if "=" in text else f"calls={text}" for text in cleaned.get("text", "").split()]
         try:
-            cleaned["limits"] = tuple(texts or [one.text for one in self._amounts()])
+            cleaned["limits"] = tuple(texts or [amount.text for amount in self._amounts()])
             if any(parse_limit(text).shared for text in cleaned["limits"]):
                 self.add_error("text", gettext("Leave “shared” out, and choose “everyone together” instead."))
         except InvalidLimit as error:
@@ -167,19 +166,19 @@ class SimpleLimitForm(forms.Form):
             self.add_error("number_1", gettext("Enter how much, such as 100."))
         return cleaned
 
-    def _amounts(self) -> Iterator[Amount]:
+    def _amounts(self) -> Iterator[SimpleAmount]:
         for row in _ROWS:
             number, unit, periods, period = (self.cleaned_data.get(f"{name}_{row}") for name in _ROW_FIELDS)
             if number:
-                yield Amount(number, unit or _REQUESTS, periods or 1, period or "")
+                yield SimpleAmount(number, unit or _REQUESTS, periods or 1, period or "")
 
     @property
     def limit(self) -> SimpleLimit:
         """The limit of a valid form."""
-        given = {one.name: self.cleaned_data[one.name] for one in fields(SimpleLimit)}
-        plan = given["plan"]
-        choices = {"what": What(given["what"]), "who": Who(given["who"]), "shadow": bool(given["shadow"])}
-        return SimpleLimit(**given | choices | {"plan": "" if plan is None else plan.name})
+        values = {field.name: self.cleaned_data[field.name] for field in fields(SimpleLimit)}
+        plan = values["plan"]
+        choices = {"what": What(values["what"]), "who": Who(values["who"]), "shadow": bool(values["shadow"])}
+        return SimpleLimit(**values | choices | {"plan": "" if plan is None else plan.name})
 
 
 def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
@@ -198,7 +197,7 @@ def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "instance": instance,
         "preview": preview,
         "templates": {name: label for name, (label, _example) in _TEMPLATES.items()} if instance is None else {},
-        "paths": sorted(one for one in SiteUrls().routes if not one.startswith(reverse(f"{site.name}:index"))),
+        "paths": sorted(path for path in SiteUrls().routes if not path.startswith(reverse(f"{site.name}:index"))),
         "resources": Resource.objects.values_list("name", flat=True)[:_MOST_SUGGESTED],
         "entities": _entities(),
         "units": [_REQUESTS, "tokens", "connections", "bytes"],
@@ -220,9 +219,9 @@ def _save(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance
         return False
     except ValidationError as error:
         form.add_error(None, error)
-        if (found := simple_limits.conflict(limit)) is not None:
-            url = reverse(f"{site.name}:limits_app_{found._meta.model_name}_change", args=[found.pk])
-            form.add_error(None, format_html('<a href="{}">{}</a>', url, found))
+        if (conflict := simple_limits.conflict(limit)) is not None:
+            url = reverse(f"{site.name}:limits_app_{conflict._meta.model_name}_change", args=[conflict.pk])
+            form.add_error(None, format_html('<a href="{}">{}</a>', url, conflict))
         return False
     messages.success(request, gettext("Saved: %s") % simple_limits.sentence(limit))
     if limit.who == Who.ENTITY and not is_pattern(limit.entity) and never_used([limit.entity]):
@@ -246,11 +245,11 @@ def _instance(request: HttpRequest) -> Endpoint | Policy | None:
 
 def _initial(request: HttpRequest, instance: Endpoint | Policy | None) -> dict[str, Any]:
     if instance is None:
-        given = {name: request.GET[name] for name in ("path", "resource", "entity", "plan") if name in request.GET}
-        if "entity" in given:
-            given |= {"who": Who.ENTITY, "what": What.RESOURCE if "resource" in given else What.EVERYTHING}
+        initial = {name: request.GET[name] for name in ("path", "resource", "entity", "plan") if name in request.GET}
+        if "entity" in initial:
+            initial |= {"who": Who.ENTITY, "what": What.RESOURCE if "resource" in initial else What.EVERYTHING}
         _label, example = _TEMPLATES.get(request.GET.get("template", ""), ("", {}))
-        return {**example, **given}
+        return {**example, **initial}
     limit = simple_limits.read(instance)
     if limit is None:
         raise Http404
@@ -259,24 +258,24 @@ def _initial(request: HttpRequest, instance: Endpoint | Policy | None) -> dict[s
 
 def _preview(limit: SimpleLimit) -> dict[str, Any]:
     """The limit as a sentence, and whom it would have rejected in the last days, as far as usage is recorded."""
-    found: dict[str, Any] = {"sentence": simple_limits.sentence(limit), "days": DAYS}
+    preview: dict[str, Any] = {"sentence": simple_limits.sentence(limit), "days": DAYS}
     resource = Resource.objects.filter(name=limit.resource).first()
     entity = Entity.objects.filter(identifier=limit.entity).first()
     has_usage = limit.who in {Who.CLIENT, Who.TOGETHER} or (limit.who == Who.ENTITY and entity is not None)
     if limit.what != What.RESOURCE or resource is None or not has_usage:
-        return found
+        return preview
     proposed = [Noted(parse_limit(text).limit, limit.who == Who.TOGETHER) for text in limit.limits]
     policy = Policy(resource=resource, entity=entity if limit.who == Who.ENTITY else None)
     consumers = forecast(policy, proposed, now=timezone.now()).consumers
     rows = [
-        {"who": one.entity or "", "key": limit_name(one.key), "share": percent(one.share)}
-        for one in consumers[:_MOST_ROWS]
+        {"who": consumer.entity or "", "key": limit_name(consumer.key), "share": percent(consumer.share)}
+        for consumer in consumers[:_MOST_ROWS]
     ]
-    return found | {"rows": rows}
+    return preview | {"rows": rows}
 
 
 def _entities() -> list[str]:
     """Entities to suggest: those with a row, then those that used something last."""
-    known = list(Entity.objects.values_list("identifier", flat=True)[:_MOST_SUGGESTED])
+    identifiers = list(Entity.objects.values_list("identifier", flat=True)[:_MOST_SUGGESTED])
     seen = UsageSnapshot.objects.filter(period="hour", bucket="entity").exclude(entity="").order_by("-start")
-    return list(dict.fromkeys([*known, *seen.values_list("entity", flat=True)[:_MOST_SUGGESTED]]))
+    return list(dict.fromkeys([*identifiers, *seen.values_list("entity", flat=True)[:_MOST_SUGGESTED]]))

@@ -61,12 +61,12 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
     for use in usage(**hours):  # type: ignore[arg-type]  # a dictionary of what fits
         totals[use.key] += use.admitted  # type: ignore[assignment]  # amounts need not be whole
         refused[use.key] += use.refused
-    tightest, known = tightest_limits(_MOST_SHOWN)
+    tightest, is_known = tightest_limits(_MOST_SHOWN)
     state = {
         "at": time(),
         "totals": {key: {"admitted": totals[key], "refused": refused[key]} for key in sorted(totals)},
         "tightest": page(site, request, "tightest", title="", context={"tightest": tightest}).rendered_content,
-        "known": known and not stores_down,
+        "known": is_known and not stores_down,
     }
     return JsonResponse(state, headers={"Cache-Control": "no-store"})
 
@@ -77,7 +77,7 @@ def tightest_limits(most: int) -> tuple[list[dict[str, Any]], bool]:
     busiest = usage(by=("resource", "entity"), period="hour", since=since, most=4 * _MOST_LOOKED_AT)
     rows = overview(_pairs(busiest))
     limits = [(row, limit) for row in rows for limit in row.limits if limit.used is not None]
-    limits.sort(key=lambda one: -one[1].share)
+    limits.sort(key=lambda pair: -pair[1].share)
     shown = [
         {"resource": row.resource, "entity": row.entity, "key": limit_name(limit.key), "bar": bar_of(limit)}
         for row, limit in limits[:most]
@@ -90,8 +90,12 @@ def _pairs(uses: list[Use]) -> list[Pair]:
     own = [use for use in uses if use.bucket in {Bucket.ENTITY, Bucket.SHARED}]
     names = dict.fromkeys((use.resource or "", use.entity or "") for use in own)
     names = dict.fromkeys(list(names)[:_MOST_LOOKED_AT])
-    resources = {one.name: one for one in Resource.objects.filter(name__in={resource for resource, _ in names})}
-    entities = {one.identifier: one for one in Entity.objects.filter(identifier__in={entity for _, entity in names})}
+    resources = {
+        resource.name: resource for resource in Resource.objects.filter(name__in={resource for resource, _ in names})
+    }
+    entities = {
+        entity.identifier: entity for entity in Entity.objects.filter(identifier__in={entity for _, entity in names})
+    }
     return [
         (
             resources.get(resource) or Resource(name=resource),

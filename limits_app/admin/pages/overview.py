@@ -17,14 +17,14 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import conf, services
 from limits_app.acquiring.breaker import BreakerState
 from limits_app.admin.audit_log import event_in_words
-from limits_app.admin.formatting import amount, moment, percent
+from limits_app.admin.formatting import moment, percent
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.conf import OnUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Bucket, CandidateState, Policy
 from limits_app.models.fields import in_site_time
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
 from limits_app.services.usage import usage
@@ -46,17 +46,19 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     check(request, Action.VIEW_USAGE)
     bring_up_to_date()
     midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
-    tightest, known = tightest_limits(_MOST)
+    tightest, is_known = tightest_limits(_MOST)
     ending = [*_ending(site)] if may(request.user, Action.VIEW_LIMITS) else None
     context = {
         "totals": [*_totals(midnight, tightest, ending)],
         "changes": [*_changes(site)] if may(request.user, Action.VIEW_HISTORY) else None,
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
         "warnings": list(_warnings()),
-        "by_limit": [_row(site, midnight, one) for one in most_rejected("resource", "key", since=midnight, most=_MOST)],
-        "by_client": [_row(site, midnight, one) for one in most_rejected("entity", since=midnight, most=_MOST)],
+        "by_limit": [
+            _row(site, midnight, count) for count in most_rejected("resource", "key", since=midnight, most=_MOST)
+        ],
+        "by_client": [_row(site, midnight, count) for count in most_rejected("entity", since=midnight, most=_MOST)],
         "tightest": tightest,
-        "known": known,
+        "known": is_known,
         "ending": ending,
         "is_new": not (tightest or Policy.objects.order_by().exists()),
     }
@@ -70,7 +72,7 @@ def _totals(midnight: datetime, tightest: list[dict[str, Any]], ending: list[Any
     yield gettext("Allowed today"), amount(allowed)
     share = f" ({percent(rejected / (allowed + rejected))})" if rejected else ""
     yield gettext("Rejected today"), f"{amount(rejected)}{share}"
-    full = {one["entity"] for one in tightest if one["bar"].level == "full"}
+    full = {limit["entity"] for limit in tightest if limit["bar"].level == "full"}
     yield gettext("Clients at a limit"), amount(len(full))
     if ending is not None:
         yield gettext("Ends soon"), amount(len(ending))
@@ -86,9 +88,9 @@ def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
     """Limits that are tried, and how much they would reject."""
     for report in services.candidates()[:_MOST]:
         if report.state == CandidateState.TESTING:
-            said = {"policy": report.policy, "limits": report.limits, "share": percent(report.rejected_percent / 100)}
+            values = {"policy": report.policy, "limits": report.limits, "share": percent(report.rejected_percent / 100)}
             yield {
-                "what": gettext("%(policy)s: %(limits)s would reject %(share)s") % said,
+                "what": gettext("%(policy)s: %(limits)s would reject %(share)s") % values,
                 "url": reverse(f"{site.name}:limits_app_candidate_changelist"),
             }
 
@@ -97,21 +99,23 @@ def _warnings() -> Iterator[str]:
     """What keeps limits from being counted now."""
     for alias, health in store_health().items():
         if health.state == BreakerState.OPEN:
-            said = {"alias": alias, "instead": _INSTEAD[conf.get(conf.ON_UNAVAILABLE)], "error": health.error or ""}
-            yield gettext("The store “%(alias)s” is unavailable: %(instead)s. %(error)s") % said
+            values = {"alias": alias, "instead": _INSTEAD[conf.get(conf.ON_UNAVAILABLE)], "error": health.error or ""}
+            yield gettext("The store “%(alias)s” is unavailable: %(instead)s. %(error)s") % values
 
 
-def _row(site: AdminSite, since: datetime, found: dict[str, Any]) -> dict[str, str]:
+def _row(site: AdminSite, since: datetime, count: dict[str, Any]) -> dict[str, str]:
     """The rejections of a limit or of a client, with a link to them."""
-    name = limit_name(found.get("key", ""))
-    if "entity" in found:
-        name = client_name(Bucket(found["bucket"]), found["entity"])
-    query = {one: found.get(one, "") for one in ("entity", "resource", "key")} | {"from": f"{since:%Y-%m-%dT%H:%M}"}
+    name = limit_name(count.get("key", ""))
+    if "entity" in count:
+        name = client_name(Bucket(count["bucket"]), count["entity"])
+    query = {field: count.get(field, "") for field in ("entity", "resource", "key")} | {
+        "from": f"{since:%Y-%m-%dT%H:%M}"
+    }
     return {
         "name": name,
-        "resource": found.get("resource", ""),
-        "entity": found.get("entity", "") if found.get("bucket") == Bucket.ENTITY else "",
-        "count": amount(found["rejections"]),
+        "resource": count.get("resource", ""),
+        "entity": count.get("entity", "") if count.get("bucket") == Bucket.ENTITY else "",
+        "count": amount(count["rejections"]),
         "url": f"{reverse(f'{site.name}:limits_app_denial_changelist')}?{urlencode(query)}",
     }
 
@@ -120,8 +124,8 @@ def _ending(site: AdminSite) -> Iterator[dict[str, str]]:
     """Boosts and other temporary policies that end soon, the earliest first."""
     now = datetime.now(UTC)
     soon = Policy.objects.filter(valid_until__gt=in_site_time(now), valid_until__lte=in_site_time(now + _SOON))
-    found = soon.select_related("resource", "entity", "plan").order_by("valid_until")
-    for policy in found[:_MOST_ENDING]:
+    policies = soon.select_related("resource", "entity", "plan").order_by("valid_until")
+    for policy in policies[:_MOST_ENDING]:
         yield {
             "name": str(policy),
             "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),

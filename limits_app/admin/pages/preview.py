@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.core.exceptions import PermissionDenied
@@ -12,17 +12,16 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from limits_app.admin.formatting import amount, moment, percent
+from limits_app.admin.formatting import moment, percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
 from limits_app.engine.amounts import MILLI
 from limits_app.engine.notation import Noted
+from limits_app.engine.periods import HOUR
 from limits_app.models import Enforcement, Limit, Policy
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action
 from limits_app.services.simulation.forecast import DAYS, MOST, STEP_SECONDS, Consumer, Forecast, forecast
-
-_HOUR_SECONDS: Final = 3600
 
 
 def preview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
@@ -62,8 +61,10 @@ def _edited(
     )
     if not limits.is_valid() or not is_valid:
         return None, [], list(_problems(form, limits))
-    kept = [one for one in limits.forms if one not in limits.deleted_forms and (one.instance.pk or one.has_changed())]
-    proposed = [one.instance.noted() for one in kept]
+    kept = [
+        form for form in limits.forms if form not in limits.deleted_forms and (form.instance.pk or form.has_changed())
+    ]
+    proposed = [form.instance.noted() for form in kept]
     return form.instance, proposed, []
 
 
@@ -86,42 +87,42 @@ def _problems(form: Any, limits: Any) -> Iterator[tuple[str, str]]:
 
 
 def _shown(policy: Policy, proposed: list[Noted]) -> dict[str, Any]:
-    found = forecast(policy, proposed, now=timezone.now())
+    foreseen = forecast(policy, proposed, now=timezone.now())
     return {
-        "forecast": found,
-        "rows": [_row(one) for one in found.consumers],
-        "chart": _chart(found),
+        "forecast": foreseen,
+        "rows": [_row(consumer) for consumer in foreseen.consumers],
+        "chart": _chart(foreseen),
         "minutes": STEP_SECONDS // 60,
         "is_tried": policy.enforcement != Enforcement.ENFORCE,
     }
 
 
-def _row(one: Consumer) -> dict[str, Any]:
-    nobody = gettext("all entities") if one.entity is None else gettext("the site itself")
+def _row(consumer: Consumer) -> dict[str, Any]:
+    nobody = gettext("all entities") if consumer.entity is None else gettext("the site itself")
     return {
-        "resource": one.resource,
-        "entity": one.entity or nobody,
-        "key": limit_name(one.key),
-        "used": amount(one.used),
-        "lost": amount(one.lost),
-        "share": percent(one.share),
-        "hours": len(one.refused),
-        "first": moment(one.first, "SHORT_DATETIME_FORMAT"),
+        "resource": consumer.resource,
+        "entity": consumer.entity or nobody,
+        "key": limit_name(consumer.key),
+        "used": amount(consumer.used),
+        "lost": amount(consumer.lost),
+        "share": percent(consumer.share),
+        "hours": len(consumer.refused),
+        "first": moment(consumer.first, "SHORT_DATETIME_FORMAT"),
     }
 
 
-def _chart(found: Forecast) -> dict[str, Any] | None:
+def _chart(foreseen: Forecast) -> dict[str, Any] | None:
     """Allowed and rejected requests by hour, for the limit that rejects most."""
-    keys = list(dict.fromkeys(one.key for one in found.consumers))
+    keys = list(dict.fromkeys(consumer.key for consumer in foreseen.consumers))
     if not keys:
         return None
-    key = max(keys, key=lambda key: sum(one.share for one in found.consumers if one.key == key))
-    hours = found.by_hour(key)
-    first = int(found.since.timestamp()) // _HOUR_SECONDS
+    key = max(keys, key=lambda key: sum(consumer.share for consumer in foreseen.consumers if consumer.key == key))
+    hours = foreseen.by_hour(key)
+    first = int(foreseen.since.timestamp()) // HOUR
     last = max(hours)
     drawn = [hours.get(hour, (0, 0)) for hour in range(first, last + 1)]
     return {
-        "starts": [hour * _HOUR_SECONDS * 1000 for hour in range(first, last + 1)],
+        "starts": [hour * HOUR * 1000 for hour in range(first, last + 1)],
         "moments": "hours of days",
         "admitted": [fits / MILLI for fits, _ in drawn],
         "refused": [lost / MILLI for _, lost in drawn],

@@ -11,12 +11,12 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from limits_app.admin.formatting import amount, moment
+from limits_app.admin.formatting import moment
 from limits_app.admin.pages.common import check, page, problem_with
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Bucket
 from limits_app.models.fields import aware
-from limits_app.services.limit_words import limit_keys, limit_name
+from limits_app.services.limit_words import amount, limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.rights import Action
 
@@ -51,20 +51,20 @@ def _page_number(text: str) -> int:
 def _found(asked: dict[str, str], number: int) -> dict[str, Any]:
     """A page of rows; one row more is read, to know whether there is another page."""
     since, until = _time(asked["from"]), _time(asked["to"])
-    wanted: dict[str, Any] = {name: asked[name] or None for name in (*_FIELDS, "request_id")}
-    found = rejections(
-        wanted.pop("resource"),
-        **{**wanted, "key": limit_keys(asked["key"])},
+    filters: dict[str, Any] = {name: asked[name] or None for name in (*_FIELDS, "request_id")}
+    rejected = rejections(
+        filters.pop("resource"),
+        **{**filters, "key": limit_keys(asked["key"])},
         since=since,
         until=None if until is None else until + _MINUTE,  # the minute itself is included
         offset=(number - 1) * _PER_PAGE,
         most=_PER_PAGE + 1,
     )
     return {
-        "rows": list(map(_row, found[:_PER_PAGE])),
+        "rows": list(map(_row, rejected[:_PER_PAGE])),
         "number": number,
         "newer": number - 1,
-        "older": number + 1 if len(found) > _PER_PAGE and number < _LAST_PAGE else None,
+        "older": number + 1 if len(rejected) > _PER_PAGE and number < _LAST_PAGE else None,
     }
 
 
@@ -72,10 +72,10 @@ def _time(text: str) -> datetime | None:
     """Read a time in the site's time zone; raises ValueError for another text."""
     if not text:
         return None
-    found = parse_datetime(text)
-    if found is None:
+    time = parse_datetime(text)
+    if time is None:
         raise ValueError(text)
-    return aware(found)
+    return aware(time)
 
 
 def _spans() -> list[dict[str, Any]]:
@@ -89,11 +89,11 @@ def _spans() -> list[dict[str, Any]]:
     ]
 
 
-def _row(found: Rejection) -> dict[str, Any]:
+def _row(rejection: Rejection) -> dict[str, Any]:
     """A row of the table."""
-    count = found.count
+    count = rejection.count
     return {
-        "found": found,
+        "found": rejection,
         "minute": moment(count.minute, "SHORT_DATETIME_FORMAT"),
         "times": amount(count.count),
         "entity": count.entity if count.bucket == Bucket.ENTITY else "",

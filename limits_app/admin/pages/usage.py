@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.formatting import amount, bar, moment, percent
+from limits_app.admin.formatting import bar, moment, percent
 from limits_app.admin.pages.common import (
     bring_up_to_date,
     check,
@@ -27,7 +27,7 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.models.fields import aware
 from limits_app.services.clients import client_names
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action
 from limits_app.services.safe_text import csv_text
 from limits_app.services.usage import usage
@@ -66,8 +66,8 @@ def _time(span: str, first: str, last: str) -> Time:
         until = (_date(last) if last else midnight) + _DAY
         since = _date(first) if first else until - _DAY
         if not _DAY <= until - since <= _MOST_DAYS * _DAY:
-            said = gettext("Choose a first day that is before the last one, and at most %(most)s days.")
-            raise InvalidRequest(said % {"most": _MOST_DAYS})
+            message = gettext("Choose a first day that is before the last one, and at most %(most)s days.")
+            raise InvalidRequest(message % {"most": _MOST_DAYS})
         return (Period.DAY, since, until)
     if span == "last_month":
         until = midnight.replace(day=1)
@@ -84,12 +84,12 @@ def _time(span: str, first: str, last: str) -> Time:
 
 def _date(text: str) -> datetime:
     try:
-        found = parse_date(text)
+        day = parse_date(text)
     except ValueError:
-        found = None
-    if found is None or not 1 < found.year < 9999:
+        day = None
+    if day is None or not 1 < day.year < 9999:
         raise InvalidRequest(gettext("“%(text)s” is not a date: enter one such as 2026-01-31.") % {"text": text})
-    return datetime(found.year, found.month, found.day, tzinfo=UTC)
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
 def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
@@ -128,19 +128,19 @@ _CSV_BATCH: Final = 1000
 def _csv(resource: str | None, entity: str | None, key: str, *, time: Time) -> HttpResponse:
     """What every client used of each limit of each resource in this time, as a file; with a `key`, of this limit."""
     period, since, until = time
-    found = usage(
+    uses = usage(
         resource, entity=entity, key=key or None, period=period, since=since, until=until, by=("entity", "resource")
     )
-    file = HttpResponse(csv_text(_COLUMNS, _csv_rows(found, time)))
+    file = HttpResponse(csv_text(_COLUMNS, _csv_rows(uses, time)))
     file["Content-Type"] = "text/csv; charset=utf-8"
     file["Content-Disposition"] = 'attachment; filename="usage.csv"'
     return file
 
 
-def _csv_rows(found: list[Use], time: Time) -> Iterator[list[object]]:
+def _csv_rows(uses: list[Use], time: Time) -> Iterator[list[object]]:
     _period, since, until = time
-    for first in range(0, len(found), _CSV_BATCH):
-        some = found[first : first + _CSV_BATCH]
+    for first in range(0, len(uses), _CSV_BATCH):
+        some = uses[first : first + _CSV_BATCH]
         clients = {use.entity for use in some if use.entity and use.bucket == Bucket.ENTITY}
         names, rows = client_names(clients), Entity.objects.filter(identifier__in=clients, plan__isnull=False)
         plans = dict(rows.values_list("identifier", "plan__name"))

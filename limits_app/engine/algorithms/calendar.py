@@ -14,12 +14,12 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
 from limits_app.engine.clock import EPOCH, MICROSECOND
-from limits_app.engine.limits import QuotaPeriod
+from limits_app.engine.periods import HOUR, QuotaPeriod
 
 Period = tuple[int, int]
 """From when until when, in microseconds since 1970; the end is the start of the next one."""
 
-_HOUR_US: Final = 3_600_000_000
+_HOUR_US: Final = HOUR * 1_000_000
 _END_OF_TIME_US: Final = 2**62
 """Later than any time of a calendar."""
 

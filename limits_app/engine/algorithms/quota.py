@@ -13,22 +13,13 @@ State: (start of counting, end of the period, amount in it).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from limits_app.engine.algorithms.calendar import Calendar, Period
 from limits_app.engine.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
 from limits_app.engine.amounts import to_milli
 from limits_app.engine.clock import zone_of
-from limits_app.engine.limits import QuotaLimit, QuotaPeriod
-
-_HOUR_US: Final = 3_600_000_000
-_USUAL_US: Final = {
-    QuotaPeriod.HOUR: _HOUR_US,
-    QuotaPeriod.DAY: 24 * _HOUR_US,
-    QuotaPeriod.WEEK: 7 * 24 * _HOUR_US,
-    QuotaPeriod.MONTH: 31 * 24 * _HOUR_US,
-}
-"""A period that ends within so long is the present one or the next."""
+from limits_app.engine.limits import QuotaLimit
+from limits_app.engine.periods import QuotaPeriod
 
 
 class Quota(Rule):
@@ -41,7 +32,8 @@ class Quota(Rule):
         self._quota = limit
         self._calendar = _calendar(limit)
         self._session_us = _session_us(limit)
-        self._usual_us = self._session_us or _USUAL_US[QuotaPeriod(limit.period or QuotaPeriod.HOUR)]
+        # A period that ends within so long is the present one or the next.
+        self._usual_us = self._session_us or QuotaPeriod(limit.period or QuotaPeriod.HOUR).longest_seconds * 1_000_000
         self.lua = ("quota", self.ceiling_parts, 0 if self._calendar else self._session_us)
 
     def current(self, state: State, now: int) -> State:

@@ -113,4 +113,4 @@ def _settle(acquisition: Acquisition) -> None:
     try:
         acquisition.release()
     except StoreUnavailable:
-        logger.warning("what a task held could not be settled", exc_info=True)
+        logger.warning("the permits of a task could not be settled", exc_info=True)

@@ -11,7 +11,7 @@ from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 
 from limits_app.engine.errors import LimitExceeded, StoreUnavailable
-from limits_app.integrations.drf.throttle import Refused, throttled_outcome
+from limits_app.integrations.drf.throttle import ThrottleRejection, throttled_outcome
 from limits_app.integrations.refusals import refusal
 
 
@@ -30,7 +30,7 @@ def exception_handler(error: Exception, context: Mapping[str, Any]) -> HttpRespo
 
 def _rejection(error: Exception, request: Request) -> LimitExceeded | StoreUnavailable | None:
     """Return the error of the limits behind an error of the framework."""
-    if isinstance(error, Refused):
+    if isinstance(error, ThrottleRejection):
         return error.error
     outcome = throttled_outcome(request) if isinstance(error, Throttled) else None
     return None if outcome is None else LimitExceeded(outcome)

@@ -7,13 +7,13 @@ from typing import Any, Final
 from drf_spectacular.openapi import AutoSchema
 
 from limits_app import conf
-from limits_app.conf import Headers
+from limits_app.conf import HeaderStyle
 from limits_app.integrations.drf.throttle import LimitThrottle
 
-Schema = dict[str, Any]
+HeaderSchema = dict[str, Any]
 
 
-def _header(description: str, kind: str) -> Schema:
+def _header(description: str, kind: str) -> HeaderSchema:
     return {"description": description, "schema": {"type": kind}}
 
 
@@ -27,11 +27,11 @@ _LEGACY: Final = {
     "X-RateLimit-Remaining": _header("The remaining amount.", "integer"),
     "X-RateLimit-Reset": _header("When it is unused again, in seconds since 1970.", "integer"),
 }
-_SENT: Final[dict[Headers, Schema]] = {
-    Headers.DRAFT: _DRAFT,
-    Headers.LEGACY: _LEGACY,
-    Headers.BOTH: _DRAFT | _LEGACY,
-    Headers.NONE: {},
+_SENT: Final[dict[HeaderStyle, HeaderSchema]] = {
+    HeaderStyle.DRAFT: _DRAFT,
+    HeaderStyle.LEGACY: _LEGACY,
+    HeaderStyle.BOTH: _DRAFT | _LEGACY,
+    HeaderStyle.NONE: {},
 }
 _DETAIL: Final = {"type": "object", "properties": {"detail": {"type": "string"}}, "required": ["detail"]}
 
@@ -44,9 +44,9 @@ class LimitsSchemaMixin:
 
     view: Any
 
-    def get_operation(self, *arguments: Any) -> Schema | None:
+    def get_operation(self, *arguments: Any) -> HeaderSchema | None:
         """The operation of a view; None for one that is left out of the schema."""
-        operation: Schema | None = super().get_operation(*arguments)  # type: ignore[misc]  # of the schema
+        operation: HeaderSchema | None = super().get_operation(*arguments)  # type: ignore[misc]  # of the schema
         if operation is not None and any(isinstance(one, LimitThrottle) for one in self.view.get_throttles()):
             _describe(operation["responses"])
         return operation
@@ -56,7 +56,7 @@ class LimitsAutoSchema(LimitsSchemaMixin, AutoSchema):
     """The schema of drf-spectacular with limits: REST_FRAMEWORK["DEFAULT_SCHEMA_CLASS"] names it."""
 
 
-def _describe(responses: Schema) -> None:
+def _describe(responses: HeaderSchema) -> None:
     sent = _SENT[conf.get(conf.HEADERS)]
     described = responses.get("429", {"content": {"application/json": {"schema": _DETAIL}}, "description": ""})
     responses["429"] = {

@@ -1,4 +1,4 @@
-"""`LimitThrottle`, the throttle of a resource, and `LimitsMixin`, for headers without the middleware."""
+"""`LimitThrottle`, the throttle of a resource, and `ThrottledViewMixin`, for headers without the middleware."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _VIEWS: Final = "rest_framework.views"
 """The module in which views get their throttles from their `throttle_classes`; it imports the throttles itself."""
 
 
-class Refused(APIException):
+class ThrottleRejection(APIException):
     """A rejection that is no 429: 422 for a cost that can never be admitted, 403 for a block, 503 without the store.
 
     Its status and text are those of `refusal`. `error` is what the limits raised; `wait` is after how many seconds to
@@ -58,8 +58,8 @@ class LimitThrottle(BaseThrottle):
     All throttles of this kind that a view has are acquired together, all or nothing. A request is charged once for a
     resource and an entity, however many integrations apply. `cost` is how much a request takes of each rate and of the
     calls; `default_limits` apply where administrators have set none. Without a resource everything passes.
-    Raises Refused for a cost that can never be admitted, where the entity or the resource is blocked, and while the
-    store is unavailable and the policy says `block`.
+    Raises ThrottleRejection for a cost that can never be admitted, where the entity or the resource is blocked, and
+    while the store is unavailable and the policy says `block`.
     """
 
     resource: str | None = None
@@ -133,7 +133,7 @@ class LimitThrottle(BaseThrottle):
         except REFUSALS as error:
             limits.refuse(error)
             if isinstance(error, StoreUnavailable | NeverAdmissible) or error.outcome.blocked:
-                refused = Refused(error)
+                refused = ThrottleRejection(error)
                 limits.throttled_status = refused.status_code
                 raise refused from error
             limits.throttled_status = HTTPStatus.TOO_MANY_REQUESTS
@@ -162,7 +162,7 @@ def _has_several_throttles(view: APIView) -> bool:
     return get_throttles is not None and not (is_usual and len(view.throttle_classes) == 1)
 
 
-class LimitsMixin:
+class ThrottledViewMixin:
     """Sets the headers on the responses of a view without the middleware.
 
     Put it before `APIView`. Where there is a middleware it does nothing.

@@ -72,15 +72,15 @@ def amount(text: str) -> tuple[str, Amount]:
 def moment(text: str) -> datetime:
     """A date or a time."""
     try:
-        found = parse_datetime(text)
+        time = parse_datetime(text)
     except ValueError as error:
         raise InvalidLimit(f"{text!r} is not a valid date or time: {error}") from error
-    if found is None:
+    if time is None:
         raise InvalidLimit(
             f"{text!r} is not a valid date or time: use for example 2026-01-31 or 2026-01-31T12:00+01:00"
         )
     try:
-        return in_site_time(aware(found).astimezone(UTC))  # as databases store it
+        return in_site_time(aware(time).astimezone(UTC))  # as databases store it
     except OverflowError:
         raise InvalidLimit(f"{text!r} is out of range: must be in the years 1 to 9999 in UTC") from None
 
@@ -104,21 +104,21 @@ def age(text: str) -> datetime:
 @_reading
 def minute(text: str) -> datetime:
     """A minute of the last 24 hours, or a time."""
-    found = _CLOCK.fullmatch(text)
-    if found is None:
+    match = _CLOCK.fullmatch(text)
+    if match is None:
         return past(text)
     latest = localtime(datetime.now(UTC))
-    at = latest.replace(hour=int(found[1]), minute=int(found[2]), second=0, microsecond=0)
+    at = latest.replace(hour=int(match[1]), minute=int(match[2]), second=0, microsecond=0)
     return in_site_time(at if at <= latest else at - timedelta(days=1))
 
 
 @_reading
 def past(text: str) -> datetime:
     """As `age`, but not in the future."""
-    found = age(text)
-    if found > now():
+    moment = age(text)
+    if moment > now():
         raise InvalidLimit(f"{text!r} must be in the past: give it {AGES}")
-    return found
+    return moment
 
 
 @_reading
@@ -188,14 +188,14 @@ REQUESTED: Final = argument(
 def amounts(asked: Sequence[tuple[str, Amount]]) -> dict[str, Amount] | None:
     """The requested amounts by key, or None; raises InvalidLimit for a duplicate key."""
     keys = [name for name, _ in asked]
-    if twice := sorted({one for one in keys if keys.count(one) > 1}):
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
         raise InvalidLimit(f"duplicate key {', '.join(twice)}: give each key once")
     return dict(asked) or None
 
 
-def limits_and_effect(said: Sequence[str]) -> tuple[list[str], str]:
+def limits_and_effect(words: Sequence[str]) -> tuple[list[str], str]:
     """Split arguments into limits and the effect; without an effect it is "limits"."""
-    effects = [one for one in said if one in EFFECTS]
+    effects = [word for word in words if word in EFFECTS]
     if len(effects) > 1:
         raise InvalidLimit(f"{' and '.join(effects)} cannot be combined: choose one")
-    return [one for one in said if one not in EFFECTS], effects[0] if effects else "limits"
+    return [word for word in words if word not in EFFECTS], effects[0] if effects else "limits"

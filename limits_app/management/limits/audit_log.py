@@ -52,12 +52,12 @@ def _list(options: Namespace, out: Output) -> None:
     if options.object is not None:
         kind, _, label = options.object.partition(" ")
         events = events.filter(Q(object_label=options.object) | Q(object_type=kind, object_label=label))
-    given = {"actor": options.actor, "when__gte": options.since}
-    events = events.filter(**{field: value for field, value in given.items() if value is not None})
-    found = list(events[: options.most])
+    filters = {"actor": options.actor, "when__gte": options.since}
+    events = events.filter(**{field: value for field, value in filters.items() if value is not None})
+    latest = list(events[: options.most])
     most = _SHORTENED if out.form is Format.TABLE else None
-    rows = [_row(event, most) for event in found]
-    out.show(Table(_EVENTS, rows, "No changes."), data=[*map(_data, found)])
+    rows = [_row(event, most) for event in latest]
+    out.show(Table(_EVENTS, rows, "No changes."), data=[*map(_data, latest)])
 
 
 @subcommand("show one change in full", _NUMBER, examples=("audit show 17 --format json",))
@@ -82,7 +82,9 @@ def _verify(options: Namespace, out: Output) -> ExitCode:
     counts = (report.events, report.redacted, report.number)
     row = (report.ok and not strange, *counts, report.digest, broken, strange)
     table = Table(head, [row])
-    out.show(table, data=table.as_data()[0], text="\n".join([f"{report}.", *(f"{one}." for one in strange or ())]))
+    out.show(
+        table, data=table.as_data()[0], text="\n".join([f"{report}.", *(f"{problem}." for problem in strange or ())])
+    )
     if strange is None:
         why = "it is broken." if options.unrecorded else "use --unrecorded to compare them."
         out.note(f"Rows were not compared with the log: {why}")
@@ -145,10 +147,14 @@ def _row(event: AuditEvent, most: int | None) -> tuple[object, ...]:
     return (event.number, event.when, event.actor, event.source, event.verb, what, changes, event.reason)
 
 
-def _change(one: audit.Difference) -> str:
-    if one.change is audit.Change.CHANGED:
-        return f"{one.field} {cell(one.before)} -> {cell(one.after)}"
-    return f"{one.field} {cell(one.after)}" if one.change is audit.Change.ADDED else f"no {one.field}"
+def _change(difference: audit.Difference) -> str:
+    if difference.change is audit.FieldChange.CHANGED:
+        return f"{difference.field} {cell(difference.before)} -> {cell(difference.after)}"
+    return (
+        f"{difference.field} {cell(difference.after)}"
+        if difference.change is audit.FieldChange.ADDED
+        else f"no {difference.field}"
+    )
 
 
 def _data(event: AuditEvent) -> dict[str, object]:

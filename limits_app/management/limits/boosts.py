@@ -124,14 +124,16 @@ def reset(options: Namespace, out: Output) -> None:
 
 def _would_reset(options: Namespace, out: Output) -> None:
     stats_by_key = limits.status(options.resource or "any", entity=options.entity, plan=options.plan).limits
-    found = {
+    values = {
         key.removeprefix(TOTAL_PREFIX): stats
         for key, stats in stats_by_key.items()
         if key.startswith(TOTAL_PREFIX) is options.total
     }
-    if missing := sorted({*options.key} - found.keys()):
-        fail(f"No limit has the key {', '.join(missing)}; must be one of: {', '.join(found) or 'none'}", ExitCode.USAGE)
-    rows = [(name, stats["used"]) for name, stats in found.items() if not options.key or name in options.key]
+    if missing := sorted({*options.key} - values.keys()):
+        fail(
+            f"No limit has the key {', '.join(missing)}; must be one of: {', '.join(values) or 'none'}", ExitCode.USAGE
+        )
+    rows = [(name, stats["used"]) for name, stats in values.items() if not options.key or name in options.key]
     out.show(Table(("key", "used"), rows, _NO_LIMIT))
     out.note("This was a dry run: nothing was reset.")
 
@@ -161,9 +163,11 @@ _POLICY: Final = argument("policy", type=positive, metavar="POLICY", help="the i
 
 @subcommand("list candidates and what they would reject", examples=("candidates list",))
 def _list(options: Namespace, out: Output) -> None:
-    found = limits.candidates()
-    rows = [tuple(getattr(one, name) for name in _CANDIDATE) for one in found]
-    out.show(Table(_CANDIDATE, rows, "There are no candidates."), data=[one.as_dict() for one in found])
+    candidates = limits.candidates()
+    rows = [tuple(getattr(candidate, name) for name in _CANDIDATE) for candidate in candidates]
+    out.show(
+        Table(_CANDIDATE, rows, "There are no candidates."), data=[candidate.as_dict() for candidate in candidates]
+    )
 
 
 @subcommand(
@@ -177,9 +181,9 @@ def _list(options: Namespace, out: Output) -> None:
     writes=True,
 )
 def _set(options: Namespace, out: Output) -> None:
-    given = {name: getattr(options, name) for name in ("percent", "revert_percent", "revert_minutes", "reason")}
+    values = {name: getattr(options, name) for name in ("percent", "revert_percent", "revert_minutes", "reason")}
     with changing(options, out):
-        limits.set_candidate(policy_of_id(options.policy), options.limits, **given)
+        limits.set_candidate(policy_of_id(options.policy), options.limits, **values)
 
 
 def _change(verb: str, change: Callable[[Policy], Any], text: str) -> Subcommand:

@@ -15,15 +15,15 @@ from limits_app.management.limits.output import Format, Output, Table, bar, cell
 from limits_app.management.limits.subcommand import ExitCode, actor, fail, subcommand
 from limits_app.models import AlertRule, CandidateState
 from limits_app.services import blocks, candidates, limits_file
-from limits_app.services.limits_file import Change, Content, Plan, Step
+from limits_app.services.limits_file import Content, FilePlan, PlannedChange, Step
 from limits_app.services.safe_text import json_text
-from limits_app.services.simulation.events import Event, csv_events, recorded_events
+from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
-from limits_app.services.simulation.replay import Report, replay
+from limits_app.services.simulation.replay import SimulationReport, replay
 
 _HEAD: Final = ("change", "object", "field", "before", "after")
 _MOST_WARNINGS: Final = 20
-_SIGNS: Final = {Change.CREATE: "+", Change.UPDATE: "~", Change.DELETE: "-"}
+_SIGNS: Final = {PlannedChange.CREATE: "+", PlannedChange.UPDATE: "~", PlannedChange.DELETE: "-"}
 
 
 def _content_of(path: str) -> Content:
@@ -65,28 +65,28 @@ def apply(options: Namespace, out: Output) -> ExitCode:
         _show(planned, out)
         out.confirm(question, yes=False)
     with out.progress(f"Applying {len(content.entries)} objects") as progress:
-        said = {"file": options.file, "actor": actor(), "reason": options.reason}
-        applied = limits_file.apply(content, **said, expected=planned, progress=progress)
+        values = {"file": options.file, "actor": actor(), "reason": options.reason}
+        applied = limits_file.apply(content, **values, expected=planned, progress=progress)
     _show(applied, out)
     return ExitCode.OK
 
 
-def _question(planned: Plan) -> str:
+def _question(planned: FilePlan) -> str:
     """What to ask before the file is applied: it deletes objects, or blocks others than is meant; empty for nothing."""
-    deleted, warning = len(planned.of(Change.DELETE)), blocks.warning(map(_change, planned.steps))
+    deleted, warning = len(planned.of(PlannedChange.DELETE)), blocks.warning(map(_change, planned.steps))
     if deleted:
         return f"{warning} Delete {deleted} and apply the rest?".lstrip()
     return f"{warning} Apply it?" if warning else ""
 
 
-def _change(step: Step) -> blocks.Change:
+def _change(step: Step) -> blocks.BlockedChange:
     before, after = (None if entry is None else entry.values for entry in (step.stored, step.wanted))
     return step.entry.section.model, before, after
 
 
-def _show(planned: Plan, out: Output) -> None:
+def _show(planned: FilePlan, out: Output) -> None:
     """Write the changes to stdout; the counts and warnings to stderr."""
-    changing = [step for step in planned.steps if step.change is not Change.UNCHANGED]
+    changing = [step for step in planned.steps if step.change is not PlannedChange.UNCHANGED]
     rows = [row for step in changing for row in _rows(step)]
     lines = [line for step in changing for line in _lines(step)]
     data = {
@@ -105,7 +105,9 @@ def _show(planned: Plan, out: Output) -> None:
 
 
 def _rows(step: Step) -> list[tuple[object, ...]]:
-    told: list[tuple[object, ...]] = [(step.change.value, step.entry.label, *one) for one in step.differences()]
+    told: list[tuple[object, ...]] = [
+        (step.change.value, step.entry.label, *difference) for difference in step.differences()
+    ]
     return told or [(step.change.value, step.entry.label, "", "", "")]
 
 
@@ -113,7 +115,7 @@ def _lines(step: Step) -> list[str]:
     """A change as text: one line for the object, and one for each field."""
     lines = [f"{_SIGNS[step.change]} {step.entry.label}"]
     for field, before, after in step.differences():
-        shown = {Change.CREATE: cell(after), Change.DELETE: cell(before)}
+        shown = {PlannedChange.CREATE: cell(after), PlannedChange.DELETE: cell(before)}
         lines.append(f"    {field}: " + shown.get(step.change, f"{cell(before) or '-'} -> {cell(after) or '-'}"))
     return lines
 
@@ -145,7 +147,7 @@ def export(options: Namespace, out: Output) -> None:
             fail("YAML requires PyYAML: pip install 'limits-app[yaml]', or use --format json.")
     for name, count in limits_file.left_out(name=options.name).items():
         out.note(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}.")
-    if any(one.state == CandidateState.TESTING for one in candidates()):
+    if any(candidate.state == CandidateState.TESTING for candidate in candidates()):
         out.note("Omitted: the candidates of policies; `limits candidates list` shows them.")
     if AlertRule.objects.exclude(secret="").exists():
         out.note("Omitted: the secrets of webhooks of alert rules; enter them in the admin of another site.")
@@ -193,7 +195,7 @@ def _proposal(options: Namespace) -> Proposal:
     return Proposal.of_limits(options.limits) if options.limits else Proposal.of_site()
 
 
-def _events(options: Namespace) -> Iterator[Event]:
+def _events(options: Namespace) -> Iterator[SimulatedRequest]:
     """Recorded usage, or the events of a file or of stdin."""
     if options.csv is None:
         yield from recorded_events(since=options.since, until=options.until, resource=options.resource)
@@ -207,11 +209,14 @@ def _events(options: Namespace) -> Iterator[Event]:
             fail(f"{options.csv} cannot be read: {error.strerror}.")
 
 
-def _show_report(report: Report, options: Namespace, out: Output) -> None:
-    rows = [(one.resource, one.entity, one.key, one.count, one.first, one.last, one.never) for one in report.refusals()]
+def _show_report(report: SimulationReport, options: Namespace, out: Output) -> None:
+    rows = [
+        (refusal.resource, refusal.entity, refusal.key, refusal.count, refusal.first, refusal.last, refusal.never)
+        for refusal in report.refusals()
+    ]
     table, text = Table(_REFUSALS, rows[: options.most], "No request would be rejected."), None
     if options.chart:
-        moments = [(one.start, one.asked, one.refused) for one in report.chart()]
+        moments = [(point.start, point.asked, point.refused) for point in report.chart()]
         table = Table(("start", report.charted, "refused"), moments, "There is nothing to replay.")
         most = max((asked for _, asked, _ in moments), default=0)
         text = "\n".join(

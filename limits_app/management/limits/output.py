@@ -246,5 +246,5 @@ def cell(value: object) -> str:
 
 def bar(amount: float, most: float, hatched: float = 0) -> str:
     """A bar for the share of `amount` in `most`; its last part is hatched."""
-    whole, last = (round(one / most * _BAR) if most else 0 for one in (amount, hatched))
+    whole, last = (round(number / most * _BAR) if most else 0 for number in (amount, hatched))
     return ("█" * (whole - last) + "░" * last).ljust(_BAR, "·")

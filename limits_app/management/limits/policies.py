@@ -48,11 +48,11 @@ def _scope_of(options: Namespace) -> NamedScope:
 
 
 def _set(options: Namespace, out: Output) -> None:
-    given, effect = limits_and_effect(options.limits)
-    said: Any = {name: value for name, value in vars(options).items() if name in PolicyOptions.__annotations__}
+    texts, effect = limits_and_effect(options.limits)
+    values: Any = {name: value for name, value in vars(options).items() if name in PolicyOptions.__annotations__}
     _confirm(options, effect, out)
     with changing(options, out):
-        policy = set_policy(_scope_of(options), given, said | {"effect": effect})
+        policy = set_policy(_scope_of(options), texts, values | {"effect": effect})
         warnings = dropped_messages(policy)
     for warning in warnings:
         out.note(f"warning: {warning}")
@@ -74,10 +74,10 @@ def _confirm(options: Namespace, effect: str, out: Output) -> None:
 
 
 def _get(options: Namespace, out: Output) -> None:
-    found = list(_policies(options))
-    if not found:
+    policies = list(_policies(options))
+    if not policies:
         fail(f"There are no policies for {_whom(options)}.")
-    out.show(_table(found))
+    out.show(_table(policies))
 
 
 def _delete(options: Namespace, out: Output) -> None:
@@ -98,10 +98,10 @@ def _holding(options: Namespace) -> str:
 
 
 def _list(options: Namespace, out: Output, *, which: Q) -> None:
-    found = _all().filter(which)
+    policies = _all().filter(which)
     if getattr(options, "resource", None) is not None:
-        found = found.filter(resource__name=options.resource)
-    out.show(_table(found))
+        policies = policies.filter(resource__name=options.resource)
+    out.show(_table(policies))
 
 
 def _all() -> QuerySet[Policy]:
@@ -199,7 +199,7 @@ def _scope(
     )
     listing = subcommand(
         f"list all policies for {what}",
-        *(one for one in target if one is ON),
+        *(switch for switch in target if switch is ON),
         examples=(f"{example.split(maxsplit=1)[0]} list --format json",),
     )
     verbs = {

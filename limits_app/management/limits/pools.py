@@ -49,8 +49,15 @@ def _list(options: Namespace, out: Output) -> None:
 def _get(options: Namespace, out: Output) -> None:
     members = _found(options.pool).members.prefetch_related("limits")
     rows = [
-        (one.name, one.order, one.weight, one.enabled, limit_texts(one.limits.all()), json.dumps(one.config))
-        for one in members
+        (
+            member.name,
+            member.order,
+            member.weight,
+            member.enabled,
+            limit_texts(member.limits.all()),
+            json.dumps(member.config),
+        )
+        for member in members
     ]
     out.show(Table(_MEMBERS, rows, f"The pool {options.pool} has no members."))
 
@@ -66,9 +73,9 @@ def _get(options: Namespace, out: Output) -> None:
     writes=True,
 )
 def _set(options: Namespace, out: Output) -> None:
-    given = {name: getattr(options, name) for name in ("load_balancing", "failover", "description")}
+    values = {name: getattr(options, name) for name in ("load_balancing", "failover", "description")}
     with changing(options, out):
-        _save(definitions.find_or_new(Pool, options.pool), given)
+        _save(definitions.find_or_new(Pool, options.pool), values)
         for name in options.serves:
             _save(definitions.find_or_new(Resource, name), {"pool": options.pool})
 
@@ -96,11 +103,11 @@ def _delete(options: Namespace, out: Output) -> None:
     writes=True,
 )
 def _set_member(options: Namespace, out: Output) -> None:
-    given = {name: getattr(options, name) or None for name in ("weight", "order", "config", "limits")}
+    values = {name: getattr(options, name) or None for name in ("weight", "order", "config", "limits")}
     with changing(options, out):
         pool = _found(options.pool)
         member = pool.members.filter(name=options.member).first() or PoolMember(pool=pool, name=options.member)
-        _save(member, given)
+        _save(member, values)
 
 
 @subcommand(
@@ -121,8 +128,8 @@ def _switch(options: Namespace, out: Output, *, enabled: bool) -> None:
 def _found(name: str) -> Pool:
     pool = Pool.objects.using(router.db_for_write(Pool)).filter(name=name).first()
     if pool is None:
-        there = ", ".join(Pool.objects.values_list("name", flat=True)) or "none"
-        raise UnknownPool(f"Unknown pool {name!r}; must be one of: {there}.")
+        names = ", ".join(Pool.objects.values_list("name", flat=True)) or "none"
+        raise UnknownPool(f"Unknown pool {name!r}; must be one of: {names}.")
     return pool
 
 
@@ -134,10 +141,10 @@ def _members(options: Namespace) -> QuerySet[PoolMember]:
     return members
 
 
-def _save(row: Configuration, given: dict[str, Any]) -> None:
+def _save(row: Configuration, values: dict[str, Any]) -> None:
     """Save a row with the given values; raises InvalidDefinition if they are invalid."""
-    said = {name: value for name, value in given.items() if value is not None}
-    definitions.save(definitions.read(row, said, partial=True))
+    changed = {name: value for name, value in values.items() if value is not None}
+    definitions.save(definitions.read(row, changed, partial=True))
 
 
 POOL: Final = Subcommand(

@@ -117,18 +117,18 @@ def explain(options: Namespace, out: Output) -> ExitCode:
 def status(options: Namespace, out: Output) -> None:
     """Show the state of limits."""
     with out.working("Reading the store"):  # all known entities, without --entity
-        found = limits.status(options.resource, entity=options.entity, plan=options.plan)
-    rows = [*_rows("", found.limits)]
-    for member, stats_of_member in found.members.items():
+        status = limits.status(options.resource, entity=options.entity, plan=options.plan)
+    rows = [*_rows("", status.limits)]
+    for member, stats_of_member in status.members.items():
         rows += _rows(member, stats_of_member)
-    out.show(Table(_STATUS, rows, "There are no limits here."), data=found.as_dict())
+    out.show(Table(_STATUS, rows, "There are no limits here."), data=status.as_dict())
     if (switch := limits.emergency()).mode != Enforcement.ENFORCE:
         out.note(emergency_text(switch))
-    if held := [f"{key} {stats['in_slices']}" for key, stats in found.limits.items() if "in_slices" in stats]:
-        out.note(f"In slices of this process: {', '.join(held)}.")
-    if found.used_by_all:
-        used = ", ".join(f"{limit_name(key)} {amount}" for key, amount in found.used_by_all.items())
-        out.note(f"Total usage of the site itself and all known entities ({found.entities}): {used}.")
+    if slices := [f"{key} {stats['in_slices']}" for key, stats in status.limits.items() if "in_slices" in stats]:
+        out.note(f"In slices of this process: {', '.join(slices)}.")
+    if status.used_by_all:
+        used = ", ".join(f"{limit_name(key)} {amount}" for key, amount in status.used_by_all.items())
+        out.note(f"Total usage of the site itself and all known entities ({status.entities}): {used}.")
 
 
 def _rows(member: str, stats: Mapping[str, Stats]) -> Iterator[tuple[object, ...]]:
@@ -137,9 +137,9 @@ def _rows(member: str, stats: Mapping[str, Stats]) -> Iterator[tuple[object, ...
 
 
 def _decided(outcome: Outcome) -> Table:
-    rows = [_decided_row("refuses", one) for one in outcome.violations]
-    rows += [_decided_row("would refuse", one) for one in outcome.shadowed]
-    rows += [_decided_row("overdrawn" if one.overdrawn else "admits", one) for one in outcome.passed]
+    rows = [_decided_row("refuses", limit) for limit in outcome.violations]
+    rows += [_decided_row("would refuse", limit) for limit in outcome.shadowed]
+    rows += [_decided_row("overdrawn" if limit.overdrawn else "admits", limit) for limit in outcome.passed]
     return Table(_DECIDED, rows, "Allowed: there are no limits.")
 
 
@@ -194,11 +194,11 @@ def _unknown(states: Iterable[RowState]) -> list[str]:
 
 
 def _tightest(states: Iterable[RowState], lines: int) -> Table:
-    found = [(limit.share, state, limit) for state in states for limit in state.limits]
-    found.sort(key=lambda one: -one[0])
+    uses = [(limit.share, state, limit) for state in states for limit in state.limits]
+    uses.sort(key=lambda use: -use[0])
     rows = [
         (state.resource, state.entity, limit.key, limit.used, limit.capacity, round(share * 100, 1), limit.level)
-        for share, state, limit in found[:lines]
+        for share, state, limit in uses[:lines]
     ]
     return Table(_TOP, rows, "There are no limits.")
 
@@ -206,16 +206,16 @@ def _tightest(states: Iterable[RowState], lines: int) -> Table:
 def _pairs(most: int) -> list[Pair]:
     """The scopes to show: resources, entities with specific policies, and recently active entities."""
     resources = {resource.name: resource for resource in Resource.objects.all()[:most]}
-    pairs: dict[tuple[str, str | None], Pair] = {(name, None): (one, None) for name, one in resources.items()}
+    pairs: dict[tuple[str, str | None], Pair] = {(name, None): (resource, None) for name, resource in resources.items()}
     own = Policy.objects.filter(resource__isnull=False, entity__isnull=False).select_related("resource", "entity")
     for policy in own[:most]:
         pairs[str(policy.resource), str(policy.entity)] = policy.resource, policy.entity
     busy = limits.usage(by=("resource", "entity"), period="hour", since=datetime.now(UTC) - _LATELY, most=most)
     names = {use.entity for use in busy if use.entity and use.bucket == "entity"}
-    known = {entity.identifier: entity for entity in Entity.objects.filter(identifier__in=names)}
+    entities = {entity.identifier: entity for entity in Entity.objects.filter(identifier__in=names)}
     for use in busy:
         if use.entity in names and use.resource in resources:
-            entity = known.get(use.entity) or Entity(identifier=use.entity)  # which need not have a row
+            entity = entities.get(use.entity) or Entity(identifier=use.entity)  # which need not have a row
             pairs.setdefault((use.resource, use.entity), (resources[use.resource], entity))
     return list(pairs.values())[:most]
 
@@ -234,12 +234,18 @@ _FINDING: Final = ("severity", "id", "message", "advice")
 )
 def doctor(options: Namespace, out: Output) -> ExitCode:
     """Show the findings of the doctor."""
-    found = diagnose(patience_seconds=options.patience)
-    table = Table(_FINDING, [tuple(getattr(one, name) for name in _FINDING) for one in found], "No problems found.")
-    out.show(table, data=[one.as_dict() for one in found], text="\n".join(map(_told, found)) or None)
-    out.note(", ".join(_counted(sum(one.severity is severity for one in found), severity) for severity in Severity))
+    findings = diagnose(patience_seconds=options.patience)
+    table = Table(
+        _FINDING, [tuple(getattr(finding, name) for name in _FINDING) for finding in findings], "No problems found."
+    )
+    out.show(table, data=[finding.as_dict() for finding in findings], text="\n".join(map(_told, findings)) or None)
+    out.note(
+        ", ".join(
+            _counted(sum(finding.severity is severity for finding in findings), severity) for severity in Severity
+        )
+    )
     serious = {Severity.ERROR} if options.fail_on == "error" else {Severity.ERROR, Severity.WARNING}
-    return ExitCode.NO if any(one.severity in serious for one in found) else ExitCode.OK
+    return ExitCode.NO if any(finding.severity in serious for finding in findings) else ExitCode.OK
 
 
 def _counted(number: int, severity: Severity) -> str:
@@ -269,7 +275,8 @@ def rules(options: Namespace, out: Output) -> ExitCode:
     """Show the rules for a path."""
     rules = rules_for_path(options.path, options.method)
     rows = [
-        (one.name, one.resource, one.counted_by, dict(one.amounts), bool(one.exemptions), one.stop) for one in rules
+        (rule.name, rule.resource, rule.counted_by, dict(rule.amounts), bool(rule.exemptions), rule.stop)
+        for rule in rules
     ]
     out.show(Table(_RULES, rows, f"No rule matches {options.method} {options.path}."))
     return ExitCode.OK if rules else ExitCode.NO

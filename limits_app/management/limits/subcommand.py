@@ -155,10 +155,10 @@ def changing(options: Namespace, out: Output) -> Iterator[None]:
         with acting(actor=actor(), source=SOURCE, reason=options.reason, using=using):
             last = events.order_by("-number").values_list("number", flat=True).first() or 0
             yield
-        found = list(events.filter(number__gt=last).order_by("number"))
+        rows = list(events.filter(number__gt=last).order_by("number"))
         if options.dry_run:
             transaction.set_rollback(True, using=using)
-    out.show(change_table(found))
+    out.show(change_table(rows))
     if options.dry_run:
         out.note("This was a dry run: nothing was changed.")
 
@@ -166,19 +166,19 @@ def changing(options: Namespace, out: Output) -> Iterator[None]:
 def change_table(events: Iterable[AuditEvent]) -> Table:
     """The changes in some events, one row for each field."""
     rows = [
-        (event.verb, f"{event.object_type} {event.object_label}", one.field, one.before, one.after)
+        (event.verb, f"{event.object_type} {event.object_label}", difference.field, difference.before, difference.after)
         for event in events
-        for one in changes_of(event)
+        for difference in changes_of(event)
     ]
     return Table(_CHANGES, rows, "No changes.")
 
 
 def changes_of(event: AuditEvent) -> list[Difference]:
     """The changes in an event, with limits in text notation."""
-    found = differences(_readable(event.before), _readable(event.after))
+    changes = differences(_readable(event.before), _readable(event.after))
     if event.verb == Verb.UPDATE or event.object_type != "policy":
-        return found
-    return [one for one in found if one.field not in _IN_THE_NAME]
+        return changes
+    return [change for change in changes if change.field not in _IN_THE_NAME]
 
 
 def _readable(told: Snapshot | None) -> Snapshot:
@@ -186,9 +186,9 @@ def _readable(told: Snapshot | None) -> Snapshot:
     readable: dict[str, Any] = {}
     for name, value in (told or {}).items():
         if name == "limits" and not isinstance(value, str):  # the limits of a rule for URLs are a text
-            readable |= {f"limit {one.get('key')}": snapshot_text(one) for one in value}
+            readable |= {f"limit {limit.get('key')}": snapshot_text(limit) for limit in value}
         elif isinstance(value, list):
-            readable[name] = [_readable(one) if isinstance(one, dict) else one for one in value]
+            readable[name] = [_readable(element) if isinstance(element, dict) else element for element in value]
         else:
             readable[name] = value
     return readable

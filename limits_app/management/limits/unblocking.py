@@ -12,7 +12,7 @@ from limits_app.services.access import lift_blocks, verdict_on
 
 
 @subcommand(
-    "lift the blocks of an entity or a pattern: its flag, and its blocked policies",
+    "remove the blocks of an entity or a pattern: its flag, and its blocked policies",
     ENTITY,
     examples=("unblock user:42", "unblock ip:203.0.113.0/24 --yes --reason 'our own office'"),
     writes=True,

@@ -57,7 +57,7 @@ _BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity"}
 def usage(options: Namespace, out: Output) -> None:
     """Show usage."""
     by = options.by or (["period"] if options.chart else ["resource"])
-    found = limits.usage(
+    uses = limits.usage(
         options.resource,
         entity=options.entity,
         key=limit_keys(options.key),
@@ -69,9 +69,9 @@ def usage(options: Namespace, out: Output) -> None:
     )
     columns = [column for word, column in _BY.items() if word in by]
     head = (*columns, "bucket", "key", "admitted", "refused", "refused_share")
-    rows = [tuple(getattr(use, column) for column in head) for use in found]
+    rows = [tuple(getattr(use, column) for column in head) for use in uses]
     table = Table(head, rows, "No usage. Run `limits snapshot` to add the latest counts of the stores.")
-    out.show(table, data=[use.as_dict() for use in found], text=_chart(found, columns) if options.chart else None)
+    out.show(table, data=[use.as_dict() for use in uses], text=_chart(uses, columns) if options.chart else None)
 
 
 def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
@@ -102,18 +102,18 @@ def denials(options: Namespace, out: Output) -> None:
     """List rejections."""
     asked = {"entity": options.entity, "key": limit_keys(options.key), "since": options.since, "until": options.until}
     asked["request_id"] = options.request_id
-    found: list[Rejection] = []
-    while len(found) < options.most:
-        step = min(options.most - len(found), _MOST)
-        some = rejections(options.resource, **asked, offset=len(found), most=step)
-        found += some
+    rejected: list[Rejection] = []
+    while len(rejected) < options.most:
+        step = min(options.most - len(rejected), _MOST)
+        some = rejections(options.resource, **asked, offset=len(rejected), most=step)
+        rejected += some
         if len(some) < step:
             break
-    out.show(_rejection_table(found, "No request was rejected in this time."))
+    out.show(_rejection_table(rejected, "No request was rejected in this time."))
 
 
 @subcommand(
-    "say why an entity was rejected, in the last hour or in a minute",
+    "show why an entity was rejected, in the last hour or in a minute",
     ENTITY,
     argument("--at", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is the last hour"),
     OF_RESOURCE,
@@ -126,22 +126,22 @@ def why(options: Namespace, out: Output) -> None:
         since = options.at.replace(second=0, microsecond=0)
         until = since + timedelta(minutes=1)
         time = f"minute {since:%Y-%m-%d %H:%M}"
-    found = rejections(options.resource, entity=options.entity, since=since, until=until)
+    rejected = rejections(options.resource, entity=options.entity, since=since, until=until)
     nothing = f"No request of {options.entity} was rejected in the {time}. `limits denials` lists those of 48 hours."
-    out.show(_rejection_table(found, nothing), text="\n".join(map(_sentence, found)) if found else None)
-    if not found:
+    out.show(_rejection_table(rejected, nothing), text="\n".join(map(_sentence, rejected)) if rejected else None)
+    if not rejected:
         note_unused(options.entity, out)
 
 
-def _sentence(found: Rejection) -> str:
-    number = found.event_number
+def _sentence(rejection: Rejection) -> str:
+    number = rejection.event_number
     source = "" if number is None else f" The policy is that of audit event {number} (limits audit show {number})."
-    times = "once" if found.count.count == 1 else f"{found.count.count} times"
-    return f"{found.count.minute:%Y-%m-%d %H:%M %Z}, {times}: {found.why}{source}"
+    times = "once" if rejection.count.count == 1 else f"{rejection.count.count} times"
+    return f"{rejection.count.minute:%Y-%m-%d %H:%M %Z}, {times}: {rejection.why}{source}"
 
 
-def _rejection_table(found: Sequence[Rejection], nothing: str) -> Table:
-    return Table(_REJECTION, [*map(_OF_REJECTION, found)], nothing)
+def _rejection_table(rejected: Sequence[Rejection], nothing: str) -> Table:
+    return Table(_REJECTION, [*map(_OF_REJECTION, rejected)], nothing)
 
 
 @subcommand(
@@ -212,8 +212,8 @@ def _prune_audit(options: Namespace, out: Output) -> int:
             file.add({name: getattr(event, name) for name in columns} for event in events)
 
     pruned = 0
-    said = {"actor": actor(), "source": SOURCE, "reason": options.reason}
-    while count := audit.prune(options.audit_before, archive=archive, **said):
+    values = {"actor": actor(), "source": SOURCE, "reason": options.reason}
+    while count := audit.prune(options.audit_before, archive=archive, **values):
         pruned += count
         out.note(f"{pruned} audit events deleted")
     return pruned

@@ -38,7 +38,7 @@ def diagnose(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Finding]:
 
     Checks of an unavailable database or store are left out.
     """
-    return sorted(_found(patience_seconds), key=lambda one: _ORDER.index(one.severity))
+    return sorted(_found(patience_seconds), key=lambda finding: _ORDER.index(finding.severity))
 
 
 def _found(patience_seconds: float) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def _found(patience_seconds: float) -> Iterator[Finding]:
 def _of_database() -> Iterator[Finding]:
     missing = [*migrated()]
     yield from missing
-    if any(one.id == "limits_app.D002" for one in missing):
+    if any(finding.id == "limits_app.D002" for finding in missing):
         return  # tables that are not there cannot be read
     using = write_alias()
     try:

@@ -20,7 +20,7 @@ from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import with_secrets
 from limits_app.services.doctor.environment import Finding, Severity
-from limits_app.services.limits_file.content import LIMITS, Entry, Name, references
+from limits_app.services.limits_file.content import LIMITS, FileEntry, Name, references
 from limits_app.services.limits_file.planning import lines, overlapping
 from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.site_urls import SiteUrls
@@ -29,9 +29,9 @@ from limits_app.usage.reading import never_used
 _SHOWN: Final = 10
 
 
-def configured(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
+def configured(entries: Mapping[Name, FileEntry]) -> Iterator[Finding]:
     """Check all configuration."""
-    by_section: dict[str, list[Entry]] = {}
+    by_section: dict[str, list[FileEntry]] = {}
     for entry in entries.values():
         by_section.setdefault(entry.section.name, []).append(entry)
     policies, pools = by_section.get("policies", []), by_section.get("pools", [])
@@ -51,20 +51,20 @@ def configured(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
     yield from _unknown(policies)
 
 
-def _dropped(entries: Mapping[Name, Entry], policies: list[Entry]) -> Iterator[Finding]:
-    found = [*dropped_limits(entries.values(), policies, write_alias())]
+def _dropped(entries: Mapping[Name, FileEntry], policies: list[FileEntry]) -> Iterator[Finding]:
+    dropped = [*dropped_limits(entries.values(), policies, write_alias())]
     advice = "Mark the policy “extends”, repeat the limit in it, or leave it so if that is meant."
-    yield from _few("limits_app.D010", Severity.WARNING, found, what="limits are dropped by policies", advice=advice)
+    yield from _few("limits_app.D010", Severity.WARNING, dropped, what="limits are dropped by policies", advice=advice)
 
 
-def _unreachable(policies: list[Entry], entities: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+def _unreachable(policies: list[FileEntry], entities: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     now = timezone.now()
-    found = [f"{policy.label} never holds: {why}" for policy in policies if (why := _why_never(policy, now, entities))]
+    texts = [f"{policy.label} never holds: {why}" for policy in policies if (why := _why_never(policy, now, entities))]
     advice = "Delete the policy, or correct when it holds."
-    yield from _few("limits_app.D011", Severity.INFO, found, what="policies never hold", advice=advice)
+    yield from _few("limits_app.D011", Severity.INFO, texts, what="policies never hold", advice=advice)
 
 
-def _why_never(policy: Entry, now: datetime, entities: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _why_never(policy: FileEntry, now: datetime, entities: Mapping[str, Mapping[str, Any]]) -> str | None:
     state, (_, entity, _, hours, *_) = policy.state, policy.key
     row = entities.get(entity, {})
     if row.get("blocked") or row.get("unlimited"):
@@ -84,7 +84,7 @@ def _why_never(policy: Entry, now: datetime, entities: Mapping[str, Mapping[str,
     return None
 
 
-def _pool(pool: Entry, *, is_used: bool) -> Iterator[Finding]:
+def _pool(pool: FileEntry, *, is_used: bool) -> Iterator[Finding]:
     members = pool.state["members"]
     enabled = {name: member for name, member in members.items() if member["enabled"]}
     if not enabled:
@@ -92,7 +92,7 @@ def _pool(pool: Entry, *, is_used: bool) -> Iterator[Finding]:
             "limits_app.D012",
             Severity.ERROR if is_used else Severity.WARNING,
             f"{pool.label} has no enabled member: all requests are rejected",
-            "Switch a member on, or take the pool away from its resources.",
+            "Enable a member, or remove the pool from its resources.",
         )
     for name, member in enabled.items():
         try:
@@ -103,7 +103,7 @@ def _pool(pool: Entry, *, is_used: bool) -> Iterator[Finding]:
             )
 
 
-def _spread(resources: list[Entry]) -> Iterator[Finding]:
+def _spread(resources: list[FileEntry]) -> Iterator[Finding]:
     """Pools whose members are counted in several stores."""
     stores: dict[str, set[str]] = {}
     for resource in resources:
@@ -115,45 +115,45 @@ def _spread(resources: list[Entry]) -> Iterator[Finding]:
                 "limits_app.D018",
                 Severity.WARNING,
                 f"the pool {pool} serves resources that are counted in several stores: {aliases}",
-                "Put these resources into one store: each store gives out all that the members have.",
+                "Put these resources into one store: each store allows the full capacity of the members.",
             )
 
 
-def _unlimited(resources: list[Entry], policies: list[Entry], pools: list[Entry]) -> Iterator[Finding]:
+def _unlimited(resources: list[FileEntry], policies: list[FileEntry], pools: list[FileEntry]) -> Iterator[Finding]:
     """Resources without any limit."""
     general = {policy.key[0] for policy in policies if not policy.key[1] and not policy.key[4] and _says(policy)}
     limited = {pool.key[0] for pool in pools if any(member[LIMITS] for member in pool.state["members"].values())}
-    found = [
+    texts = [
         f"{resource.label} has no limits for entities without a specific policy"
         for resource in resources
         if not general & {"", resource.key[0]} and resource.state["pool"] not in limited
     ]
     advice = "Set limits for the resource or the system; if all is to be admitted, say so with an unlimited policy."
-    yield from _few("limits_app.D014", Severity.WARNING, found, what="resources have no limits", advice=advice)
+    yield from _few("limits_app.D014", Severity.WARNING, texts, what="resources have no limits", advice=advice)
 
 
-def _says(policy: Entry) -> bool:
+def _says(policy: FileEntry) -> bool:
     """Whether a policy has an effect, also if it is to allow everything."""
     return policy.state["enforcement"] != Enforcement.OFF and (
         policy.state["effect"] != PolicyEffect.LIMITS or bool(policy.state[LIMITS])
     )
 
 
-def _silent(entities: list[Entry], entries: Mapping[Name, Entry]) -> Iterator[Finding]:
+def _silent(entities: list[FileEntry], entries: Mapping[Name, FileEntry]) -> Iterator[Finding]:
     """Rows of entities without effect."""
     meant = {name for entry in entries.values() for name in references(entry)}
     nothing = {"name": "", "metadata": {}}
-    found = [
+    texts = [
         f"{entity.label} has a row that says nothing"
         for entity in entities
         if ("entities", entity.key) not in meant
         and {**entity.state, "cascade": False} == {**entity.section.defaults(), **nothing}
     ]
     advice = "Delete the row: an entity needs none, and defaults apply to it."
-    yield from _few("limits_app.D015", Severity.INFO, found, what="entities have rows that say nothing", advice=advice)
+    yield from _few("limits_app.D015", Severity.INFO, texts, what="entities have rows that say nothing", advice=advice)
 
 
-def _impossible(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
+def _impossible(entries: Mapping[Name, FileEntry]) -> Iterator[Finding]:
     """Invalid rows, which only programs that bypass the app can write."""
     for problem in islice(lines(entries), _SHOWN):
         yield Finding(
@@ -171,7 +171,7 @@ def _impossible(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
         )
 
 
-def _left_out(policies: list[Entry], pools: list[Entry]) -> Iterator[Finding]:
+def _left_out(policies: list[FileEntry], pools: list[FileEntry]) -> Iterator[Finding]:
     """Invalid limits, which only programs that bypass the app can write; those in unknown time zones are a check's."""
     owners = [(policy.label, policy.state) for policy in policies]
     for pool in pools:
@@ -191,13 +191,13 @@ def _left_out(policies: list[Entry], pools: list[Entry]) -> Iterator[Finding]:
                 )
 
 
-def _unknown(policies: list[Entry]) -> Iterator[Finding]:
+def _unknown(policies: list[FileEntry]) -> Iterator[Finding]:
     """Policies of entities that no request ever had, where usage is counted."""
     names = {policy.key[1] for policy in policies if not is_pattern(policy.key[1])} - {""}
-    found = [f"the entity {name!r} has a policy and never used anything" for name in never_used(names)]
+    texts = [f"the entity {name!r} has a policy and never used anything" for name in never_used(names)]
     advice = "Check that it is spelled as your code does."
     yield from _few(
-        "limits_app.D026", Severity.INFO, found, what="entities with policies never used anything", advice=advice
+        "limits_app.D026", Severity.INFO, texts, what="entities with policies never used anything", advice=advice
     )
 
 
@@ -216,7 +216,7 @@ _TARGET: Final = tuple(
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
 
-def unseen(endpoints: Sequence[Entry]) -> Iterator[Finding]:
+def unseen(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
     """Endpoints of a site without LimitsMiddleware or a subclass of it."""
     many = sum(endpoint.state["enabled"] for endpoint in endpoints)
     if many and not any(_is_ours(name) for name in settings.MIDDLEWARE):
@@ -233,10 +233,10 @@ def _is_ours(name: str) -> bool:
         made_of = getattr(import_string(name), "__mro__", ())
     except ImportError:  # an error when the site starts
         return False
-    return _MIDDLEWARE in {f"{one.__module__}.{one.__qualname__}" for one in made_of}
+    return _MIDDLEWARE in {f"{middleware.__module__}.{middleware.__qualname__}" for middleware in made_of}
 
 
-def pointless(endpoints: Sequence[Entry]) -> Iterator[Finding]:
+def pointless(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
     """Endpoints with a view or an exact path that is not in the URLs of the site."""
     urls = SiteUrls()
     for endpoint in endpoints:
@@ -251,19 +251,19 @@ def pointless(endpoints: Sequence[Entry]) -> Iterator[Finding]:
             yield Finding(_ID, Severity.INFO, message, _ADVICE.format(what="path"))
 
 
-def hidden(endpoints: Sequence[Entry]) -> Iterator[Finding]:
+def hidden(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
     """Endpoints that never count, since another one with the same path or view comes first and stops there."""
     rules = [
         (entry, Endpoint(pk=place, order=entry.key[1], **{name: entry.state[name] for name in _TARGET}))
         for place, entry in enumerate(endpoints)
         if entry.state["enabled"]
     ]
-    by_target: dict[tuple[str, str], list[tuple[Entry, Endpoint]]] = {}
+    by_target: dict[tuple[str, str], list[tuple[FileEntry, Endpoint]]] = {}
     for entry, rule in rules:
         by_target.setdefault((rule.path.lstrip("/"), rule.view_name), []).append((entry, rule))
     for same in by_target.values():
         for entry, rule in same:
-            first = next((other for other, one in same if one.hides(rule)), None)
+            first = next((other for other, rule_of_other in same if rule_of_other.hides(rule)), None)
             if first is not None:
                 yield Finding(
                     "limits_app.D025",

@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.periods import HOUR
 from limits_app.models import Bucket, CodeLimits, Denial, Entity, Period, UsageSnapshot, write_alias
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
@@ -73,7 +74,7 @@ def answers(ask: Callable[[], object], seconds: float) -> str | None:
         except Exception as error:
             failed.append(error)  # every error is a finding
             if not isinstance(error, (*DATABASE_ERRORS, ImproperlyConfigured, StoreUnavailable)):
-                logger.exception("an error that the doctor does not know")
+                logger.exception("an unknown error")
         finally:
             done.set()
 
@@ -92,7 +93,7 @@ def asked_database(seconds: float) -> Iterator[Finding]:
             "limits_app.D001",
             Severity.ERROR,
             f"the database {using!r}, in which limits are set, cannot be used: {why}",
-            "Start it, or correct DATABASES; until then processes go by what they know, and new ones by nothing.",
+            "Start it, or correct DATABASES; until then processes use the last known limits, and new ones have none.",
         )
 
 
@@ -137,7 +138,7 @@ def asked_stores(seconds: float) -> Iterator[Finding]:
                 "limits_app.D004",
                 Severity.ERROR,
                 f"the store {alias!r} cannot be used: {why}",
-                "Start it, or correct LIMITS; until then requests are answered as policies say.",
+                "Start it, or correct LIMITS; until then `on_unavailable` decides about requests.",
             )
 
 
@@ -177,7 +178,6 @@ def _severity(level: int) -> Severity:
 
 
 _UNUSED: Final = timedelta(days=30)
-_HOUR_SECONDS: Final = 3600
 _LATE: Final = timedelta(hours=3)
 _LATELY: Final = timedelta(days=1)
 
@@ -224,7 +224,7 @@ def waiting() -> Iterator[Finding]:
         if conf.store_settings(alias).kind is not conf.StoreKind.REDIS:
             continue
         oldest = cast("RedisStore", registry.store(alias)).oldest_hour(current_keys().counters)
-        since = None if oldest is None else datetime.fromtimestamp(oldest * _HOUR_SECONDS, UTC)
+        since = None if oldest is None else datetime.fromtimestamp(oldest * HOUR, UTC)
         if since is not None and timezone.now() - since > _LATE:
             yield Finding(
                 "limits_app.D027",
@@ -251,12 +251,12 @@ def _late(last: Any, using: str) -> Iterator[Finding]:
 def _without_rows(snapshots: Any, using: str) -> Iterator[Finding]:
     rows = Entity._base_manager.using(using).values("identifier")
     mine = snapshots.filter(bucket=Bucket.ENTITY).exclude(entity="").exclude(entity__in=rows)
-    found = mine.values("entity").distinct().count()
-    if found:
+    count = mine.values("entity").distinct().count()
+    if count:
         yield Finding(
             "limits_app.D023",
             Severity.INFO,
-            f"entities without a row that were active within a day: {found}; the general policies apply to them",
+            f"entities without a row that were active within a day: {count}; the general policies apply to them",
             "No action is required, unless some of them need specific limits.",
         )
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from limits_app.services.limits_file.applying import DEFAULT_NAME, apply, export, exported, left_out, plan
 from limits_app.services.limits_file.content import Content
-from limits_app.services.limits_file.planning import Change, Plan, Step
-from limits_app.services.limits_file.reading import MAX_CHARACTERS, InvalidFile, Problem, read_content, schema
+from limits_app.services.limits_file.planning import FilePlan, PlannedChange, Step
+from limits_app.services.limits_file.reading import MAX_CHARACTERS, FileProblem, InvalidFile, read_content, schema
 
 __all__ = [
     "DEFAULT_NAME",
     "MAX_CHARACTERS",
-    "Change",
     "Content",
+    "FilePlan",
+    "FileProblem",
     "InvalidFile",
-    "Plan",
-    "Problem",
+    "PlannedChange",
     "Step",
     "apply",
     "export",

@@ -18,17 +18,17 @@ from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
     Content,
-    Entry,
+    FileEntry,
+    FileState,
     Name,
     Section,
-    State,
     stored_content,
     stored_keys,
     stored_where,
     where_named,
 )
-from limits_app.services.limits_file.planning import Change, Plan, Step, managed, plan_of
-from limits_app.services.limits_file.reading import InvalidFile, Problem
+from limits_app.services.limits_file.planning import FilePlan, PlannedChange, Step, managed, plan_of
+from limits_app.services.limits_file.reading import FileProblem, InvalidFile
 
 DEFAULT_NAME: Final = "limits"
 """The name of a file that does not say it."""
@@ -40,7 +40,7 @@ _MADE: Final = ("resources", "policies")
 """Those that were made for the limits of rules are made again where a file is applied."""
 
 
-def plan(content: Content, *, file: str = "limits.yaml") -> Plan:
+def plan(content: Content, *, file: str = "limits.yaml") -> FilePlan:
     """Give what applying a limits file would do now, and change nothing.
 
     Raises InvalidFile if the file conflicts with the stored configuration.
@@ -55,9 +55,9 @@ def apply(
     actor: str = "",
     reason: str = "",
     source: str = "apply",
-    expected: Plan | None = None,
+    expected: FilePlan | None = None,
     progress: Progress = lambda _done, _total: None,
-) -> Plan:
+) -> FilePlan:
     """Apply a limits file to the configuration in the database; returns the changes.
 
     All of it is one transaction: it counts as a whole once it is committed, and interrupted it leaves nothing.
@@ -70,24 +70,26 @@ def apply(
     with audit.acting(actor=actor, source=source, reason=reason, using=using) as unit:
         planned = plan_of(content, using=using, file=file)
         if expected is not None and planned.steps != expected.steps:
-            raise InvalidFile(file, [Problem("the site was changed in between: look at the plan again")])
+            raise InvalidFile(file, [FileProblem("the configuration changed after the plan was shown; run plan again")])
         try:
             _Writer(content, planned, unit, using=using, progress=progress).write()
         except IntegrityError as error:
-            raise InvalidFile(file, [Problem(f"the database refuses what the file says: {error}")]) from error
+            raise InvalidFile(file, [FileProblem(f"the database refuses what the file says: {error}")]) from error
     return planned
 
 
 class _Writer:
     """Carries out a plan inside a unit of change."""
 
-    def __init__(self, content: Content, planned: Plan, unit: audit.Unit, *, using: str, progress: Progress) -> None:
+    def __init__(
+        self, content: Content, planned: FilePlan, unit: audit.Unit, *, using: str, progress: Progress
+    ) -> None:
         self._content = content
         self._plan = planned
         self._unit = unit
         self._using = using
         self._progress = progress
-        self._total = sum(step.change is not Change.UNCHANGED for step in planned.steps)
+        self._total = sum(step.change is not PlannedChange.UNCHANGED for step in planned.steps)
         self._done = 0
 
     def write(self) -> None:
@@ -116,7 +118,7 @@ class _Writer:
         return model._base_manager.using(self._using)
 
     def _delete(self, section: Section) -> None:
-        keys = [step.stored.pk for step in self._plan.of(Change.DELETE, section.name) if step.stored]
+        keys = [step.stored.pk for step in self._plan.of(PlannedChange.DELETE, section.name) if step.stored]
         for batch in batches(keys):
             rows = self._rows(section.model).filter(pk__in=batch)
             if section.model is Entity:  # parents are deleted with their children
@@ -132,12 +134,14 @@ class _Writer:
         for name, entry in self._content.entries.items():
             _row(entry).pk = keys.get(name)
 
-    def _give_new_keys(self, section: Section, entries: Collection[Entry]) -> None:
+    def _give_new_keys(self, section: Section, entries: Collection[FileEntry]) -> None:
         """Read the primary keys of new rows where the database has not returned them."""
         if any(_row(entry).pk is None for entry in entries):
             names = [entry.key for entry in entries]
-            found = [one for where in where_named(section, names) for one in stored_where(section, where, self._using)]
-            keys = {entry.key: entry.pk for entry in found}
+            stored = [
+                entry for where in where_named(section, names) for entry in stored_where(section, where, self._using)
+            ]
+            keys = {entry.key: entry.pk for entry in stored}
             for entry in entries:
                 _row(entry).pk = keys[entry.key]
 
@@ -149,18 +153,18 @@ class _Writer:
                 rows[name].pk = key
 
     def _change(self, section: Section) -> None:
-        for batch in batches(self._plan.of(Change.UPDATE, section.name)):
-            found = {step.stored.pk: step for step in batch if step.stored}
-            there = self._rows(section.model).filter(pk__in=found).order_by()
+        for batch in batches(self._plan.of(PlannedChange.UPDATE, section.name)):
+            changed = {step.stored.pk: step for step in batch if step.stored}
+            rows = self._rows(section.model).filter(pk__in=changed).order_by()
             differing: dict[tuple[str, ...], list[Any]] = {}
-            for row in self._unit.read(there) if section.registered.is_audited else there:
-                differing.setdefault(_take_over(row, found[row.pk]), []).append(row)
+            for row in self._unit.read(rows) if section.registered.is_audited else rows:
+                differing.setdefault(_take_over(row, changed[row.pk]), []).append(row)
             definitions.update_rows(differing, using=self._using)
             self._write_parts(section, [step.entry for step in batch], are_new=False)
             self._advance(len(batch))
 
     def _create(self, section: Section) -> None:
-        entries = [step.entry for step in self._plan.of(Change.CREATE, section.name)]
+        entries = [step.entry for step in self._plan.of(PlannedChange.CREATE, section.name)]
         for generation in _generations(entries) if section.model is Entity else [entries]:
             for batch in batches(generation):
                 self._rows(section.model).bulk_create([_row(entry) for entry in batch])
@@ -168,7 +172,7 @@ class _Writer:
                 self._write_parts(section, batch, are_new=True)
                 self._advance(len(batch))
 
-    def _write_parts(self, section: Section, entries: Iterable[Entry], *, are_new: bool) -> None:
+    def _write_parts(self, section: Section, entries: Iterable[FileEntry], *, are_new: bool) -> None:
         if section.registered.parts:
             parts = [entry.definition for entry in entries if entry.definition is not None]
             definitions.save_parts(
@@ -178,15 +182,15 @@ class _Writer:
     def _remember(self) -> None:
         """Note what the file manages from now on."""
         managing = {kind: [*keys] for kind, keys in self._plan.adopted.items()}
-        for step in self._plan.of(Change.CREATE):
+        for step in self._plan.of(PlannedChange.CREATE):
             managing.setdefault(step.entry.section.kind, []).append(_row(step.entry).pk)
         manifests = Manifest._default_manager.using(self._using)
-        found = manifests.filter(pk=self._plan.name).first()
-        if found is None or found.objects_of != managing:
+        manifest = manifests.filter(pk=self._plan.name).first()
+        if manifest is None or manifest.objects_of != managing:
             manifests.update_or_create(name=self._plan.name, defaults={"objects_of": managing})
 
 
-def _row(entry: Entry) -> Any:
+def _row(entry: FileEntry) -> Any:
     assert entry.definition is not None  # noqa: S101 - entries of files have one
     return entry.definition.row
 
@@ -200,7 +204,7 @@ def _take_over(row: Any, step: Step) -> tuple[str, ...]:
     return fields
 
 
-def _generations(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def _generations(entries: Iterable[FileEntry]) -> Iterator[list[FileEntry]]:
     """Entities to be made, parents before their children."""
     waiting = {entry.key[0]: entry for entry in entries}
     while waiting:
@@ -224,34 +228,34 @@ def export(*, name: str = DEFAULT_NAME) -> str:
 
 def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
     """Give the same as plain data; fields with their defaults are left out."""
-    found: dict[str, Any] = {"version": 1, "name": name}
+    document: dict[str, Any] = {"version": 1, "name": name}
     using = write_alias()
     _, others = managed(name, using)
     made = set(Resource.objects.using(using).filter(made_for_rule=True).values_list("name", flat=True))
     for entry in stored_content(using).values():
         section = entry.section
         identity = dict(zip(section.identity, entry.key, strict=False))
-        said = {field: value for field, value in identity.items() if value != section.default(field)}
-        is_made = section.name in _MADE and said.keys() <= {"name", "resource"} and entry.key[0] in made
+        values = {field: value for field, value in identity.items() if value != section.default(field)}
+        is_made = section.name in _MADE and values.keys() <= {"name", "resource"} and entry.key[0] in made
         if is_made or (section.kind, entry.pk) in others:
             continue
         if section.named:
-            found.setdefault(section.name, {})[entry.key[0]] = dict(_written(section, entry.state))
+            document.setdefault(section.name, {})[entry.key[0]] = dict(_written(section, entry.state))
         else:
-            found.setdefault(section.name, []).append(said | dict(_written(section, entry.state)))
-    return found
+            document.setdefault(section.name, []).append(values | dict(_written(section, entry.state)))
+    return document
 
 
 def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
     """How many objects a file of this name leaves out, by the names of the files that they belong to."""
     using = write_alias()
     _, others = managed(name, using)
-    there = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
-    counted = Counter(owner for key, owner in others.items() if key in there)
+    existing = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
+    counted = Counter(owner for key, owner in others.items() if key in existing)
     return {owner: counted[owner] for owner in sorted(counted)}
 
 
-def _written(section: Section, state: State | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _written(section: Section, state: FileState | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in section.fields:
         if state[name] != section.default(name):
             yield name, state[name]

@@ -33,13 +33,13 @@ from limits_app.models.plan import group_names
 from limits_app.models.snapshots import batches
 from limits_app.services.definitions import Definition
 
-Key = tuple[Any, ...]
+FileKey = tuple[Any, ...]
 """The identity of an object in a section; endpoints with the same name and order are numbered."""
 
-Name = tuple[str, Key]
+Name = tuple[str, FileKey]
 """A section, and a key in it."""
 
-State = Mapping[str, Any]
+FileState = Mapping[str, Any]
 """An object as plain data: every field with its value, related objects by their names, dates and times as ISO text in
 UTC, limits as a tuple of texts, and the members of a pool by their names."""
 
@@ -102,7 +102,7 @@ class Section:
 
     @property
     def has_limits(self) -> bool:
-        """Whether its objects have limits of their own."""
+        """Whether its objects have their own limits."""
         return self.registered.parts == LIMITS
 
     @property
@@ -135,12 +135,12 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """One object: of a file with its line and its definition, of the database with its primary key."""
 
     section: Section
-    key: Key
-    state: State
+    key: FileKey
+    state: FileState
     line: int = 0
     definition: Definition | None = None
     pk: Any = None
@@ -151,7 +151,7 @@ class Entry:
         return self.section.name, self.key
 
     @property
-    def values(self) -> State:
+    def values(self) -> FileState:
         """Every field with its value, also those that identify it."""
         return dict(zip(self.section.identity, self.key, strict=False)) | dict(self.state)
 
@@ -173,13 +173,13 @@ class Entry:
         return " ".join(filter(None, ["policy", whom, where, total, when]))
 
 
-def references(entry: Entry) -> Iterator[Name]:
+def references(entry: FileEntry) -> Iterator[Name]:
     """The objects that an object names; the groups of users that it names are in no section."""
-    said = entry.values
+    values = entry.values
     for name in entry.section.registered.references:
         model = entry.section.field(name).related_model
-        if said.get(name) and model in REGISTRY:
-            yield registered(model).section, (said[name],)
+        if values.get(name) and model in REGISTRY:
+            yield registered(model).section, (values[name],)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,21 +187,21 @@ class Content:
     """A limits file: its own name, and its objects by section and key."""
 
     name: str
-    entries: dict[Name, Entry]
+    entries: dict[Name, FileEntry]
     rows: Mapping[Name, Any]
     """The rows of all objects that the file has or names, which are not saved yet, by section and key."""
 
-    def of(self, section: str) -> Iterator[Entry]:
+    def of(self, section: str) -> Iterator[FileEntry]:
         """The objects of one section, in order."""
         return (entry for (name, _), entry in self.entries.items() if name == section)
 
-    def implied(self, name: Name, line: int) -> Entry:
+    def implied(self, name: Name, line: int) -> FileEntry:
         """An object that an object in a line names, and that is nowhere in the file."""
         section = SECTIONS[name[0]]
-        return Entry(section, name[1], section.defaults(), line, Definition(self.rows[name]))
+        return FileEntry(section, name[1], section.defaults(), line, Definition(self.rows[name]))
 
 
-def noted_limits(state: State) -> list[Noted]:
+def noted_limits(state: FileState) -> list[Noted]:
     """Return the limits of an object, without those that were written past validation."""
     return [limit for text in state[LIMITS] if (limit := _noted(text)) is not None]
 
@@ -243,26 +243,26 @@ def _in_order(value: Any) -> Any:
             return value
 
 
-def stored_content(using: str) -> dict[Name, Entry]:
+def stored_content(using: str) -> dict[Name, FileEntry]:
     """Give all configuration, by section and key, in the order in which a file would have it."""
     return {entry.name: entry for section in SECTIONS.values() for entry in _section(section, using)}
 
 
-def stored_keys(section: Section, using: str) -> dict[Key, Any]:
+def stored_keys(section: Section, using: str) -> dict[FileKey, Any]:
     """Give the primary keys of all objects of a section."""
     rows = _rows(section, section.identity, _all(section, using))
     return {key: pk for pk, key, _ in _counted(section, rows)}
 
 
-def stored_entries(section: Section, using: str, where: models.Q | None = None) -> Iterator[Entry]:
+def stored_entries(section: Section, using: str, where: models.Q | None = None) -> Iterator[FileEntry]:
     """Give the objects of a section without their parts: policies without limits, and pools without members."""
-    found = _all(section, using) if where is None else _all(section, using).filter(where)
-    rows, defaults = _rows(section, (*section.identity, *section.fields), found), section.defaults()
+    queryset = _all(section, using) if where is None else _all(section, using).filter(where)
+    rows, defaults = _rows(section, (*section.identity, *section.fields), queryset), section.defaults()
     for pk, key, state in _counted(section, rows):
-        yield Entry(section, key, defaults | state, pk=pk)
+        yield FileEntry(section, key, defaults | state, pk=pk)
 
 
-def stored_where(section: Section, where: models.Q, using: str) -> list[Entry]:
+def stored_where(section: Section, where: models.Q, using: str) -> list[FileEntry]:
     """Give some objects of a section; of a counted one, also those of the same name, on which their numbers depend."""
     parts = [where]
     if section.counted:
@@ -272,7 +272,7 @@ def stored_where(section: Section, where: models.Q, using: str) -> list[Entry]:
     return [*_whole(section, entries, using, [entry.pk for entry in entries])]
 
 
-def where_named(section: Section, keys: Iterable[Key]) -> Iterator[models.Q]:
+def where_named(section: Section, keys: Iterable[FileKey]) -> Iterator[models.Q]:
     """Give filters that together find the objects with these keys, and of policies those for the same subjects."""
     if section.model is not Policy:
         field = section.field(section.identity[0])
@@ -297,15 +297,15 @@ def where_named(section: Section, keys: Iterable[Key]) -> Iterator[models.Q]:
         yield models.Q(resource__name__in=batch, entity=None, plan=None)
 
 
-def _section(section: Section, using: str) -> list[Entry]:
+def _section(section: Section, using: str) -> list[FileEntry]:
     """The objects of a section: by their names, whatever the database sorts by, or in the order of rules."""
     entries = _whole(section, stored_entries(section, using), using)
     return [*entries] if section.counted else sorted(entries, key=lambda entry: entry.key)
 
 
 def _whole(
-    section: Section, entries: Iterable[Entry], using: str, keys: Collection[Any] | None = None
-) -> Iterator[Entry]:
+    section: Section, entries: Iterable[FileEntry], using: str, keys: Collection[Any] | None = None
+) -> Iterator[FileEntry]:
     """Add the parts of objects, which are all of a section, or have these primary keys."""
     limits = _limits("policy", using, keys) if section.has_limits else {}
     members = _members(using, keys) if section.parts is not None else {}
@@ -318,7 +318,7 @@ def _whole(
             yield entry
 
 
-_Rows = Iterator[tuple[Any, Key, dict[str, Any]]]
+_Rows = Iterator[tuple[Any, FileKey, dict[str, Any]]]
 
 
 def _all(section: Section, using: str) -> Any:
@@ -331,9 +331,9 @@ def _rows(section: Section, names: tuple[str, ...], rows: Any) -> _Rows:
     fields = [section.field(name) for name in names]
     width = len(section.identity)
     elsewhere = [place for place, field in enumerate(fields) if _is_elsewhere(field)]
-    found = rows.values_list("pk", *map(_column, fields))
-    groups = group_names() if elsewhere and found else {}
-    for pk, *values in found:
+    records = rows.values_list("pk", *map(_column, fields))
+    groups = group_names() if elsewhere and records else {}
+    for pk, *values in records:
         for place in elsewhere:
             values[place] = groups.get(values[place])
         if any(values[place] is None for place in elsewhere):
@@ -344,32 +344,32 @@ def _rows(section: Section, names: tuple[str, ...], rows: Any) -> _Rows:
 
 def _counted(section: Section, rows: _Rows) -> _Rows:
     """The rows with their whole keys."""
-    seen: Counter[Key] = Counter()
+    seen: Counter[FileKey] = Counter()
     for pk, key, state in rows:
         seen[key] += 1
         yield pk, (*key, seen[key] - 1) if section.counted else key, state
 
 
-def _members(using: str, keys: Collection[Any] | None) -> dict[Any, dict[str, State]]:
+def _members(using: str, keys: Collection[Any] | None) -> dict[Any, dict[str, FileState]]:
     rows = PoolMember._base_manager.using(using).order_by("order", "pk")
     if keys is not None:
         rows = rows.filter(pool__in=keys)
     pools = dict(rows.values_list("pk", "pool_id"))
     limits = _limits("member", using, None if keys is None else pools.keys())
-    found: dict[Any, dict[str, State]] = {}
+    states: dict[Any, dict[str, FileState]] = {}
     for pk, (name,), state in _rows(MEMBERS, (*MEMBERS.identity, *MEMBERS.fields), rows):
-        found.setdefault(pools[pk], {})[name] = state | {LIMITS: limits.get(pk, ())}
-    return found
+        states.setdefault(pools[pk], {})[name] = state | {LIMITS: limits.get(pk, ())}
+    return states
 
 
 def _limits(owner: str, using: str, keys: Collection[Any] | None) -> dict[Any, tuple[str, ...]]:
     """The limits of each owner as texts, in the order of their keys; of all owners, or of those with these keys."""
-    found: dict[Any, tuple[str, ...]] = {}
+    names: dict[Any, tuple[str, ...]] = {}
     rows = Limit._base_manager.using(using).exclude(**{owner: None}).order_by("key")
     for part in [rows] if keys is None else [rows.filter(**{f"{owner}__in": batch}) for batch in batches(keys)]:
         for pk, *columns in part.values_list(f"{owner}_id", "key", "text", "shared"):
-            found[pk] = (*found.get(pk, ()), _stored_text(*columns))
-    return found
+            names[pk] = (*names.get(pk, ()), _stored_text(*columns))
+    return names
 
 
 def _column(field: Any) -> str:

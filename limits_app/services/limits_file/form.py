@@ -19,17 +19,17 @@ from limits_app.services.limits_file.content import LIMITS, MEMBERS, SECTIONS, S
 
 def _zoned(value: object) -> datetime:
     try:
-        found = parse_datetime(value) if isinstance(value, str) else value
+        time = parse_datetime(value) if isinstance(value, str) else value
     except ValueError:
-        found = None
-    if not isinstance(found, datetime) or found.tzinfo is None:
+        time = None
+    if not isinstance(time, datetime) or time.tzinfo is None:
         raise ValueError("Write a date and time with its time zone, such as 2026-03-01T00:00:00+01:00.")
-    return found
+    return time
 
 
 Moment = Annotated[datetime, PlainValidator(_zoned, json_schema_input_type=datetime)]
 _MOMENT: Final[Any] = Moment | None
-Limits = Annotated[
+LimitList = Annotated[
     list[Annotated[str, Field(max_length=256)]],
     Field(description="Limits as text, such as rpm=1000/min or connections=10."),
 ]
@@ -82,7 +82,7 @@ def _model(section: Section) -> type[BaseModel]:
         for name in section.written
     }
     if section.has_limits:
-        fields[LIMITS] = (Limits, [])
+        fields[LIMITS] = (LimitList, [])
     if section.parts is not None:
         fields[section.parts.name] = (_objects_of(section.parts), {})
     options = {"json_schema_extra": partial(_describe, section)}
@@ -127,8 +127,8 @@ def check_form(data: Any) -> Iterator[tuple[Path, str]]:
     try:
         LimitsFile.model_validate(data)
     except ValidationError as error:
-        for one in error.errors(include_url=False):
-            yield one["loc"], _message(one)
+        for detail in error.errors(include_url=False):
+            yield detail["loc"], _message(detail)
 
 
 def _message(error: Any) -> str:

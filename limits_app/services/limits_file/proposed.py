@@ -18,11 +18,11 @@ from limits_app.policies import (
     policy_value,
     stored_code_limits,
 )
-from limits_app.services.limits_file.content import Entry, noted_limits
+from limits_app.services.limits_file.content import FileEntry, noted_limits
 from limits_app.services.policy_warnings import dropped_message
 
 
-def proposed_policy(entry: Entry, number: int) -> tuple[Place, PolicyValue]:
+def proposed_policy(entry: FileEntry, number: int) -> tuple[Place, PolicyValue]:
     """A policy of a file as a value with a number, and what it is for."""
     state = dict(zip(entry.section.identity, entry.key, strict=True)) | {**entry.state}
     place = Place(state["resource"], state["entity"], state["plan"])
@@ -43,7 +43,7 @@ def _moment(text: str) -> datetime | None:
 
 
 def proposed_collector(
-    entries: Iterable[Entry], using: str, is_meant: Callable[[PolicyValue], bool] = lambda _policy: True
+    entries: Iterable[FileEntry], using: str, is_meant: Callable[[PolicyValue], bool] = lambda _policy: True
 ) -> Collector:
     """The collector of policies and entities that replace those of a database; policies are numbered from 1 on.
 
@@ -70,7 +70,7 @@ def proposed_collector(
     return Collector(policies, entities, plans_by_groups=by_groups, code_limits=stored_code_limits(using))
 
 
-def dropped_limits(entries: Iterable[Entry], changed: Iterable[Entry], using: str) -> Iterator[str]:
+def dropped_limits(entries: Iterable[FileEntry], changed: Iterable[FileEntry], using: str) -> Iterator[str]:
     """Say of each changed policy which limits of the policies that it replaces it drops; `entries` are all objects."""
     numbered = dict(enumerate(entries, 1))
     numbers = {entry.name: number for number, entry in numbered.items()}

@@ -25,7 +25,7 @@ from limits_app.services.limits_file.content import (
     MEMBERS,
     SECTIONS,
     Content,
-    Entry,
+    FileEntry,
     Name,
     Section,
     plain_value,
@@ -41,7 +41,7 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """Something that is wrong in a file: where, and what to write instead; the line is 0 where it is about no line."""
 
     message: str
@@ -55,7 +55,7 @@ class Problem:
 class InvalidFile(InvalidLimit):
     """An invalid limits file; `problems` lists all errors."""
 
-    def __init__(self, name: str, problems: list[Problem]) -> None:
+    def __init__(self, name: str, problems: list[FileProblem]) -> None:
         super().__init__(name, problems)
         self.name = name
         self.problems = sorted(problems, key=lambda problem: problem.line)
@@ -67,24 +67,24 @@ class InvalidFile(InvalidLimit):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class FileDocument:
     """Plain data, and the line of each value by its path."""
 
     data: Any
     lines: Mapping[Path, int]
 
-    def problem(self, message: str, path: Path) -> Problem:
+    def problem(self, message: str, path: Path) -> FileProblem:
         """Give a problem with the line of its value, or of what the value is in."""
         nearest = next((path[:size] for size in range(len(path), -1, -1) if path[:size] in self.lines), ())
-        return Problem(message, self.lines.get(nearest, 1), path_text(path))
+        return FileProblem(message, self.lines.get(nearest, 1), path_text(path))
 
 
-def read_document(text: str, name: str) -> Document:
+def read_document(text: str, name: str) -> FileDocument:
     """Read one document; InvalidFile says in which line it is not YAML, or has parts that are not allowed."""
     import yaml
 
     if len(text) > MAX_CHARACTERS:
-        raise InvalidFile(name, [Problem(f"a file has at most {MAX_CHARACTERS} characters: split it")])
+        raise InvalidFile(name, [FileProblem(f"a file has at most {MAX_CHARACTERS} characters: split it")])
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     builder = _Builder(yaml)
     try:
@@ -92,13 +92,13 @@ def read_document(text: str, name: str) -> Document:
         root = yaml.compose(text, Loader=loader)
         data = {} if root is None else builder.value(root, ())
     except _NotAllowed as error:
-        raise InvalidFile(name, [Problem(error.message, error.line)]) from None
+        raise InvalidFile(name, [FileProblem(error.message, error.line)]) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise InvalidFile(name, [Problem(f"this is not YAML: {error.problem}", line)]) from None
+        raise InvalidFile(name, [FileProblem(f"this is not YAML: {error.problem}", line)]) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InvalidFile(name, [Problem(f"this is not YAML: {error}")]) from None
-    return Document(data, builder.lines)
+        raise InvalidFile(name, [FileProblem(f"this is not YAML: {error}")]) from None
+    return FileDocument(data, builder.lines)
 
 
 class _NotAllowed(Exception):
@@ -124,7 +124,7 @@ class _Builder:
             depth -= isinstance(event, self._yaml.CollectionEndEvent)
             documents += isinstance(event, self._yaml.DocumentStartEvent)
             if isinstance(event, self._yaml.AliasEvent):
-                raise _NotAllowed("write it out: there are no anchors and aliases here", event)
+                raise _NotAllowed("YAML anchors and aliases are not supported", event)
             if documents > 1:
                 raise _NotAllowed("one file has one document: remove the line of dashes", event)
             if depth > _MAX_DEPTH:
@@ -140,15 +140,15 @@ class _Builder:
         return self._scalar(node)
 
     def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, item in node.value:
             if not isinstance(key, self._yaml.ScalarNode):
                 raise _NotAllowed("a key is a text: write it in one line", key)
-            if key.value in found:
-                raise _NotAllowed(f"{key.value!r} is there twice: keep one of them", key)
+            if key.value in mapping:
+                raise _NotAllowed(f"duplicate key {key.value!r}", key)
             self.lines[*path, key.value] = _line(key)
-            found[key.value] = self.value(item, (*path, key.value))
-        return found
+            mapping[key.value] = self.value(item, (*path, key.value))
+        return mapping
 
     def _scalar(self, node: Any) -> Any:
         if node.tag == "tag:yaml.org,2002:str":
@@ -180,7 +180,7 @@ def read_content(text: str, *, name: str = "limits.yaml") -> Content:
     from limits_app.services.limits_file.form import check_form
 
     document = read_document(text, name)
-    reader = _Reader(document)
+    reader = _FileReader(document)
     for path, message in check_form(document.data):
         reader.wrong(path, message)
     if isinstance(document.data, dict):
@@ -198,12 +198,12 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **LimitsFile.model_json_schema()}
 
 
-class _Reader:
+class _FileReader:
     """Reads well-formed objects, and collects their errors."""
 
-    def __init__(self, document: Document) -> None:
-        self.problems: list[Problem] = []
-        self.entries: dict[Name, Entry] = {}
+    def __init__(self, document: FileDocument) -> None:
+        self.problems: list[FileProblem] = []
+        self.entries: dict[Name, FileEntry] = {}
         self.rows: dict[Name, Any] = {}
         self._document = document
         self._wrong: set[Path] = set()
@@ -218,11 +218,11 @@ class _Reader:
         if data is None or (section.name,) in self._wrong:
             return
         seen: Counter[Any] = Counter()
-        for step, said in data.items() if isinstance(data, dict) else enumerate(data):
+        for step, value in data.items() if isinstance(data, dict) else enumerate(data):
             path = (section.name, step)
             if path in self._wrong:
                 continue
-            fields = _left_out_dropped(said) | ({section.identity[0]: step} if section.named else {})
+            fields = _left_out_dropped(value) | ({section.identity[0]: step} if section.named else {})
             entry = self._entry(section, fields, path)
             if entry is None:
                 continue
@@ -233,7 +233,7 @@ class _Reader:
                 self.wrong(path, f"{entry.label} is there already, in line {self.entries[entry.name].line}: keep one.")
             self.entries[entry.name] = entry
 
-    def _entry(self, section: Section, fields: dict[str, Any], path: Path) -> Entry | None:
+    def _entry(self, section: Section, fields: dict[str, Any], path: Path) -> FileEntry | None:
         row = self.rows.setdefault((section.name, (path[1],)), section.model()) if section.named else section.model()
         if section.model is Policy and "valid_until" in fields and "valid_from" not in fields:
             self.wrong(path, _END_ALONE)
@@ -249,7 +249,7 @@ class _Reader:
         if isinstance(row, Endpoint) and row.limits_resource and not row.limits:
             self.wrong((*path, "limits_resource"), _WITHOUT_LIMITS)
         key = tuple(plain_value(section.field(name), getattr(row, name)) for name in section.identity)
-        return Entry(section, key, _state(section, definition), self._document.lines[path], definition)
+        return FileEntry(section, key, _state(section, definition), self._document.lines[path], definition)
 
     def _find(self, model: type[Model], name: str) -> Any:
         """The row of a name, which another part of the file may have, or no part of it."""
@@ -266,9 +266,9 @@ class _Reader:
         return self.rows[section, (name,)]
 
 
-def _left_out_dropped(said: Any) -> dict[str, Any]:
+def _left_out_dropped(value: Any) -> dict[str, Any]:
     """The fields of an object that have a value; members as a list."""
-    fields = {name: value for name, value in (said or {}).items() if value is not None}
+    fields = {name: value for name, value in (value or {}).items() if value is not None}
     if isinstance(members := fields.get(MEMBERS.name), dict):
         fields[MEMBERS.name] = [_left_out_dropped(member) | {"name": name} for name, member in members.items()]
     return fields

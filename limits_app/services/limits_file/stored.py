@@ -14,8 +14,8 @@ from limits_app.models.snapshots import batches
 from limits_app.policies import MOST_MEMBERS, members_of_plans
 from limits_app.services.limits_file.content import (
     SECTIONS,
-    Entry,
-    Key,
+    FileEntry,
+    FileKey,
     Name,
     Section,
     references,
@@ -28,18 +28,18 @@ class StoredObjects:
     """The objects of the database that were read so far, in `entries`; each is read once."""
 
     def __init__(self, using: str) -> None:
-        self.entries: dict[Name, Entry] = {}
+        self.entries: dict[Name, FileEntry] = {}
         self._using = using
         self._asked: set[Name] = set()
 
     def read_named(self, names: Iterable[Name]) -> None:
         """Read the objects of these names, as far as they exist."""
-        wanted: dict[str, list[Name]] = {}
+        by_section: dict[str, list[Name]] = {}
         for name in names:
             if name not in self._asked:
                 self._asked.add(name)
-                wanted.setdefault(name[0], []).append(name)
-        for section_name, keys in wanted.items():
+                by_section.setdefault(name[0], []).append(name)
+        for section_name, keys in by_section.items():
             section = SECTIONS[section_name]
             for where in where_named(section, [key for _, key in keys]):
                 self._read(section, where)
@@ -47,24 +47,24 @@ class StoredObjects:
     def read_keys(self, managed: Mapping[str, Collection[Any]]) -> None:
         """Read the objects with these primary keys by the names of their models, as far as they exist."""
         for section in SECTIONS.values():
-            known = {entry.pk for entry in self._of(section.name)}
-            for batch in batches({*managed.get(section.kind, ())} - known):
+            keys = {entry.pk for entry in self._of(section.name)}
+            for batch in batches({*managed.get(section.kind, ())} - keys):
                 self._read(section, Q(pk__in=batch))
 
-    def read_compared(self, wanted: Mapping[Name, Entry | None], deleted: Collection[Entry]) -> None:
+    def read_compared(self, entries: Mapping[Name, FileEntry | None], deleted: Collection[FileEntry]) -> None:
         """Read the objects that must go together with those that are wanted, and without those that are deleted."""
         self._read_referring(deleted)
-        self._read_lines(wanted)
-        self._read_rules(wanted)
+        self._read_lines(entries)
+        self._read_rules(entries)
 
-    def read_replaced(self, policies: Collection[Entry]) -> None:
+    def read_replaced(self, policies: Collection[FileEntry]) -> None:
         """Read the policies that some may replace, and the plans of their clients."""
         section = SECTIONS["policies"]
         where = Q(entity=None) | patterns_in("entity__identifier")
         if all(entry.key[0] for entry in policies):
             names = {entry.key[0] for entry in policies}
-            found = [Q(resource=None), *[Q(resource__name__in=batch) for batch in batches(names)]]
-            for of_resources in found:
+            conditions = [Q(resource=None), *[Q(resource__name__in=batch) for batch in batches(names)]]
+            for of_resources in conditions:
                 self._read(section, where & of_resources)
         else:
             self._read(section, where)
@@ -77,7 +77,7 @@ class StoredObjects:
             self._read_lines({})
         self.read_named([name for entry in self._of("plan_groups") for name in references(entry)])
 
-    def in_order(self) -> Iterator[Entry]:
+    def in_order(self) -> Iterator[FileEntry]:
         """The objects that were read, in the order in which a file would have them."""
         for section in SECTIONS.values():
             entries = [*self._of(section.name)]
@@ -87,7 +87,7 @@ class StoredObjects:
                 entries.sort(key=lambda entry: entry.key)
             yield from entries
 
-    def _read_referring(self, entries: Collection[Entry]) -> None:
+    def _read_referring(self, entries: Collection[FileEntry]) -> None:
         """Read the objects that refer to some that are stored."""
         for section in SECTIONS.values():
             for field in section.registered.references:
@@ -96,27 +96,27 @@ class StoredObjects:
                 for batch in batches(keys):
                     self._read(section, Q(**{f"{field}__in": batch}))
 
-    def _read_lines(self, wanted: Mapping[Name, Entry | None]) -> None:
+    def _read_lines(self, entries: Mapping[Name, FileEntry | None]) -> None:
         """Read the entities above those that are wanted, and those below the ones that get another parent."""
         moved = []
-        for name, entry in wanted.items():
-            there = self.entries.get(name)
-            if name[0] == "entities" and entry and there and entry.state["parent"] != there.state["parent"]:
-                moved.append(there.pk)
+        for name, entry in entries.items():
+            stored = self.entries.get(name)
+            if name[0] == "entities" and entry and stored and entry.state["parent"] != stored.state["parent"]:
+                moved.append(stored.pk)
         section, below = SECTIONS["entities"], moved
         for _level in range(MAX_LEVELS if moved else 0):
-            found = [entry for batch in batches(below) for entry in self._read(section, Q(parent__in=batch))]
-            below = [entry.pk for entry in found]
-        above = {entry.state["parent"] for name, entry in wanted.items() if entry and name[0] == "entities"}
+            rows = [entry for batch in batches(below) for entry in self._read(section, Q(parent__in=batch))]
+            below = [entry.pk for entry in rows]
+        above = {entry.state["parent"] for name, entry in entries.items() if entry and name[0] == "entities"}
         above |= {entry.state["parent"] for entry in self._of("entities")}
         while unread := {("entities", (name,)) for name in above if name} - self._asked:
             self.read_named(unread)
             above = {self.entries[name].state["parent"] for name in unread if name in self.entries}
 
-    def _read_rules(self, wanted: Mapping[Name, Entry | None]) -> None:
+    def _read_rules(self, entries: Mapping[Name, FileEntry | None]) -> None:
         """Read the rules, and the policies, that may set limits on the same resources as those that are wanted."""
         resources = set()
-        for (section, key), entry in wanted.items():
+        for (section, key), entry in entries.items():
             if section == "endpoints" and entry and entry.state["limits"]:
                 resources.add(entry.state["limits_resource"])
             elif section == "policies" and key == permanent_policy(key[0]):
@@ -126,16 +126,16 @@ class StoredObjects:
             self._read(SECTIONS["endpoints"], Q(limits_resource__in=batch) & ~Q(limits=""))
         self.read_named([("policies", permanent_policy(name)) for name in resources])
 
-    def _of(self, section: str) -> list[Entry]:
+    def _of(self, section: str) -> list[FileEntry]:
         return [entry for (name, _), entry in self.entries.items() if name == section]
 
-    def _read(self, section: Section, where: Q) -> list[Entry]:
-        found = stored_where(section, where, self._using)
-        self.entries.update((entry.name, entry) for entry in found)
-        self._asked.update(entry.name for entry in found)
-        return found
+    def _read(self, section: Section, where: Q) -> list[FileEntry]:
+        entries = stored_where(section, where, self._using)
+        self.entries.update((entry.name, entry) for entry in entries)
+        self._asked.update(entry.name for entry in entries)
+        return entries
 
 
-def permanent_policy(resource: str) -> Key:
+def permanent_policy(resource: str) -> FileKey:
     """The key of the policy of a resource that always applies."""
     return (resource, "", "", "", "", Counted.EACH.value)

@@ -33,7 +33,7 @@ _MOST_CELLS: Final = 65_536
 _LATEST_US: Final = 2**52
 
 
-class Event(NamedTuple):
+class SimulatedRequest(NamedTuple):
     """A request: when, in microseconds since 1970, who (None: the site itself), of what, how much, and for how long
     permits are held.
 
@@ -48,7 +48,7 @@ class Event(NamedTuple):
     implied: bool = True
 
 
-def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator[Event]:
+def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator[SimulatedRequest]:
     """Read events with the columns `time`, `entity`, `resource` and `seconds`, and one for each limit key.
 
     Times are ISO 8601 with a zone, or seconds since 1970, in ascending order; an empty cell is no amount.
@@ -89,29 +89,29 @@ class _Columns:
         self._resource = resource
         self._read = lru_cache(_MOST_CELLS)(self._rest)
 
-    def read(self, row: list[str]) -> Event:
+    def read(self, row: list[str]) -> SimulatedRequest:
         if len(row) != self._width:
             raise InvalidRequest(f"it has {len(row)} cells, and not {self._width} as the first line")
         time = row.pop(self._time)
         rest = self._read(tuple(row))
-        return Event(_moment_us(time), *rest)
+        return SimulatedRequest(_moment_us(time), *rest)
 
     def _rest(self, row: tuple[str, ...]) -> tuple[str, str | None, Wanted, int]:
         cells = dict(zip(self._names, row, strict=True))
         entity, resource, seconds = (cells.get(name, "") for name in ("entity", "resource", "seconds"))
-        wanted = tuple((key, _milli(cells[name])) for name, key in self._keys.items() if cells[name].strip())
-        held = _milli(seconds) * 1000 if seconds.strip() else 0
+        amounts = tuple((key, _milli(cells[name])) for name, key in self._keys.items() if cells[name].strip())
+        hold_us = _milli(seconds) * 1000 if seconds.strip() else 0
         return (
             check_resource(resource.strip() or self._resource),
             check_entity(entity) if entity else None,
-            wanted,
-            held,
+            amounts,
+            hold_us,
         )
 
 
 def recorded_events(
     *, since: datetime | None = None, until: datetime | None = None, resource: str | None = None, steps: int = 720
-) -> Iterator[Event]:
+) -> Iterator[SimulatedRequest]:
     """Read recorded usage by the hour (None: of all resources), and spread each use evenly over the hour.
 
     The distribution within the hour was not recorded, so short bursts are not seen.
@@ -123,21 +123,21 @@ def recorded_events(
             used.setdefault((name, entity or None), []).append((key, milli))
         for step in range(steps):
             for (name, entity), amounts in used.items():
-                wanted = tuple((key, share) for key, milli in amounts if (share := _share(milli, step, steps)))
-                if wanted:
-                    yield Event(begins_us + HOUR_US * step // steps, name, entity, wanted, implied=False)
+                shares = tuple((key, share) for key, milli in amounts if (share := _share(milli, step, steps)))
+                if shares:
+                    yield SimulatedRequest(begins_us + HOUR_US * step // steps, name, entity, shares, implied=False)
 
 
 def _snapshots(since: datetime | None, until: datetime | None, resource: str | None) -> Iterator[Any]:
-    found = UsageSnapshot.objects.filter(period=Period.HOUR, bucket=Bucket.ENTITY, admitted_milli__gt=0)
+    snapshots = UsageSnapshot.objects.filter(period=Period.HOUR, bucket=Bucket.ENTITY, admitted_milli__gt=0)
     if since is not None:
-        found = found.filter(start__gte=since)
+        snapshots = snapshots.filter(start__gte=since)
     if until is not None:
-        found = found.filter(start__lt=until)
+        snapshots = snapshots.filter(start__lt=until)
     if resource is not None:
-        found = found.filter(resource=resource)
+        snapshots = snapshots.filter(resource=resource)
     names = ("start", "resource", "entity", "key", "admitted_milli")
-    return found.order_by("start", "resource", "entity", "key").values_list(*names).iterator()
+    return snapshots.order_by("start", "resource", "entity", "key").values_list(*names).iterator()
 
 
 def _share(milli: int, step: int, steps: int) -> int:
@@ -168,7 +168,7 @@ def _moment_us(cell: str) -> int:
     else:
         moment = datetime.fromisoformat(cell)
         if moment.tzinfo is None:
-            raise InvalidRequest(f"{cell!r} says no time zone: write 2026-03-01T12:00:00+00:00")
+            raise InvalidRequest(f"{cell!r} has no time zone: write 2026-03-01T12:00:00+00:00")
         now_us = (moment - EPOCH) // MICROSECOND
     if not 0 <= now_us < _LATEST_US:
         raise InvalidRequest(f"{cell!r} must be a time between 1970 and 2112")

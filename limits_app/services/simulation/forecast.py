@@ -18,6 +18,7 @@ from limits_app.engine.clock import EPOCH
 from limits_app.engine.counting import HOUR_US
 from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.engine.notation import Noted
+from limits_app.engine.periods import HOUR
 from limits_app.models import Bucket, Counted, Period, Policy, PolicyEffect, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.simulation.events import share_of
@@ -156,16 +157,16 @@ def forecast(policy: Policy, proposed: Sequence[Noted], *, now: datetime) -> For
     usage = _Usage(policy, since)
     untold: tuple[str, ...] = ()
     if policy.effect == PolicyEffect.BLOCKED:
-        found = [list(_blocked(usage))]
+        replays = [list(_blocked(usage))]
     else:
-        told = [one for one in proposed if can_be_replayed(one.limit) and not one.limit.soft]
-        untold = tuple(one.limit.key for one in proposed if not can_be_replayed(one.limit))
+        told = [noted for noted in proposed if can_be_replayed(noted.limit) and not noted.limit.soft]
+        untold = tuple(noted.limit.key for noted in proposed if not can_be_replayed(noted.limit))
         whole = policy.counted == Counted.TOTAL
-        found = [list(_replayed(one, usage, over_all_resources=whole)) for one in told]
-    refused = [one for some in found for one in some[:MOST] if one.refused]
-    refused.sort(key=lambda one: (one.key, -one.lost, one.resource, one.entity or ""))
-    looked_at = sum(len(some[:MOST]) for some in found)
-    return Forecast(since, tuple(refused), looked_at, any(len(some) > MOST for some in found), untold)
+        replays = [list(_replayed(noted, usage, over_all_resources=whole)) for noted in told]
+    refused = [consumer for some in replays for consumer in some[:MOST] if consumer.refused]
+    refused.sort(key=lambda consumer: (consumer.key, -consumer.lost, consumer.resource, consumer.entity or ""))
+    looked_at = sum(len(some[:MOST]) for some in replays)
+    return Forecast(since, tuple(refused), looked_at, any(len(some) > MOST for some in replays), untold)
 
 
 class _Usage:
@@ -193,13 +194,13 @@ class _Usage:
         totals = Counter[Whose]()
         for consumer, (total,) in self._by_consumer(by_entity, whose):
             totals[consumer] += total
-        found = {consumer: Counter[int]() for consumer, total in totals.most_common(MOST + 1) if total > above}
-        wanted = {f"{field}__in": {consumer[place] for consumer in found} for place, field in enumerate(whose)}
-        by_hour = self._rows.filter(**wanted).values_list(*_FIELDS, "start", "admitted_milli")
+        by_consumer = {consumer: Counter[int]() for consumer, total in totals.most_common(MOST + 1) if total > above}
+        filters = {f"{field}__in": {consumer[place] for consumer in by_consumer} for place, field in enumerate(whose)}
+        by_hour = self._rows.filter(**filters).values_list(*_FIELDS, "start", "admitted_milli")
         for consumer, (start, milli) in self._by_consumer(by_hour, whose):
-            if consumer in found:
-                found[consumer][int(aware(start).timestamp()) // 3600] += milli
-        yield from found.items()
+            if consumer in by_consumer:
+                by_consumer[consumer][int(aware(start).timestamp()) // HOUR] += milli
+        yield from by_consumer.items()
 
     def _by_consumer(self, rows: Any, whose: Whose) -> Iterator[tuple[Whose, Sequence[Any]]]:
         """The consumer, and the columns after its fields, of each row to which the policy applies."""

@@ -16,7 +16,7 @@ from limits_app.engine.keys import Scope
 from limits_app.engine.plan import Claim, PlanShape, ScopedLimits
 from limits_app.engine.planning import plan_for
 from limits_app.engine.record import Record, new_record
-from limits_app.services.simulation.events import Event, Wanted
+from limits_app.services.simulation.events import SimulatedRequest, Wanted
 from limits_app.services.simulation.proposal import Proposal, Tried
 
 EVENTS: Final = "events"
@@ -27,7 +27,7 @@ _STEPS: Final = (1, 5, 15, 60, 180, 360, 720, 1440, 10_080, 43_200, 525_600)
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedLimit:
     """How much one limit refused an entity on a resource, and when first and last; `never` admits such an amount."""
 
     resource: str
@@ -40,7 +40,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ReplayedMoment:
     """What happened from a moment until the next one."""
 
     start: datetime
@@ -75,7 +75,7 @@ class Total:
 
 
 @dataclass(slots=True)
-class Report:
+class SimulationReport:
     """Totals of events, or of each limit key where usage was recorded; refusals; numbers of entities on resources."""
 
     totals: dict[str, Total] = field(default_factory=dict)
@@ -88,42 +88,44 @@ class Report:
         total = self.totals.get(unit)
         if total is None:
             total = self.totals[unit] = Total()
-        found = total.minutes.get(minute)
-        if found is None:
-            found = total.minutes[minute] = [0, 0]
-        found[0] += asked_milli
-        found[1] += refused_milli
+        point = total.minutes.get(minute)
+        if point is None:
+            point = total.minutes[minute] = [0, 0]
+        point[0] += asked_milli
+        point[1] += refused_milli
 
     def refused(
         self, resource: str, entity: str | None, key: str, now_us: int, *, milli: int, never: bool = False
     ) -> None:
         """Count what one limit refused."""
-        found = self._refused.get((resource, entity, key))
-        if found is None:
-            found = self._refused[resource, entity, key] = [0, now_us, now_us, 0]
-        found[0] += milli
-        found[2] = now_us
-        found[3] += milli if never else 0
+        refusal = self._refused.get((resource, entity, key))
+        if refusal is None:
+            refusal = self._refused[resource, entity, key] = [0, now_us, now_us, 0]
+        refusal[0] += milli
+        refusal[2] = now_us
+        refusal[3] += milli if never else 0
 
     @property
     def refuses(self) -> bool:
         """Whether anything would be refused."""
         return bool(self._refused)
 
-    def refusals(self) -> list[Refused]:
+    def refusals(self) -> list[RefusedLimit]:
         """Rejections by entity and limit, the most frequent first."""
-        found = [
-            Refused(*whose, from_milli(milli), _moment(first), _moment(last), from_milli(never))
+        refusals = [
+            RefusedLimit(*whose, from_milli(milli), _moment(first), _moment(last), from_milli(never))
             for whose, (milli, first, last, never) in self._refused.items()
         ]
-        return sorted(found, key=lambda one: (-one.count, one.resource, one.entity or "", one.key))
+        return sorted(
+            refusals, key=lambda refusal: (-refusal.count, refusal.resource, refusal.entity or "", refusal.key)
+        )
 
     @property
     def charted(self) -> str:
         """The unit of the chart: the one of which the largest share was refused."""
         return max(self.totals, key=lambda unit: self.totals[unit].share, default=EVENTS)
 
-    def chart(self, most: int = 40) -> Iterator[Moment]:
+    def chart(self, most: int = 40) -> Iterator[ReplayedMoment]:
         """Give at most as many stretches of equal length, from the first minute of `charted` to the last."""
         if not self.totals:
             return
@@ -136,7 +138,7 @@ class Report:
             bar[0] += asked
             bar[1] += refused
         for number, (asked, refused) in bars.items():
-            yield Moment(_moment(number * step * _MINUTE * 1_000_000), from_milli(asked), from_milli(refused))
+            yield ReplayedMoment(_moment(number * step * _MINUTE * 1_000_000), from_milli(asked), from_milli(refused))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -144,9 +146,9 @@ class Report:
             "totals": {unit: total.as_dict() for unit, total in self.totals.items()},
             "entities": self.entities,
             "entities_refused": self.entities_refused,
-            "refusals": [asdict(one) for one in self.refusals()],
+            "refusals": [asdict(refusal) for refusal in self.refusals()],
             "charted": self.charted,
-            "chart": [asdict(one) for one in self.chart()],
+            "chart": [asdict(point) for point in self.chart()],
         }
 
 
@@ -154,7 +156,7 @@ def _moment(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds // 1_000_000, UTC)
 
 
-Key = tuple[Any, ...]
+RefusalKey = tuple[Any, ...]
 """A scope: a resource and an entity, or a resource, None and the key of a limit that all share."""
 
 _MOST_AMOUNTS: Final = 65_536
@@ -180,8 +182,8 @@ class RequestForm:
 
     def amounts(self, wanted: Wanted) -> tuple[list[int], tuple[str, ...]]:
         """Return the amounts of a request in parts, and the keys that can never admit as much."""
-        found = self._amounts.get(wanted)
-        if found is None:
+        amounts = self._amounts.get(wanted)
+        if amounts is None:
             requested = dict(wanted)
             parts, never = [], []
             for limit in self.plan.shape.limits:
@@ -189,10 +191,10 @@ class RequestForm:
                 parts.append(amount)
                 if amount > limit.rule.most_parts:
                     never.append(limit.rule.key)
-            found = parts, tuple(dict.fromkeys(never))
+            amounts = parts, tuple(dict.fromkeys(never))
             if len(self._amounts) < _MOST_AMOUNTS:
-                self._amounts[wanted] = found
-        return found
+                self._amounts[wanted] = amounts
+        return amounts
 
 
 def _is_left_out(rule: Rule, named: set[str], *, implied: bool, held: bool) -> bool:
@@ -212,8 +214,11 @@ class Road:
 
 
 def replay(
-    events: Iterable[Event], proposal: Proposal, *, decided: Callable[[Event, bool], object] | None = None
-) -> Report:
+    events: Iterable[SimulatedRequest],
+    proposal: Proposal,
+    *,
+    decided: Callable[[SimulatedRequest, bool], object] | None = None,
+) -> SimulationReport:
     """Decide on every event, in order, and report the rejections by entity, limit and time.
 
     The requested amounts count as used, and rejected requests are not repeated. `decided` is called for each decision.
@@ -231,15 +236,15 @@ class _Machine:
     """The records of all scopes, and the permits that are held."""
 
     def __init__(self, proposal: Proposal) -> None:
-        self.report = Report()
+        self.report = SimulationReport()
         self._proposal = proposal
-        self._records: dict[Key, Record] = {}
+        self._records: dict[RefusalKey, Record] = {}
         self._roads: dict[tuple[str, str | None], Road] = {}
         self._forms: dict[int, tuple[Tried, dict[object, RequestForm]]] = {}
-        self._held: list[tuple[int, int, Claim, list[Key]]] = []
+        self._held: list[tuple[int, int, Claim, list[RefusalKey]]] = []
         self._grants = 0
 
-    def decide(self, event: Event) -> bool:
+    def decide(self, event: SimulatedRequest) -> bool:
         """Charge an event, recorded usage as far as it fits; return whether all of it was admitted."""
         minute, report = event.now_us // _MINUTE_US, self.report
         if event.implied:
@@ -257,7 +262,7 @@ class _Machine:
             report.refused(event.resource, event.entity, key, event.now_us, milli=milli, never=never)
         return not refused
 
-    def _charge_parts(self, event: Event, refused: Counter[str]) -> Sequence[str]:
+    def _charge_parts(self, event: SimulatedRequest, refused: Counter[str]) -> Sequence[str]:
         """Charge as much of an event as fits, add the rest to `refused`, and return the keys that reject it.
 
         An event is halved until its smallest amount is one unit, which may be one request.
@@ -275,7 +280,7 @@ class _Machine:
         refused.update({key: milli for key, milli in rest if key in keys})
         return keys
 
-    def _charge(self, event: Event) -> tuple[Sequence[str], bool]:
+    def _charge(self, event: SimulatedRequest) -> tuple[Sequence[str], bool]:
         """Charge an event to all scopes, or nothing; return the keys that reject it, and whether always."""
         now, resource, entity, wanted, hold_us, implied = event
         while self._held and self._held[0][0] <= now:
@@ -300,13 +305,13 @@ class _Machine:
             heapq.heappush(self._held, (ends, self._grants, claim, keys))
         return (), False
 
-    def finish(self) -> Report:
+    def finish(self) -> SimulationReport:
         """Count the entities, and return the report."""
         self.report.entities = len(self._roads)
         self.report.entities_refused = sum(road.refused for road in self._roads.values())
         return self.report
 
-    def _admits(self, claim: Claim, keys: list[Key], now: int) -> bool:
+    def _admits(self, claim: Claim, keys: list[RefusalKey], now: int) -> bool:
         records = self._load(claim.shape, keys, now)
         self._grants += 1
         admitted = engine.charge(claim, records, now)
@@ -320,7 +325,7 @@ class _Machine:
         records = [self._records[key] for key in keys]
         engine.settle(claim, records, now, claim.shape.changes({}, claim.amounts))
 
-    def _load(self, shape: PlanShape, keys: list[Key], now: int) -> list[Record]:
+    def _load(self, shape: PlanShape, keys: list[RefusalKey], now: int) -> list[Record]:
         """Return the records of scopes; changed limits keep their recorded use."""
         records = []
         for key, schema in zip(keys, shape.schemas, strict=True):

@@ -164,7 +164,7 @@ class StoreConnection(ABC):
 
     def close(self) -> None:
         """Close the connection, which ends its transaction."""
-        # Not by the wrapper, which does not let go of what is closed in an event loop or in another thread.
+        # Not by the wrapper, which does not release connections that are closed in an event loop or in another thread.
         raw, self.wrapper.connection = self.wrapper.connection, None
         if raw is not None:
             with suppress(self.error):

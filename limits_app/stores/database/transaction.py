@@ -90,7 +90,7 @@ class Transaction:
         self._unreadable: set[bytes] = set()
 
     def begin(self) -> None:
-        """Begin the transaction; statements before that are transactions of their own."""
+        """Begin the transaction; each statement before that is a transaction."""
         self.is_open = True
         self.connection.execute(self.connection.begin_sql)
 

@@ -204,6 +204,6 @@ def _errors_reported(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreUnavailable(
-            f"the files in {directory} by which processes see each other cannot be used ({error}): "
-            "remove the obstacle, or set LIMITS['STATE_DIR'] to another directory"
+            f"cannot create the process registry in {directory} ({error}): check permissions, or set "
+            "LIMITS['STATE_DIR'] to another directory"
         ) from error

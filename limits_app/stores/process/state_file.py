@@ -189,7 +189,7 @@ class StateFile:
             self.presence.restore()
 
     def _move(self, deleted: lmdb.Environment, old: Txn) -> None:
-        """Write the content of a deleted file into the one in the directory, which is made if there is none."""
+        """Write the content of a deleted file into the one in the directory, which is created if it is missing."""
         if not files.copy_if_missing(self.directory, deleted):
             files.drop_lock(self.directory, self._data.lock_number)
             try:

@@ -158,7 +158,7 @@ class PreparedPlan:
 
 
 class AcquireCall(Prepared):
-    """What acquire.lua needs to know of one plan, or of several of which the first that fits is charged."""
+    """Prepared arguments of acquire.lua for one plan, or for alternatives of which the first that fits is charged."""
 
     def __init__(
         self, plans: Sequence[PreparedPlan], calls: Calls, *, others: _Others, emptiest_first: bool = False

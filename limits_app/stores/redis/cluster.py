@@ -86,7 +86,7 @@ class ClusterConnections:
                     raise
             self._update_nodes(self.reply_seconds)
             sleep(_SECONDS_BETWEEN_MOVES)
-        raise StoreUnavailable("the keys of the cluster move faster than they can be followed")
+        raise StoreUnavailable(f"gave up after {_MOST_MOVES} attempts: the slots of the cluster keep moving")
 
     def listening_pool(self) -> ConnectionPool:
         """See Connections; every server announces what any of them does."""
@@ -174,7 +174,7 @@ class RedisClusterStore(RedisStore):
             for part, _ in reversed(parts):
                 super()._settle(part, [-amount for amount in part.amounts], undo=True)
         except StoreUnavailable:
-            logger.warning("what a rejected request charged on several servers could not be refunded", exc_info=True)
+            logger.warning("a rejected request could not be refunded on all servers", exc_info=True)
 
     def _settle(self, claim: Claim, changes: Amounts, *, undo: bool = False) -> bool:
         parts = self._parts(claim)

@@ -108,7 +108,7 @@ class Connections:
         return reply
 
     def _take_idle(self) -> Any:
-        """Return an idle connection that the server has not closed meanwhile; None where there is none."""
+        """Return an idle connection that the server has not closed meanwhile; None without one."""
         with suppress(IndexError):
             while True:
                 connection = self._idle.pop()

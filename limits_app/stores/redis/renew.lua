@@ -2,7 +2,7 @@
 --
 -- The plan: of each how long the lease lasts (0: it is a note), how long the permit may be held, and since when it is.
 -- KEYS: of each the leases (for a note the scope again), and the scope. ARGV from 3 on: the members. The reply: of each
--- since when the permit is held, which is now where its hold begins anew as in renew() of engine.py, or 0: it is lost.
+-- since when the permit is held, which is now where its hold starts again as in renew() of engine.py, or 0: it is lost.
 local at, reply = plan_at, {}
 local function keep_for(key, us)
   local left = call('PTTL', key)

@@ -293,7 +293,7 @@ class RedisStore(AskedInThread):
             if reply[0] == _STALE:
                 raise StaleConfiguration
             foreign = self._learned(reply, foreign)
-        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+        raise StoreUnavailable(f"gave up after {_MOST_ATTEMPTS} attempts: the limits of this scope keep changing")
 
     def _learned(self, reply: bytes, foreign: ForeignCalendars | None) -> ForeignCalendars | None:
         """Return what a script needs to know before it decides, which its reply asks for."""

@@ -1,6 +1,6 @@
 """Connections for tasks: those of redis.asyncio, for each event loop its own.
 
-A call has a task of its own, which goes on when the caller is cancelled after the call was sent.
+A call has its own task, which goes on when the caller is cancelled after the call was sent.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class TaskConnections:
                     return await connection.read_response(disable_decoding=True, disconnect_on_error=False)
 
     async def _take_idle(self, own: LoopConnections) -> Any:
-        """Return an idle connection that the server has not closed meanwhile; None where there is none."""
+        """Return an idle connection that the server has not closed meanwhile; None without one."""
         if own.idle:
             await asyncio.sleep(0)  # the event loop reads the end of connections that were closed until now
         while own.idle:

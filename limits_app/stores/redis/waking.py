@@ -75,7 +75,7 @@ class Waking:
             if self._thread is None:
                 return  # waiters ask again when the store has said that they may be admitted
         if not self._subscribed.wait(_SECONDS_TO_SUBSCRIBE):
-            raise StoreUnavailable("Redis cannot be reached, so that returned amounts are not noticed")
+            raise StoreUnavailable("cannot subscribe to Redis; waiting requests will poll")
         self._note([self._names.scope(short_key(scope))])
 
     def _unwatch(self, scope: str) -> None:

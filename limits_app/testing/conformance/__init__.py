@@ -1,4 +1,4 @@
-"""The conformance suite: what every store must do, as tests that run on yours.
+"""Optional: the conformance suite, tests of what every store must do. Nothing else imports it.
 
 Subclass `StoreConformance` in a test module, and define how a new, empty store is made; pytest does the rest:
 
@@ -33,11 +33,11 @@ pytest.register_assert_rewrite(*[f"{__name__}.{path.stem}" for path in Path(__fi
 from limits_app.testing.conformance.algorithms import Algorithms  # noqa: E402
 from limits_app.testing.conformance.bounds import Bounds  # noqa: E402
 from limits_app.testing.conformance.change_log import ChangeLogs  # noqa: E402
-from limits_app.testing.conformance.changes import Changes, Versions  # noqa: E402
+from limits_app.testing.conformance.changes import ChangesTests, Versions  # noqa: E402
 from limits_app.testing.conformance.clocks import Clocks  # noqa: E402
-from limits_app.testing.conformance.concurrency import Races, Waking  # noqa: E402
+from limits_app.testing.conformance.concurrency import Races, WakingTests  # noqa: E402
 from limits_app.testing.conformance.namespaces import Namespaces  # noqa: E402
-from limits_app.testing.conformance.permits import Leases, Permits  # noqa: E402
+from limits_app.testing.conformance.permits import Leases, PermitTests  # noqa: E402
 from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
 from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
 from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa: E402
@@ -52,13 +52,13 @@ class StoreOperations(
     Settling,
     Quotas,
     Leases,
-    Permits,
+    PermitTests,
     Clocks,
-    Changes,
+    ChangesTests,
     Versions,
     ChangeLogs,
     Namespaces,
-    Waking,
+    WakingTests,
     Bounds,
     Races,
 ):

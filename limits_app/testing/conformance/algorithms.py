@@ -26,7 +26,11 @@ from limits_app.testing.conformance.contract import (
     wait_us,
 )
 
-TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = ALGORITHMS
+TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET
+LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
+SLIDING_WINDOW = RateLimitAlgorithm.SLIDING_WINDOW
+FIXED_WINDOW = RateLimitAlgorithm.FIXED_WINDOW
+GCRA = RateLimitAlgorithm.GCRA
 DEFINITIONS: Final = {
     "decimals": RateLimit(KEY, 2.5, 0.3, TOKEN_BUCKET),
     "large": RateLimit(KEY, 10**12, 0.001, TOKEN_BUCKET),

@@ -74,7 +74,7 @@ DEFINITIONS: Final[dict[str, tuple[AnyLimit, ...]]] = {
 }
 
 
-class Changes(Contract):
+class ChangesTests(Contract):
     """Two definitions for the same scope, one after the other or side by side."""
 
     @pytest.mark.parametrize("first", DEFINITIONS)
@@ -128,9 +128,9 @@ class Changes(Contract):
         admitted = [0, 0]
         for _ in range(20):
             admitted[0] += bool(day.try_acquire({KEY: 1, "session": 1}))
-            with night.try_acquire({"night": 1}) as held:
-                admitted[1] += bool(held)
-                held.update({"night": 1})
+            with night.try_acquire({"night": 1}) as acquisition:
+                admitted[1] += bool(acquisition)
+                acquisition.update({"night": 1})
         assert admitted == [10, 5]
         assert [available(day, key) for key in (KEY, "session")] == [0, 2]
         reset(night, [KEY])
@@ -144,7 +144,11 @@ class Changes(Contract):
         refunds = algorithm.refunds
         assert [available(day, key) for key in (KEY, "session")] == [9 if refunds else 4, 0]
         clock.advance(2 * DAY)
-        assert [available(one, key) for one, key in ((night, "night"), (day, KEY), (day, "session"))] == [5, 10, 12]
+        assert [available(limits, key) for limits, key in ((night, "night"), (day, KEY), (day, "session"))] == [
+            5,
+            10,
+            12,
+        ]
 
     @every_algorithm
     def test_another_window_keeps_the_use(self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm) -> None:
@@ -166,7 +170,9 @@ class Changes(Contract):
         self, store: Store, clock: FakeClock, old: RateLimitAlgorithm
     ) -> None:
         for new in ALGORITHMS:
-            before, after = (limits_of(store, RateLimit(KEY, 10, 60, one), entity=f"to {new}") for one in (old, new))
+            before, after = (
+                limits_of(store, RateLimit(KEY, 10, 60, algorithm), entity=f"to {new}") for algorithm in (old, new)
+            )
             claim = taken(before, {KEY: 7})
             assert available(after) == 3
             assert not after.try_acquire({KEY: 4})
@@ -221,26 +227,26 @@ class Changes(Contract):
         assert available(minute) == 10
 
     def test_another_number_of_permits_counts_those_that_are_held(self, store: Store) -> None:
-        two, three, one = (limits_of(store, ResourceLimit("db", capacity)) for capacity in (2, 3, 1))
+        two, three, single = (limits_of(store, ResourceLimit("db", capacity)) for capacity in (2, 3, 1))
         claims = [taken(two), taken(two)]
         assert not taken(two).admitted
         claims.append(taken(three))
         assert claims[-1].admitted
-        assert not taken(one).admitted
+        assert not taken(single).admitted
         for claim in claims[:2]:
             give_back(two, claim)
-            assert not taken(one).admitted
+            assert not taken(single).admitted
         give_back(two, claims[2])
-        assert taken(one).admitted
+        assert taken(single).admitted
 
     def test_a_lease_of_a_removed_limit_ends_in_time(self, store: Store, clock: FakeClock) -> None:
-        held = limits_of(store, ResourceLimit("db", 1))
-        assert admissions(held, 2) == [True, False]
+        narrow = limits_of(store, ResourceLimit("db", 1))
+        assert admissions(narrow, 2) == [True, False]
         assert limits_of(store, CallLimit(100, 60)).try_acquire()
         clock.move(store.lease_us - 1)
-        assert not taken(held).admitted
+        assert not taken(narrow).admitted
         clock.move(1)
-        assert taken(held).admitted
+        assert taken(narrow).admitted
 
 
 class Versions(Contract):
@@ -275,7 +281,7 @@ class Versions(Contract):
 
     def test_a_version_is_that_of_the_claim_and_not_of_the_compiled_limits(self, store: Store) -> None:
         old = limits_of(store, CallLimit(10, 60), ResourceLimit("db", 9), version=store.version())
-        held = old.try_acquire()
+        acquisition = old.try_acquire()
         new = old.at_version(store.advance_version())
         claims = [limits.prepare(None) for limits in (old, new)]
         assert claims[0].plan is claims[1].plan
@@ -285,7 +291,7 @@ class Versions(Contract):
         with pytest.raises(StaleConfiguration):
             store.acquire_first([claims[0], claims[1]])
         assert store.acquire(claims[1])
-        held.release()
+        acquisition.release()
         store.settle(claims[1], [-amount for amount in claims[1].amounts])
         assert (available(new, "call_count"), available(new, "db")) == (9, 9)
 
@@ -295,18 +301,20 @@ class Versions(Contract):
         scopes = EntityScopes(first.scopes, "client 0")
         names = [f"client {number}" for number in range(20)]
         clients = [first.bound(scopes.of(name), version=first.version) for name in names]
-        held = [client.try_acquire({KEY: number % 10}) for number, client in enumerate(clients)]
-        assert all(one.successful and one.shape is held[0].claim.shape for one in held)
+        acquisitions = [client.try_acquire({KEY: number % 10}) for number, client in enumerate(clients)]
+        assert all(
+            acquisition.successful and acquisition.shape is acquisitions[0].claim.shape for acquisition in acquisitions
+        )
         for number, (name, client) in enumerate(zip(names, clients, strict=True)):
-            assert [one.entity for one in held[number].outcome.passed] == [name] * 3
+            assert [status.entity for status in acquisitions[number].outcome.passed] == [name] * 3
             alone = limits_of(store, *limits, entity=name)
             assert (available(alone), available(alone, "db")) == (10 - number % 10, 1)
             assert snapshot(client) == snapshot(alone)
         again = clients[3].try_acquire({KEY: 1})
         again.update({KEY: 1})
-        for one in held:
-            one.update({KEY: 0})
-            one.release()
+        for acquisition in acquisitions:
+            acquisition.update({KEY: 0})
+            acquisition.release()
         assert [available(client, "db") for client in clients] == [2] * 3 + [1] + [2] * 16
         assert [available(client) for client in clients] == [10] * 3 + [9] + [10] * 16
         assert [available(client, "call_count") for client in clients] == [4] * 3 + [3] + [4] * 16
@@ -357,13 +365,13 @@ class Versions(Contract):
         assert (available(now), available(now, "others")) == (7, 2)
 
     def test_a_reset_of_some_limits_and_scopes_leaves_the_others_alone(self, store: Store) -> None:
-        one, two, three = (
+        first, two, three = (
             limits_of(store, RateLimit("first", 10, 60), RateLimit("second", 10, 60), entity=name) for name in "abc"
         )
-        for limits in (one, two, three):
+        for limits in (first, two, three):
             assert limits.try_acquire({"first": 5, "second": 5})
-        store.reset([one.scoped[0].scope.key, three.scoped[0].scope.key, "v1:never:seen"], ["second", "unknown"])
-        left = [(available(limits, "first"), available(limits, "second")) for limits in (one, two, three)]
+        store.reset([first.scoped[0].scope.key, three.scoped[0].scope.key, "v1:never:seen"], ["second", "unknown"])
+        left = [(available(limits, "first"), available(limits, "second")) for limits in (first, two, three)]
         assert left == [(5, 10), (5, 5), (5, 10)]
 
 

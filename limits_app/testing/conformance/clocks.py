@@ -228,13 +228,13 @@ class Clocks(Contract):
         self, store: Store, clock: FakeClock
     ) -> None:
         limits = limits_of(store, ResourceLimit(KEY, 1, max_hold_seconds=HOLD))
-        with limits.try_acquire() as held:
+        with limits.try_acquire() as acquisition:
             clock.advance(-HOUR)
             clock.advance(HOLD - 0.001)
-            assert not held.lost_lease
+            assert not acquisition.lost_lease
             assert limits.try_acquire(), "a nested request does not wait for itself"
             clock.advance(0.001)
-            assert held.lost_lease
+            assert acquisition.lost_lease
             assert taken(limits).admitted
             assert not limits.try_acquire()
 

@@ -62,8 +62,8 @@ class Races(Contract):
         limits = limits_of(store, ResourceLimit("db", 5))
         assert sum(admitted) > 0
         assert holders(limits) == 0
-        held = [limits_of(store, ResourceLimit("db", 5)).try_acquire() for _ in range(6)]
-        assert [bool(one) for one in held] == [True] * 5 + [False]
+        acquisitions = [limits_of(store, ResourceLimit("db", 5)).try_acquire() for _ in range(6)]
+        assert [bool(acquisition) for acquisition in acquisitions] == [True] * 5 + [False]
 
     @pytest.mark.parametrize("method", sorted({"fork", "spawn"} & {*multiprocessing.get_all_start_methods()}))
     @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -78,12 +78,12 @@ class Races(Contract):
     def test_threads_that_choose_take_exactly_what_all_sets_have(self, store: Store, *, emptiest_first: bool) -> None:
         sets = members(store, CallLimit(100, YEAR), number=4)
         assert sum(choose_in_threads(store, sets, each=100, emptiest_first=emptiest_first)) == 400
-        assert [available(one, CallLimit.key) for one in sets] == [0] * 4
+        assert [available(limits, CallLimit.key) for limits in sets] == [0] * 4
 
     def test_threads_that_choose_the_emptiest_use_all_sets_equally(self, store: Store) -> None:
         sets = members(store, CallLimit(1000, YEAR), number=4)
         assert sum(choose_in_threads(store, sets, each=25, emptiest_first=True)) == THREADS * 25
-        assert [available(one, CallLimit.key) for one in sets] == [1000 - THREADS * 25 // 4] * 4
+        assert [available(limits, CallLimit.key) for limits in sets] == [1000 - THREADS * 25 // 4] * 4
 
 
 @contextmanager
@@ -119,7 +119,8 @@ def choose_in_threads(store: Store, sets: Sequence[LimitSet], *, each: int, empt
 
     def choose() -> int:
         tries = [
-            store.acquire_first([claim_of(one) for one in sets], emptiest_first=emptiest_first) for _ in range(each)
+            store.acquire_first([claim_of(limits) for limits in sets], emptiest_first=emptiest_first)
+            for _ in range(each)
         ]
         return sum(claim is not None for claim in tries)
 
@@ -208,7 +209,7 @@ def waiting(clock: WaiterClock, acquire: Callable[[], Acquisition]) -> Iterator[
                 clock.advance(10**6)
 
 
-class Waking(Contract):
+class WakingTests(Contract):
     """Waiters on a clock that stands still are woken by changes, or not at all."""
 
     @pytest.fixture
@@ -268,9 +269,9 @@ class Waking(Contract):
         claim, admitted = taken(limits), list[int]()
 
         def wait(number: int) -> Acquisition:
-            with limits_of(watched, ResourceLimit("db", 1)).acquire() as held:
+            with limits_of(watched, ResourceLimit("db", 1)).acquire() as acquisition:
                 admitted.append(number)
-            return held
+            return acquisition
 
         with (
             waiting(waiter_clock, lambda: wait(0)) as first,

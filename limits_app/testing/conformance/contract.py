@@ -32,7 +32,7 @@ ALGORITHMS = tuple(RateLimitAlgorithm)
 DRAINING = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.LEAKY_BUCKET, RateLimitAlgorithm.GCRA)
 REFUNDING = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
 
-Counts = Mapping[tuple[str | None, str | None, bool, int, str], int]
+CountsByScope = Mapping[tuple[str | None, str | None, bool, int, str], int]
 """Thousandths by resource, entity, shared, hour and key."""
 
 
@@ -92,9 +92,9 @@ def counting(store: Store, *limits: AnyLimit, entity: str = "someone") -> LimitS
 
 def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
     """Return a claim as a set makes it, without an acquisition: its permits are not renewed."""
-    wanted = requested or {}
-    plan = plan_for(limit_set.scoped, tuple(wanted), left_out=frozenset(left_out))
-    amounts, _ = plan.shape.amounts(wanted)
+    requests = requested or {}
+    plan = plan_for(limit_set.scoped, tuple(requests), left_out=frozenset(left_out))
+    amounts, _ = plan.shape.amounts(requests)
     return Claim(plan, amounts, limit_set.version)
 
 
@@ -190,7 +190,7 @@ def wait_us(refused: Acquisition) -> int:
     return round(seconds * SECOND)
 
 
-def collected(store: CountingStore, namespace: str = "") -> Counts:
+def collected(store: CountingStore, namespace: str = "") -> CountsByScope:
     """Everything that was counted in a namespace."""
     counts: Counter[tuple[str | None, str | None, bool, int, str]] = Counter()
     while (batch := store.collect_counts(namespace)) is not None:

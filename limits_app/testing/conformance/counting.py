@@ -227,18 +227,18 @@ class Counting(CountingNamespaces):
         sets = [counting(store, CallLimit(1_000, HOUR), entity=f"number {number}") for number in range(600)]
         for limits in sets:
             taken(limits)
-        found: set[str | None] = set()
+        entities: set[str | None] = set()
         for _ in sets:
             batch = store.collect_counts()
             assert batch is not None
             store.forget_counts(batch.name)
-            found |= {count.entity for count in batch.counts}
+            entities |= {count.entity for count in batch.counts}
             clock.advance(1)
             for count in batch.counts:
                 taken(counting(store, CallLimit(1_000, HOUR), entity=str(count.entity)))
-            if len(found) == len(sets):
+            if len(entities) == len(sets):
                 break
-        assert len(found) == len(sets)
+        assert len(entities) == len(sets)
 
     def test_counts_that_are_not_collected_are_forgotten_in_the_end(
         self, store: CountingStore, clock: FakeClock
@@ -271,10 +271,10 @@ class Counting(CountingNamespaces):
         limits = counting(store, CallLimit(10_000, HOUR))
         with ThreadPoolExecutor(4) as threads:
             takers = [threads.submit(lambda: [taken(limits) for _ in range(150)]) for _ in range(3)]
-            found = threads.submit(lambda: sum(total(store) for _ in range(20)))
+            in_threads = threads.submit(lambda: sum(total(store) for _ in range(20)))
             for taker in takers:
                 taker.result()
-        assert found.result() + total(store) == 450_000
+        assert in_threads.result() + total(store) == 450_000
 
     def test_processes_that_take_while_others_collect_lose_nothing(self, store: CountingStore) -> None:
         total(store)  # what another test has left
@@ -283,10 +283,10 @@ class Counting(CountingNamespaces):
             pytest.skip("open_store() is not defined, so no other process can open the store")
         with get_context("spawn").Pool(3) as processes:
             takers = [processes.apply_async(_take, (opener, 100)) for _ in range(2)]
-            found = processes.apply_async(_collect, (opener, 20))
+            in_processes = processes.apply_async(_collect, (opener, 20))
             for taker in takers:
                 taker.get(60)
-            assert found.get(60) + processes.apply(_collect, (opener, 1)) == 200_000
+            assert in_processes.get(60) + processes.apply(_collect, (opener, 1)) == 200_000
 
 
 class CountedActions:

@@ -1,4 +1,4 @@
-"""Namespaces: each has a version, a log, states and counts of its own, also where all names are the same."""
+"""Namespaces: each has its own version, log, states and counts, also where all names are the same."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Namespaces(Contract):
     def test_each_namespace_has_states_of_its_own(self, store: Store) -> None:
         for place, limits in enumerate(in_each(store, RateLimit(KEY, 10, 60))):
             taken(limits, {KEY: place + 1})
-        found = [available(limits, KEY) for limits in in_each(store, RateLimit(KEY, 10, 60))]
-        assert found == [9 - place for place in range(len(NAMES))]
+        left = [available(limits, KEY) for limits in in_each(store, RateLimit(KEY, 10, 60))]
+        assert left == [9 - place for place in range(len(NAMES))]
 
     def test_scopes_of_every_kind_are_apart(self, store: Store) -> None:
         kinds: list[Callable[[], Scope]] = [
@@ -87,9 +87,9 @@ class Namespaces(Contract):
 
     def test_a_permit_of_one_namespace_is_free_in_others(self, store: Store) -> None:
         sets = in_each(store, ResourceLimit("slots", 1))
-        held = [taken(limits) for limits in sets]
-        assert [claim.admitted for claim in held] == [True] * len(NAMES)
-        settle(sets[0], held[0], {"slots": -1})
+        claims = [taken(limits) for limits in sets]
+        assert [claim.admitted for claim in claims] == [True] * len(NAMES)
+        settle(sets[0], claims[0], {"slots": -1})
         assert [admissions(limits, 1) for limits in sets] == [[True], *[[False]] * (len(NAMES) - 1)]
 
     def test_a_reset_stays_in_its_namespace(self, store: Store) -> None:

@@ -32,12 +32,12 @@ from limits_app.testing.conformance.contract import (
 RELEASES: dict[str, Callable[[Acquisition], None]] = {
     "release": Acquisition.release,
     "cancel": Acquisition.cancel,
-    "block": lambda held: held.__exit__(None, None, None),
-    "task": lambda held: asyncio.run(held.arelease()),
+    "block": lambda acquisition: acquisition.__exit__(None, None, None),
+    "task": lambda acquisition: asyncio.run(acquisition.arelease()),
 }
 
 
-class Permits(Contract):
+class PermitTests(Contract):
     """Counting permits and their holders, while scopes are forgotten and leases end."""
 
     def test_holders_and_permits_are_counted(self, store: Store) -> None:
@@ -59,12 +59,12 @@ class Permits(Contract):
         quota, slots = scoped(store, QuotaLimit.per_day("x", 5)), scoped(store, ResourceLimit("x", 3), entity="parent")
         for parts in ((quota, slots), (slots, quota)):
             limits = limits_in(store, *parts)
-            for amount, held in ((2, 2), (0, 0), (1, 1), (0, 0)):
+            for amount, expected in ((2, 2), (0, 0), (1, 1), (0, 0)):
                 with limits.try_acquire({"x": amount}) as acquisition:
                     acquisition.update({"x": 0})
                     stats = limits_in(store, slots).get_stats()["x"]
-                    assert (stats["used"], stats["holders"]) == (held, bool(held))
-                    assert bool(acquisition.fences) is bool(held)
+                    assert (stats["used"], stats["holders"]) == (expected, bool(expected))
+                    assert bool(acquisition.fences) is bool(expected)
             assert holders(limits_in(store, slots), "x") == 0
 
     def test_a_renewed_permit_stays_held_while_idle_scopes_are_forgotten(self, store: Store, clock: FakeClock) -> None:
@@ -82,13 +82,13 @@ class Permits(Contract):
 
     def test_a_permit_is_counted_that_is_leased_while_older_leases_end(self, store: Store, clock: FakeClock) -> None:
         parts = [scoped(store, ResourceLimit("db", 2), entity=name) for name in ("one", "two", "three")]
-        one = limits_in(store, parts[0])
-        assert taken(one).admitted
+        limits = limits_in(store, parts[0])
+        assert taken(limits).admitted
         for part in parts[1:]:
             clock.move(store.lease_us)
             assert taken(limits_in(store, parts[0], part)).admitted
-            assert holders(one) == 1
-        assert admissions(one, 2) == [True, False]
+            assert holders(limits) == 1
+        assert admissions(limits, 2) == [True, False]
 
     def test_of_two_permits_of_a_claim_only_the_expired_one_is_lost(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, ResourceLimit("db", 1), ResourceLimit("gpu", 1, max_hold_seconds=1))
@@ -105,9 +105,9 @@ class Permits(Contract):
     def test_fencing_numbers_only_grow(self, store: Store, clock: FakeClock) -> None:
         limits, last = limits_of(store, ResourceLimit("db", 2)), 0
         for step in range(30):
-            with limits.try_acquire() as held:
-                assert held.fences["db"] > last
-                last = held.fences["db"]
+            with limits.try_acquire() as acquisition:
+                assert acquisition.fences["db"] > last
+                last = acquisition.fences["db"]
                 clock.move((0, 1, -1, 5_000_000)[step % 4])
             if step % 10 == 0:
                 clock.advance(100_000)
@@ -199,10 +199,10 @@ class Leases(Contract):
 
     def test_a_permit_is_renewed_while_its_acquisition_exists(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, ResourceLimit("db", 1))
-        held = limits.try_acquire()
+        acquisition = limits.try_acquire()
         clock.move(20 * store.lease_us)
         assert not limits_of(store, ResourceLimit("db", 1)).try_acquire()
-        held.release()
+        acquisition.release()
         assert available(limits, "db") == 1
         assert limits.try_acquire()  # without a reference
         gc.collect()
@@ -220,16 +220,16 @@ class Leases(Contract):
         self, store: Store, clock: FakeClock, lost: list[LeaseHolder], caplog: pytest.LogCaptureFixture
     ) -> None:
         limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30))
-        held = limits.try_acquire()
+        acquisition = limits.try_acquire()
         with caplog.at_level(logging.WARNING, "limits_app"):
             clock.advance(60)
-        assert lost == [held]
+        assert lost == [acquisition]
         assert "db" in caplog.text
         other = taken(limits)
-        held.release()
+        acquisition.release()
         assert not taken(limits).admitted
         assert other.admitted
-        assert lost == [held]
+        assert lost == [acquisition]
 
     @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
     def test_a_lost_lease_is_reported_by_its_release(  # noqa: PLR0917 - fixtures, by name
@@ -246,16 +246,16 @@ class Leases(Contract):
         for _ in range(2):
             release(kept)
         assert lost == [], "it was renewed"
-        held = limits.try_acquire()
+        acquisition = limits.try_acquire()
         _freeze(store, clock)
         assert taken(limits).admitted
         with caplog.at_level(logging.WARNING, "limits_app"):
-            release(held)
-        assert lost == [held]
+            release(acquisition)
+        assert lost == [acquisition]
         assert caplog.text.count("the lease of db ran out") == 1
-        release(held)
+        release(acquisition)
         clock.advance(60)
-        assert lost == [held], "once"
+        assert lost == [acquisition], "once"
 
     def test_the_callback_of_a_lost_lease_may_use_the_store(self, store: Store, clock: FakeClock) -> None:
         limits, seen = limits_of(store, ResourceLimit("db", 1)), list[object]()
@@ -263,11 +263,11 @@ class Leases(Contract):
         def look(_: LeaseHolder) -> None:
             seen.extend([holders(limits), bool(limits.try_acquire({"db": 1}))])
 
-        held = limits.try_acquire()
+        acquisition = limits.try_acquire()
         _freeze(store, clock)
         assert taken(limits).admitted
         with installed(replace(present(), lease_lost=look)):
-            held.release()
+            acquisition.release()
         assert seen == [1, False]
 
     def test_several_lost_leases_of_an_acquisition_are_reported_once(
@@ -276,27 +276,27 @@ class Leases(Contract):
         names = [f"{number}" for number in range(4)]
         parts = [scoped(store, ResourceLimit("db", 1), RateLimit("tokens", 9, 60), entity=name) for name in names]
         some, all_of_it = limits_in(store, parts[0], parts[1]), limits_in(store, parts[2], parts[3])
-        held = [some.try_acquire({"tokens": 5}), all_of_it.try_acquire({"tokens": 5})]
-        for one in held:
-            one.update({"tokens": 1})
+        acquisitions = [some.try_acquire({"tokens": 5}), all_of_it.try_acquire({"tokens": 5})]
+        for acquisition in acquisitions:
+            acquisition.update({"tokens": 1})
         _freeze(store, clock)
         assert taken(limits_in(store, parts[0])).admitted
-        held[0].release()
-        assert lost == held[:1]
+        acquisitions[0].release()
+        assert lost == acquisitions[:1]
         assert taken(all_of_it).admitted
-        held[1].release()
-        assert lost == held
+        acquisitions[1].release()
+        assert lost == acquisitions
         assert [available(limits_in(store, part), "tokens") for part in parts] == [9] * 4
 
     def test_a_lost_lease_is_reported_under_changed_limits(
         self, store: Store, clock: FakeClock, lost: list[LeaseHolder]
     ) -> None:
         before, after = [limits_of(store, ResourceLimit("db", capacity)) for capacity in (1, 2)]
-        held = before.try_acquire()
+        acquisition = before.try_acquire()
         _freeze(store, clock)
         assert taken(after, {"db": 2}).admitted
-        held.release()
-        assert lost == [held]
+        acquisition.release()
+        assert lost == [acquisition]
         assert available(after, "db") == 0
 
 

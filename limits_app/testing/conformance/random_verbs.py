@@ -199,13 +199,18 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(held=st.lists(held, unique_by=id, max_size=4))
     def renew(self, held: list[Held]) -> None:
         """Renew some leases in one call."""
-        lost = self.store.renew([one.claim for one in held])
+        lost = self.store.renew([acquisition.claim for acquisition in held])
         now, expected = self.clock.now_us, []
-        for one in held:
-            permits = [self.permits[who, key] for who in one.entities for key in one.requested if key in PERMITS]
-            renewed = [model.renew(one.claim.number, now) for model in permits]
+        for acquisition in held:
+            permits = [
+                self.permits[who, key]
+                for who in acquisition.entities
+                for key in acquisition.requested
+                if key in PERMITS
+            ]
+            renewed = [model.renew(acquisition.claim.number, now) for model in permits]
             if not all(renewed):
-                expected.append(one.claim)
+                expected.append(acquisition.claim)
         assert lost == expected
 
     @rule(who=st.sampled_from([0, 1]), keys=st.sampled_from([None, ("first",), ("db", "second")]))

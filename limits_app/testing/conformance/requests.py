@@ -68,10 +68,10 @@ class Atomicity(Contract):
         parts = [scoped(store, RateLimit(KEY, 10, HOUR), ResourceLimit("db", 2), entity=name) for name in names]
         single = [limits_in(store, part) for part in parts]
         assert single[refusing].try_acquire({KEY: 8})
-        before = [snapshot(one) for one in single]
+        before = [snapshot(limits) for limits in single]
         refused = limits_in(store, *parts).try_acquire({KEY: 5})
         assert [status.entity for status in refused.outcome.violations] == [names[refusing]]
-        assert [snapshot(one) for one in single] == before
+        assert [snapshot(limits) for limits in single] == before
 
     def test_scopes_may_have_different_limits(self, store: Store, clock: FakeClock) -> None:
         child = scoped(store, CallLimit(5, HOUR), RateLimit(KEY, 10, HOUR), entity="child")
@@ -153,7 +153,7 @@ class Choosing(Contract):
         claims = claims_of(sets, 5)
         assert store.acquire_first(claims) is claims[2]
         assert [claim.admitted for claim in claims] == [False, False, True, None]
-        assert [available(one) for one in sets] == [2, 0, 5, 10]
+        assert [available(limits) for limits in sets] == [2, 0, 5, 10]
         store.settle(claims[2], [-claims[2].amounts[0]])
         assert available(sets[2]) in {5, 10}
 
@@ -171,9 +171,9 @@ class Choosing(Contract):
     ) -> None:
         sets = members(store, RateLimit(KEY, 10, HOUR), ResourceLimit("db", 1), number=3)
         old = limits_of(store, RateLimit(KEY, 10, HOUR), entity="old", version=store.version())
-        for one in sets:
-            assert taken(one, {KEY: 8}, left_out=["db"]).admitted
-        before = [snapshot(one) for one in sets]
+        for limits in sets:
+            assert taken(limits, {KEY: 8}, left_out=["db"]).admitted
+        before = [snapshot(limits) for limits in sets]
         clock.move(1)
         claims = claims_of(sets, 5)
         assert store.acquire_first(claims, emptiest_first=emptiest_first) is None
@@ -183,14 +183,14 @@ class Choosing(Contract):
         with pytest.raises(StaleConfiguration):
             store.acquire_first(claims_of([sets[0], old], 5), emptiest_first=emptiest_first)
         clock.move(-1)
-        assert [snapshot(one) for one in sets] == before
+        assert [snapshot(limits) for limits in sets] == before
 
     def test_the_emptiest_has_the_largest_free_share(self, store: Store) -> None:
         sets = [limits_of(store, RateLimit(KEY, size, HOUR), entity=str(size)) for size in (100, 1000, 10)]
-        for one, amount in zip(sets, (50, 600, 4), strict=True):
-            assert taken(one, {KEY: amount}).admitted
+        for limits, amount in zip(sets, (50, 600, 4), strict=True):
+            assert taken(limits, {KEY: amount}).admitted
         assert [chosen(store, sets, amount) for amount in (1, 1, 1, 5)] == [2, 0, 2, 0]
-        assert [available(one) for one in sets] == [44, 400, 4]
+        assert [available(limits) for limits in sets] == [44, 400, 4]
         assert chosen(store, sets, 500) is None
         assert chosen(store, sets, 300) == 1, "the others do not fit"
 
@@ -213,7 +213,7 @@ class Choosing(Contract):
         lost = taken(permits[0], {"db": 8})
         clock.move(store.lease_us)
         assert taken(permits[1]).admitted
-        claims = [claim_of(one) for one in permits]
+        claims = [claim_of(limits) for limits in permits]
         assert store.acquire_first(claims, emptiest_first=True) is claims[0]
         assert store.renew([lost, claims[0]]) == [lost]
 
@@ -231,24 +231,24 @@ class Choosing(Contract):
     def test_permits_of_the_chosen_claim_are_leased_and_returned(self, store: Store) -> None:
         sets = members(store, ResourceLimit("db", 1), number=2)
         first = taken(sets[0])
-        claims = [claim_of(one) for one in sets]
+        claims = [claim_of(limits) for limits in sets]
         second = store.acquire_first(claims)
         assert second is claims[1]
         assert store.renew([first, second]) == []
-        assert store.acquire_first([claim_of(one) for one in sets]) is None
+        assert store.acquire_first([claim_of(limits) for limits in sets]) is None
         give_back(sets[1], second)
-        again = [claim_of(one) for one in sets]
+        again = [claim_of(limits) for limits in sets]
         assert store.acquire_first(again) is again[1]
 
     def test_a_changed_definition_is_used_from_its_first_request(self, store: Store, clock: FakeClock) -> None:
         before = members(store, RateLimit(KEY, 100, 100), number=2)
-        for one in before:
-            assert taken(one, {KEY: 100}).admitted
+        for claim in before:
+            assert taken(claim, {KEY: 100}).admitted
         after = members(store, RateLimit(KEY, 10, 100), number=2)
         assert store.acquire_first(claims_of(after, 5)) is None
         clock.advance(50)
         assert store.acquire_first(claims_of(after, 5)) is None
-        assert [available(one) for one in after] == [0, 0]
+        assert [available(limits) for limits in after] == [0, 0]
         clock.advance(950)
         assert chosen(store, after, 5) == 0
 
@@ -269,7 +269,7 @@ def members(store: Store, *limits: RateLimit | CallLimit | ResourceLimit, number
 
 def claims_of(sets: Sequence[LimitSet], amount: int) -> list[Claim]:
     """A claim of an amount on each of the sets."""
-    return [claim_of(one, {KEY: amount}) for one in sets]
+    return [claim_of(limits, {KEY: amount}) for limits in sets]
 
 
 def chosen(store: Store, sets: Sequence[LimitSet], amount: int) -> int | None:

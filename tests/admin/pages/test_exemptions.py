@@ -220,7 +220,7 @@ def test_what_cannot_be_exempt_is_said_and_nothing_is_changed(admin_client: Clie
 def test_who_is_not_exempt_all_the_same_is_said(admin_client: Client) -> None:
     limits.set_entity("user:1", blocked=True)
     limits.set_entity("user:2", parent="tenant:a", cascade=True)
-    assert said(add(admin_client, entity="user:1"))[-1] == "It is blocked all the same, by user:1: unblock that first."
+    assert said(add(admin_client, entity="user:1"))[-1] == "It is still blocked by user:1: unblock that first."
     assert "It is not exempt yet" in said(add(admin_client, entity="user:2"))[-1]
 
 

@@ -57,7 +57,8 @@ TOGETHER = DB | {"who": "together", "unit_1": "connections"}
         (
             EVERYTHING | {"who": "address"} | TOKENS,
             "pattern ip:* in total",
-            "Each IP address may make 100 requests per minute and use 1M tokens per day over all resources together.",
+            "Each IP address may make 100 requests per minute and use 1,000,000 tokens per day "
+            "over all resources together.",
         ),
         (TOGETHER, "resource db", "Everyone together may hold 100 connections at the same time on db."),
         (
@@ -128,7 +129,7 @@ def test_limits_that_exist_are_not_replaced(admin: Client) -> None:
     limits.set_resource_limits("api", ["calls=5/min"])
     response = post(admin, what="resource", resource="api", who="client")
     page = response.content.decode()
-    assert "There are limits for this already" in page
+    assert "Edit them instead." in page
     assert f'<a href="/admin/limits_app/policy/{Policy.objects.get().pk}/change/">resource api</a>' in page
     assert limits.list_resources()["api"][0].capacity == 5
 
@@ -148,7 +149,7 @@ def test_a_path_without_a_view_is_pointed_out(admin: Client, path: str, warned: 
     post(admin, path=path)
     page = admin.get("/admin/limits_app/").content.decode()
     assert "Saved: " in page
-    assert (f"The URLs of the site have no view of this name, or at this path: “{path}”." in page) is warned
+    assert (f"No URL pattern matches “{path}”." in page) is warned
 
 
 def test_the_preview_saves_nothing(admin: Client) -> None:

@@ -16,7 +16,11 @@ from limits_app.engine.limits import Blocked, Limit, QuotaLimit, RateLimit, Rate
 from tests.engine.algorithms.definitions import ALGORITHMS, examples, rates
 from tests.engine.algorithms.driven import MS, NOW, SECOND, Driven
 
-TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = ALGORITHMS
+TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET
+LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
+SLIDING_WINDOW = RateLimitAlgorithm.SLIDING_WINDOW
+FIXED_WINDOW = RateLimitAlgorithm.FIXED_WINDOW
+GCRA = RateLimitAlgorithm.GCRA
 
 
 def ten(algorithm: RateLimitAlgorithm, capacity: int = 10, seconds: float = 60) -> RateLimit:

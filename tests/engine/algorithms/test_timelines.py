@@ -11,7 +11,11 @@ from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from tests.engine.algorithms.definitions import ALGORITHMS
 from tests.engine.algorithms.driven import MS, NOW, Driven, Step, timelines
 
-TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = ALGORITHMS
+TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET
+LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
+SLIDING_WINDOW = RateLimitAlgorithm.SLIDING_WINDOW
+FIXED_WINDOW = RateLimitAlgorithm.FIXED_WINDOW
+GCRA = RateLimitAlgorithm.GCRA
 
 
 def three(algorithm: RateLimitAlgorithm) -> Driven:

@@ -21,7 +21,9 @@ from tests.engine.algorithms.driven import NOW, Driven
 
 pytestmark = pytest.mark.slow
 
-TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = ALGORITHMS
+TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET
+LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
+GCRA = RateLimitAlgorithm.GCRA
 
 #: What a double, and so a script in Redis, counts exactly.
 EXACT = 2**53

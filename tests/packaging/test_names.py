@@ -1,0 +1,70 @@
+"""Names mean one thing: no class or type is defined twice, and local variables name the thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+
+PACKAGE = ROOT / "limits_app"
+MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
+
+HOMONYMS = 23
+"""At most so many names of classes and types are defined in several modules; lower it with each that goes."""
+VAGUE = {"one", "found", "there", "said", "given", "wanted", "known", "held"}
+VAGUE_LOCALS = 423
+"""At most so many local variables have a name that says where it stands in a sentence; lower it with each that goes."""
+OF_DJANGO = {"Command", "Meta"}
+"""Names that Django asks for."""
+
+
+def test_no_class_or_type_is_defined_in_two_modules() -> None:
+    modules: dict[str, set[str]] = {}
+    for path in MODULES:
+        for name in types_in(path.read_text()):
+            modules.setdefault(name, set()).add(path.relative_to(PACKAGE).as_posix())
+    homonyms = {name: sorted(files) for name, files in modules.items() if len(files) > 1 and name not in OF_DJANGO}
+    advice = "name a class or type for what it is, such as FilePlan, so that its name is defined in one module"
+    assert len(homonyms) <= HOMONYMS, f"{advice}: {homonyms}"
+
+
+def test_local_variables_name_the_thing() -> None:
+    counts = Counter[str]()
+    for path in MODULES:
+        counts[path.relative_to(PACKAGE).as_posix()] += sum(name in VAGUE for name in locals_in(path.read_text()))
+    advice = f"name local variables for what they are, such as policy, limit or row, and not {', '.join(sorted(VAGUE))}"
+    assert counts.total() <= VAGUE_LOCALS, f"{counts.total()}: {advice}; most are in {counts.most_common(10)}"
+
+
+def types_in(source: str) -> Iterator[str]:
+    """The names of the classes of a module, also of nested ones, and of its aliases of types."""
+    module = ast.parse(source)
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for statement in module.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp(op=ast.BitOr()) | ast.Subscript()):
+                if name[:1].isupper() and not name.isupper():
+                    yield name
+
+
+def locals_in(source: str) -> Iterator[str]:
+    """The names that a module binds, once for each place: variables, and parameters."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def test_both_kinds_of_names_are_found() -> None:
+    source = (
+        "Text = str | None\nclass Outer:\n    class Inner: ...\ndef f(one, *, known): found = [held for held in one]"
+    )
+    assert [*types_in(source)] == ["Outer", "Inner", "Text"]
+    assert {*locals_in(source)} >= {"one", "known", "found", "held"}
+    assert Path(__file__) not in MODULES
