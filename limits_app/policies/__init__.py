@@ -1,13 +1,14 @@
 """Policies: the effective limits of an entity on a resource, compiled and cached until something changes.
 
 `query` reads the rows, `chain` says what they mean, `choose` judges them, `resolved_set` compiles them together with
-the members of a pool where one serves the resource, and `cache` keeps the result.
+the members of a pool where one serves the resource, `kept_configuration` keeps the result, and `client_resolver` looks
+it up.
 """
 
 from limits_app.policies.access import EXEMPTING, LIMITED, Access, AccessReason, AccessVerdict, access_of
 from limits_app.policies.access_index import NO_ACCESS_INDEX, AccessIndex, has_no_access_in_test, read_access_index
+from limits_app.policies.announcing import advance_version
 from limits_app.policies.balancing import balancers
-from limits_app.policies.cache import Key, advance_version, configuration, pool_resolver, resolver
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject, policy_value
 from limits_app.policies.choose import (
     CODE,
@@ -21,10 +22,13 @@ from limits_app.policies.choose import (
     judge,
     rollout_position,
 )
+from limits_app.policies.client_resolver import resolver
 from limits_app.policies.collector import Client, Collector, EntityRow, Place
 from limits_app.policies.dropped import OF_CODE, DroppedKey, Dropping, always_applies, dropped_by_each, dropped_keys
 from limits_app.policies.kept import Aged, Kept
+from limits_app.policies.kept_configuration import Key, configuration
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers, with_secrets
+from limits_app.policies.pools_by_name import pool_resolver
 from limits_app.policies.query import policies_for, policies_of_each
 from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (
