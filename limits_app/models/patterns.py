@@ -111,6 +111,19 @@ def other_networks_of(identifier: str) -> list[str]:
     return [network for network in networks_of(identifier) if network != identifier or is_pattern(identifier)]
 
 
+def client_network(identifier: str) -> str | None:
+    """The identifier of the client that an IPv6 address belongs to, which is no pattern; None for all others."""
+    return _client_network(identifier, conf.get(conf.IPV6_PREFIX))
+
+
+@lru_cache(maxsize=4096)
+def _client_network(identifier: str, bits: int) -> str | None:
+    network = _network_of(identifier) if ":" in identifier.removeprefix(_ADDRESS) else None
+    if not isinstance(network, IPv6Network) or network.prefixlen < bits:
+        return None
+    return f"{_ADDRESS}{network.supernet(new_prefix=bits)}"
+
+
 def prefixes_of(identifier: str) -> list[str]:
     """The patterns that end in “*” and match an identifier."""
     ends = [place + 1 for place, character in enumerate(identifier) if character in SEPARATORS]

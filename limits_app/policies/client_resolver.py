@@ -16,9 +16,9 @@ from limits_app.engine.keys import MAX_ENTITY_LENGTH
 from limits_app.models import note_code_limits, write_alias
 from limits_app.models.changes import identifier_digest
 from limits_app.models.namespaces import sources
+from limits_app.models.users import identifiers_of_client
 from limits_app.policies.base_resolver import BaseResolver, most_entries
 from limits_app.policies.chain import StoredChain, Subject
-from limits_app.policies.identifiers import identifiers_read
 from limits_app.policies.kept import Age, Aged
 from limits_app.policies.kept_configuration import Alike, General, KeptConfiguration, Key, configuration
 from limits_app.policies.query import can_be_stored, stored_chains
@@ -208,7 +208,7 @@ class Resolver(BaseResolver):
     def _keep_client(self, key: Key, resolved: ResolvedSet, names: Iterable[str], seen: Seen) -> None:
         """Keep the limits of a client, which were read from rows with some identifiers."""
         entity, configuration = key[1], self.configuration
-        identifiers = {*names, *(() if entity is None else identifiers_read(entity))}
+        identifiers = {*names, *(() if entity is None else identifiers_of_client(entity))}
         digests = frozenset(map(identifier_digest, identifiers))
         aged = Aged(resolved, conf.get(conf.RESOLVER_TTL_SECONDS), digests)
         configuration.keep(seen, partial(configuration.clients.add, key, aged, most=most_entries()))

@@ -95,7 +95,10 @@ class Dropping:
             return
         subject, broader = client, EVERYBODY
         if client.entity:
-            subject, broader = Client(client.entity), client._replace(entity="")
+            # A client may have a row as an address, and another as the network by which clients are identified.
+            networks = tuple([name for name in client.patterns if not is_pattern(name)])
+            patterns = tuple([name for name in client.patterns if is_pattern(name)])
+            subject, broader = Client(client.entity, patterns=networks), client._replace(entity="", patterns=patterns)
         elif client.plan:
             subject, broader = Client(plan=client.plan), Client(patterns=client.patterns)
         is_for_everybody = not (place.entity or place.plan)

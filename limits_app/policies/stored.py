@@ -16,6 +16,7 @@ from limits_app.models.fields import aware
 from limits_app.models.patterns import is_pattern, patterns_in
 from limits_app.models.plan import plans_by_groups
 from limits_app.models.snapshots import batches
+from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.collector import Collector, EntityRow, Place
 
@@ -64,6 +65,10 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     using = next(iter(policies))._state.db or ""
     about = Q(entity=None) | patterns_in("entity__identifier")
     about |= Q(entity__in={policy.entity_id for policy in policies} - {None})
+    names = {str(policy.entity) for policy in policies if policy.entity is not None}
+    others = {other for name in names for other in identifiers_of_client(name)} - names
+    if others:
+        about |= Q(entity__identifier__in=others)
     if all(policy.is_for_all_entities for policy in policies):
         about = Q(entity=None, plan=None)
     if all(policy.resource_id is not None for policy in policies):
@@ -74,10 +79,12 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     clients = {row.entity_id: row.entity for row in found if row.pk in keys and row.entity is not None}
     plans = {str(row.plan) for row in found if row.pk in keys and row.plan is not None}
     by_groups = plans_by_groups(using, [*map(str, clients.values())]) if clients else {}
-    members: Iterable[Any] = ()
+    members: set[Any] = set()
+    if others:
+        members.update(Entity.objects.using(using).filter(identifier__in=others).values_list("pk", flat=True))
     if plans and any(row.entity is not None and is_pattern(str(row.entity)) for row in found):
         by_groups |= plans_by_groups(using, most=MOST_MEMBERS)
-        members = members_of_plans(plans, by_groups, using)
+        members |= members_of_plans(plans, by_groups, using)
     entities = _entities(clients, members, using)
     return StoredPolicies(
         {row.pk: stored_policy(row) for row in found},

@@ -165,7 +165,7 @@ def test_a_limit_is_dropped_by_a_level_for_requests_as_for_warnings(
             assert Proposal.of_policy(limiting).first_applies(API, client) == (after == CALLS.capacity), other
 
 
-NAMES = ["tenant:t", "team:a", "user:1", "user:2", "ip:10.1.2.3", "ip:2001:db8::/64"]
+NAMES = ["tenant:t", "team:a", "user:1", "user:2", "user:03", "ip:10.1.2.3", "ip:2001:db8::/64", "ip:2001:db8::2"]
 PATTERNS = ["user:*", "ip:*", "ip:10.*", "ip:10.0.0.0/8", "ip:10.1.0.0/16", "ip:2001:db8::/32", "team:*"]
 
 
@@ -196,7 +196,18 @@ def test_rows_in_memory_give_the_chains_of_the_query(seed: int) -> None:
     make_site(random.Random(seed))
     content = list(stored_content("default").values())
     collector, keys = proposed_collector(content, "default"), {number: one.pk for number, one in enumerate(content, 1)}
-    clients = (*NAMES, None, "user:3", "user:99", "ip:10.1.9.9", "ip:2001:db8::1", "user:*", "ip:10.0.0.0/8", "ip:10.*")
+    clients = (
+        *NAMES,
+        None,
+        "user:3",
+        "user:99",
+        "ip:10.1.9.9",
+        "ip:2001:db8::1",
+        "user:01",
+        "user:*",
+        "ip:10.0.0.0/8",
+        "ip:10.*",
+    )
     for resource, client, plan in product(("api", "mail", "unknown"), clients, (None, "pro")):
         stored = policies_for(Subject(resource, client, plan), "default", NOW).links
         found = list(collector.links(resource, client, plan))
