@@ -163,7 +163,7 @@ class Patterns:
     def __init__(self, identifiers: Iterable[str] = ()) -> None:
         self._names = frozenset(identifiers)
         self._longest = max((len(one) for one in self._names if one.endswith("*")), default=0)
-        networks = [_network_of(one) for one in self._names if is_pattern(one)]
+        networks = [_network_of(one) for one in self._names if "/" in one]  # also that of a client
         self._sizes = tuple(sorted({(one.version, one.prefixlen) for one in networks if one is not None}))
 
     def __bool__(self) -> bool:

@@ -17,7 +17,7 @@ from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import CharField, Exists, OuterRef, Q, QuerySet, Value
+from django.db.models import CharField, Exists, Max, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Cast, Coalesce
 
 from limits_app import conf
@@ -33,12 +33,14 @@ from limits_app.models import (
     emergency,
 )
 from limits_app.models.changes import identifier_digest
+from limits_app.models.entity import IS_BLOCKED, IS_UNLIMITED
 from limits_app.models.fields import aware, in_site_time, to_column
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import Patterns, is_pattern, patterns_in
 from limits_app.models.plan import groups_have_plans
 from limits_app.models.policy_rules import Counted
+from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_value
 
 _CLIENT, _POLICY, _GROUP = "client", "policy", "group"
@@ -82,7 +84,10 @@ class AccessIndex:
         """Whether the policies of an identity have to be read, since it has configuration of its own, or a plan."""
         if plan is not None and (plan in self.plans or identity in self._patterns):
             return True
-        digest = _digest(identity) if self._digests else 0
+        return bool(self._digests) and any(map(self._has, identifiers_of_client(identity)))
+
+    def _has(self, identifier: str) -> bool:
+        digest = _digest(identifier)
         place = bisect_left(self._digests, digest)
         return place < len(self._digests) and self._digests[place] == digest
 
@@ -167,6 +172,7 @@ def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, An
     policies = _effective(using, now)
     of_resources = Q(entity=None, plan=None, counted=Counted.EACH)
     is_client = Q(entity__isnull=False) & ~patterns_in("entity__identifier")
+    flagged = [Entity.objects.using(using).filter(flag) for flag in (IS_BLOCKED, IS_UNLIMITED)]
     resource = Coalesce("resource__name", _NONE, output_field=_TEXT)
     parts: tuple[QuerySet[Any, Any], ...] = (
         policies.filter(is_client).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, resource),
@@ -176,7 +182,7 @@ def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, An
             Coalesce("plan__name", _NONE, output_field=_TEXT),
             resource,
         ),
-        _flagged(using).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, _NONE),
+        *[rows.values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, _NONE) for rows in flagged],
     )
     if has_groups:
         groups = PlanGroup.objects.using(using).values_list(
@@ -196,10 +202,6 @@ def _effective(using: str, now: datetime) -> QuerySet[Policy]:
     blocked_or_unlimited = Q(effect=PolicyEffect.BLOCKED) | Q(effect=PolicyEffect.UNLIMITED, resource=None)
     rows = Policy.objects.using(using).exclude(enforcement=Enforcement.OFF)
     return rows.filter(lasting, blocked_or_unlimited)
-
-
-def _flagged(using: str) -> QuerySet[Entity]:
-    return Entity.objects.using(using).filter(Q(blocked=True) | Q(unlimited=True))
 
 
 def _shared_policies(
@@ -246,7 +248,9 @@ def _clients(
     rows = Entity.objects.using(using)
     policies = _effective(using, now)
     if has_clients:
-        yield from _identifiers(rows.filter(Q(blocked=True) | Q(unlimited=True) | _has_one(policies, "pk")))
+        for flag in (IS_BLOCKED, IS_UNLIMITED):
+            yield from _identifiers(rows.filter(flag))
+        yield from _identifiers(rows.filter(pk__in=policies.values("entity")))
     if plans:
         yield from _identifiers(rows.filter(plan__name__in=plans))
     if patterns:
@@ -256,7 +260,8 @@ def _clients(
         for identifier in _identifiers(rows.filter(configured, reduce(or_, stems))):
             if identifier in every:
                 yield identifier
-    if rows.filter(parent__isnull=False).exists():
+    # The highest one, since databases look that up in the index.
+    if rows.aggregate(highest=Max("parent"))["highest"] is not None:
         yield from _identifiers_below(using, now, plans, {_stem_of(one) for one in patterns if one.endswith("*")})
 
 

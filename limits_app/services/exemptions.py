@@ -16,6 +16,7 @@ from django.db.models import F, Q, QuerySet
 
 from limits_app import audit
 from limits_app.models import ENFORCED, Endpoint, Entity, Policy, PolicyEffect, in_scope, write_alias
+from limits_app.models.entity import IS_UNLIMITED
 from limits_app.policies import (
     ENTITY_FLAGS,
     EXEMPTING,
@@ -50,7 +51,7 @@ def exempting_policies() -> QuerySet[Policy]:
 
 def exempt_entities() -> QuerySet[Entity]:
     """The entities that are unlimited themselves."""
-    return Entity.objects.using(write_alias()).filter(unlimited=True).select_related("parent").order_by("identifier")
+    return Entity.objects.using(write_alias()).filter(IS_UNLIMITED).select_related("parent").order_by("identifier")
 
 
 def exempting_rules() -> QuerySet[Endpoint]:
