@@ -21,6 +21,7 @@ REQUESTS = 120
 EDITS = int(os.environ.get("LIMITS_TEST_EDITS", "50"))
 """How many changes of each kind are made; 200 take minutes."""
 LATE_EDITS = 5
+PATIENCE_SECONDS = 10
 TTL_SECONDS = 1
 SLICE_SECONDS = 1
 BUSY_SECONDS = 0.5
@@ -108,6 +109,12 @@ def check_late(verb: str, folder: Path, environment: Environment, *, seconds: fl
         assert seen.longest_stale <= seconds
 
 
+def on_redis(url: str) -> dict[str, dict[str, object]]:
+    """The stores of a site on a server, which may be slow on a busy machine."""
+    timeouts = {"CONNECT_TIMEOUT_SECONDS": PATIENCE_SECONDS, "REPLY_TIMEOUT_SECONDS": PATIENCE_SECONDS}
+    return {"default": {"KIND": "redis", "URL": url, **timeouts}}
+
+
 def limits_of(**settings: object) -> Environment:
     """Other settings than those of the site."""
     return {"LIMITS_TEST_LIMITS": json.dumps(settings)}
@@ -126,11 +133,11 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Environment]:
     """The variables of a site whose limits, or whose limits and rows, are on a server."""
     if request.param == "redis":
         with redis_server() as server:
-            yield limits_of(STORES={"default": {"KIND": "redis", "URL": server.url}})
+            yield limits_of(STORES=on_redis(server.url))
     else:
         with postgres_server() as postgres:
             database = {key: str(value) for key, value in postgres.settings.items()}
-            stores = limits_of(STORES={"default": {"KIND": "database"}})
+            stores = limits_of(STORES={"default": {"KIND": "database", "LOCK_TIMEOUT_SECONDS": PATIENCE_SECONDS}})
             yield stores | {"LIMITS_TEST_DATABASE": json.dumps(database)}
 
 
@@ -148,7 +155,7 @@ def test_each_change_counts_on_the_next_acquire_on_servers(verb: str, tmp_path: 
 @pytest.mark.parametrize("verb", ["edit", "switch"])
 def test_change_counts_within_the_seconds_of_a_slice(verb: str, tmp_path: Path) -> None:
     with redis_server() as server:
-        environment = limits_of(STORES={"default": {"KIND": "redis", "URL": server.url}})
+        environment = limits_of(STORES=on_redis(server.url))
         environment["LIMITS_TEST_SLICE_SECONDS"] = str(SLICE_SECONDS)
         prepare(tmp_path, environment)
         check_late(verb, tmp_path, environment, seconds=SLICE_SECONDS)
