@@ -26,10 +26,10 @@ _PATTERN_WITH_FIELDS: Final = _(
 _NOT_OF_PATTERNS: Final = ("parent", "plan", "cascade", "unlimited", "blocked")
 _INHERITED: Final = ("identifier", "parent", "plan", "cascade")
 """The fields by which others may be blocked or exempt that are below it, besides the flags."""
-IS_BLOCKED: Final = Q(blocked__in=[True])
-"""The filter for the few entities with this flag, in words that each database looks up in the index of flags."""
 IS_UNLIMITED: Final = Q(blocked__in=[False], unlimited__in=[True])
-"""The same for the other flag; no entity has both."""
+"""The filter for unlimited entities, of which none is blocked, as each database looks them up in the index of flags."""
+HAS_FLAG: Final = Q(blocked__in=[True]) | IS_UNLIMITED
+"""The same for those that are blocked or unlimited."""
 MAX_LEVELS: Final = 8
 """Maximum number of entities from the topmost ancestor to the lowest descendant."""
 

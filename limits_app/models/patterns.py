@@ -60,6 +60,23 @@ def check_client(identifier: str) -> None:
         )
 
 
+def check_requester(identifier: str) -> None:
+    """Raise ValidationError for an identifier or a pattern that no request has or matches; and as `check_pattern`.
+
+    The clients of requests with an IPv6 address are identified by their network of LIMITS["IPV6_PREFIX"] bits.
+    """
+    check_pattern(identifier)
+    client = client_network(identifier)
+    if client not in {None, identifier}:
+        raise ValidationError(
+            _(
+                "%(value)s matches no request, since clients are identified by %(bits)s bits of their IPv6 address "
+                "(IPV6_PREFIX): write “%(client)s”, or a larger network."
+            ),
+            params={"value": shown(identifier), "bits": conf.get(conf.IPV6_PREFIX), "client": client},
+        )
+
+
 def is_malformed_network(identifier: str) -> bool:
     """Whether an identifier is written like a network, but `check_pattern` refuses it."""
     if not _resembles_network(identifier):

@@ -33,7 +33,7 @@ from limits_app.models import (
     emergency,
 )
 from limits_app.models.changes import identifier_digest
-from limits_app.models.entity import IS_BLOCKED, IS_UNLIMITED
+from limits_app.models.entity import HAS_FLAG
 from limits_app.models.fields import aware, in_site_time, to_column
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import known_time_zones
@@ -43,7 +43,7 @@ from limits_app.models.policy_rules import Counted
 from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_value
 
-_CLIENT, _POLICY, _GROUP = "client", "policy", "group"
+_CLIENT, _FLAG, _POLICY, _GROUP = "client", "flag", "policy", "group"
 _PAGE: Final = 10_000
 _NOW: Final = object()
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -115,15 +115,15 @@ def read_access_index(using: str, now: datetime) -> AccessIndex:
     for what, *texts in _summary_rows(using, now):
         found[what].append(tuple(texts))
     groups = {group: (int(priority), plan) for group, plan, priority in found[_GROUP]}
-    of_policies, of_clients = found[_POLICY], found[_CLIENT]
-    if not of_policies and not of_clients:
+    of_policies, of_clients, has_flags = found[_POLICY], found[_CLIENT], bool(found[_FLAG])
+    if not (of_policies or of_clients or has_flags):
         return AccessIndex(groups=groups)
     plans = frozenset(plan for _, plan, _ in of_policies if plan)
     patterns = frozenset(identifier for identifier, _, _ in of_policies if identifier)
     resources = frozenset(resource for _, _, resource in (*of_policies, *of_clients) if resource)
     by_pattern, shared = _shared_policies(using, resources, has_patterns=bool(patterns))
     digests, kinds = set(), {_kind_of(one) for one in patterns}
-    for identifier in _clients(using, now, plans, patterns, has_clients=bool(of_clients)):
+    for identifier in _clients(using, now, plans, patterns, has_policies=bool(of_clients), has_flags=has_flags):
         digests.add(_digest(identifier))
         kinds.add(_kind_of(identifier))
     return AccessIndex(
@@ -172,7 +172,7 @@ def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, An
     policies = _effective(using, now)
     of_resources = Q(entity=None, plan=None, counted=Counted.EACH)
     is_client = Q(entity__isnull=False) & ~patterns_in("entity__identifier")
-    flagged = [Entity.objects.using(using).filter(flag) for flag in (IS_BLOCKED, IS_UNLIMITED)]
+    flagged = Entity.objects.using(using).filter(HAS_FLAG)
     resource = Coalesce("resource__name", _NONE, output_field=_TEXT)
     parts: tuple[QuerySet[Any, Any], ...] = (
         policies.filter(is_client).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, resource),
@@ -182,7 +182,7 @@ def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, An
             Coalesce("plan__name", _NONE, output_field=_TEXT),
             resource,
         ),
-        *[rows.values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, _NONE) for rows in flagged],
+        flagged.values_list(Value(_FLAG, output_field=_TEXT), _NONE, _NONE, _NONE),
     )
     if has_groups:
         groups = PlanGroup.objects.using(using).values_list(
@@ -238,7 +238,13 @@ def _value(row: Mapping[str, Any]) -> PolicyValue:
 
 
 def _clients(
-    using: str, now: datetime, plans: Collection[str], patterns: Collection[str], *, has_clients: bool
+    using: str,
+    now: datetime,
+    plans: Collection[str],
+    patterns: Collection[str],
+    *,
+    has_policies: bool,
+    has_flags: bool,
 ) -> Iterator[str]:
     """The identifiers of the entities whose policies must be read to know whether they are blocked or exempt.
 
@@ -247,10 +253,10 @@ def _clients(
     """
     rows = Entity.objects.using(using)
     policies = _effective(using, now)
-    if has_clients:
-        for flag in (IS_BLOCKED, IS_UNLIMITED):
-            yield from _identifiers(rows.filter(flag))
+    if has_policies:
         yield from _identifiers(rows.filter(pk__in=policies.values("entity")))
+    if has_flags:
+        yield from _identifiers(rows.filter(HAS_FLAG))
     if plans:
         yield from _identifiers(rows.filter(plan__name__in=plans))
     if patterns:

@@ -135,10 +135,10 @@ def test_prepared_summary_of_access_is_that_of_the_models(settings: Settings) ->
         settings.LIMITS = {**settings.LIMITS, "IPV6_PREFIX": prefix}
         found.append(sorted(access_index._summary_rows(ALIAS, now)))
         assert found[-1] == sorted(access_index._summary(ALIAS, now, has_groups=False))
-    flag, key = ("client", "", "", ""), ("policy", "key:*", "", "")
+    flag, key = ("flag", "", "", ""), ("policy", "key:*", "", "")
     of_pattern, of_client = ("policy", "ip:2001:db8::/48", "", "api"), ("client", "", "", "api")
     at_first = [flag, of_pattern, key]
-    assert found == [at_first, [flag, of_client, key], [flag, of_pattern], at_first]
+    assert found == [at_first, [of_client, flag, key], [flag, of_pattern], at_first]
 
 
 def test_a_scope_has_one_policy_that_always_holds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from limits_app.integrations.identity import client_at
 from limits_app.integrations.request import EXEMPT
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from limits_app.models.endpoint import lines_of
-from limits_app.models.validators import validate_identifier, validate_text
+from limits_app.models.validators import validate_requester, validate_text
 from limits_app.policies import Access, PolicyStatus
 from limits_app.services import exemptions
 from limits_app.services.access import verdict_on
@@ -90,13 +91,12 @@ class ExemptForm(forms.Form):
     def clean_entity(self) -> str:
         """Name an address or a network as clients are named."""
         text: str = self.cleaned_data["entity"].strip()
-        try:
+        with suppress(ValueError):
             network = parsed_network(text)
-        except ValueError:
-            if text:
-                validate_identifier(text)
-            return text
-        return f"ip:{network}" if "/" in text else client_at(text)
+            text = f"ip:{network}" if "/" in text else client_at(text)
+        if text:
+            validate_requester(text)
+        return text
 
     def clean(self) -> dict[str, Any]:
         """Require either a client or a plan."""
