@@ -16,10 +16,12 @@ from django.contrib.auth.models import Group
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.models import CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
-from limits_app.policies import Subject, dropped_keys, policies_for
+from limits_app.policies import Subject, dropped_keys
 from limits_app.policies.choose import CODE
+from limits_app.policies.proposed import proposed_collector
+from limits_app.policies.query import policies_for
 from limits_app.services.limits_file.content import stored_content
-from limits_app.services.limits_file.proposed import dropped_limits, proposed_collector
+from limits_app.services.limits_file.proposed import dropped_limits, proposed_rows
 from limits_app.services.simulation.events import Event
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
@@ -195,7 +197,10 @@ def make_site(drawn: random.Random) -> None:
 def test_rows_in_memory_give_the_chains_of_the_query(seed: int) -> None:
     make_site(random.Random(seed))
     content = list(stored_content("default").values())
-    collector, keys = proposed_collector(content, "default"), {number: one.pk for number, one in enumerate(content, 1)}
+    collector, keys = (
+        proposed_collector(proposed_rows(content), "default"),
+        {number: one.pk for number, one in enumerate(content, 1)},
+    )
     clients = (
         *NAMES,
         None,

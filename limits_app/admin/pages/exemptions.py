@@ -28,7 +28,7 @@ from limits_app.integrations.request import EXEMPT
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from limits_app.models.endpoint import lines_of
 from limits_app.models.validators import validate_requester, validate_text
-from limits_app.policies import Access, PolicyStatus
+from limits_app.policies import Access, PolicyStatus, standings
 from limits_app.services import exemptions
 from limits_app.services.access import verdict_on
 from limits_app.services.definitions import InvalidDefinition
@@ -234,7 +234,7 @@ def _of_views(_site: AdminSite, rows: Sequence[tuple[str, str]]) -> Iterator[Row
 
 
 def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[Row]:
-    for policy, (status, is_exempt) in zip(rows, exemptions.standings(rows), strict=True):
+    for policy, (status, is_exempt) in zip(rows, standings(rows), strict=True):
         entity = policy.entity
         name = gettext("plan %(name)s") % {"name": policy.plan} if entity is None else entity.identifier
         when = policy.when(short_moment) if policy.valid_from or policy.weekly_hours else ""
@@ -250,7 +250,7 @@ def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[Row]:
 
 
 def _of_entities(site: AdminSite, rows: Sequence[Entity]) -> Iterator[Row]:
-    for entity, (status, is_exempt) in zip(rows, exemptions.standings(rows), strict=True):
+    for entity, (status, is_exempt) in zip(rows, standings(rows), strict=True):
         details = [entity.name, _of_parent(entity)]
         chip = _chip(status, is_exempt=is_exempt)
         yield _row(site, entity, entity.identifier, details=details, chip=chip, is_on=is_exempt)
