@@ -20,6 +20,7 @@ from limits_app.policies.choose import (
 )
 from limits_app.policies.client_resolver import resolver
 from limits_app.policies.dropped import applied_without, dropped_by_each, dropped_keys
+from limits_app.policies.exempting import is_exempting, standings
 from limits_app.policies.kept import Aged, Kept
 from limits_app.policies.kept_configuration import Key, configuration
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers, with_secrets
@@ -42,7 +43,6 @@ from limits_app.policies.resolution import (
     total_scopes,
 )
 from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet
-from limits_app.policies.standings import is_exempting, standings
 from limits_app.policies.stored import members_of_plans
 from limits_app.policies.stores import StoreVersion, StoreVersions
 
