@@ -246,9 +246,9 @@ def load(process: int, shared: Shared) -> str:
         if number == CHANGING or (shared.number, shared.kind) != (number, kind):
             continue  # a change was being made
         decisions += 1
-        capacity = [status.capacity for status in outcome.passed]
-        if capacity != capacities(number, kind):
-            stale = [*stale[:9], (number, capacity)]
+        allowed = [status.limit for status in outcome.passed]  # whose capacity is smaller with slices
+        if allowed != capacities(number, kind):
+            stale = [*stale[:9], (number, allowed)]
             longest = max(longest, began - shared.committed_at)
         elif number != last:
             queries = max(queries, queries_of_others())
