@@ -291,10 +291,12 @@ def _has_one(policies: QuerySet[Policy], entity: str) -> Q:
 
 def _identifiers(rows: QuerySet[Entity]) -> Iterator[str]:
     """The identifiers of single clients among some rows, a page at a time."""
-    rows, last = rows.order_by("pk"), 0
-    while page := list(rows.filter(pk__gt=last).values_list("pk", "identifier")[:_PAGE]):
-        last = page[-1][0]
+    rows, last, is_last = rows.order_by("pk"), 0, False
+    while not is_last:
+        page = list(rows.filter(pk__gt=last).values_list("pk", "identifier")[:_PAGE])
         yield from (identifier for _, identifier in page if not is_pattern(identifier))
+        is_last = len(page) < _PAGE
+        last = 0 if is_last else page[-1][0]
 
 
 def _stem_of(pattern: str) -> str:

@@ -153,7 +153,7 @@ def test_many_are_on_pages_with_as_many_queries(
     for n in range(60):
         Endpoint.objects.create(name=f"r{n}", path=f"/{n}/", limits="calls=1/min", exempt_staff=True, order=n)
     get(admin_client, PAGE)
-    with django_assert_max_num_queries(21):  # of which eight are of the middleware and the log-in
+    with django_assert_max_num_queries(20):  # of which seven are of the middleware and the log-in
         first = get(admin_client, PAGE, entities=3)
     sizes = [
         (len(one["rows"]), one["page"].number, one["page"].paginator.num_pages) for one in first.context["sections"]
