@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count, cycle
+from statistics import median
 from typing import Final
 
 from benchmarks import peers
-from benchmarks.harness import Contender, Effort, take_turns
+from benchmarks.harness import Contender, Effort, Figure, take_turns
 from benchmarks.rows import Line, Row, at_most
+from benchmarks.site import Site
 from benchmarks.stores import STORES, Opener
 from benchmarks.subjects import OURS, calls, limits_of
 from limits_app import CallLimit, LimitSet, RateLimitAlgorithm
@@ -22,6 +24,7 @@ _WINDOW_SECONDS: Final = 100
 _START_US: Final = 1_000_000_000_000_000
 _FEW_HITS, _SPREAD_HITS, _MANY_HITS = 10, 1_000, 5_000
 _HOT_ENTITIES: Final = 1_000
+_PLENTY: Final = 1_000_000_000
 _TIMES_BEFORE: Final = 100
 """How often those have come before they are measured who come all the time."""
 
@@ -115,7 +118,36 @@ def _asked(name: str, store: Store, entities: int) -> Iterator[Contender]:
     yield Contender(f"{name}, newcomer", newcomer)
 
 
+def _configuration(effort: Effort) -> Iterable[Line]:
+    """First and later requests on a site with much configuration, against one with little."""
+    sizes = effort.sized(100_000, 2_000), effort.sized(1_000, 100), effort.sized(5_000, 100)
+    clients = effort.sized(100, 20)
+    with Site.on_sqlite() as few, Site.on_sqlite() as many:
+        many.run("configuration", *sizes)
+        for site in (few, many):
+            site.run("rows_of_users", clients, _PLENTY)
+        without_rows, with_rows = [], []
+        for _ in range(effort.sized(5, 1)):
+            without_rows.append([site.limited().run("first_requests", clients) for site in (few, many)])
+            with_rows.append([site.limited().run("first_acquires", 1, clients) for site in (few, many)])
+    unit = "x few rows"
+    for kind, label in (("request", "request"), ("acquire", "limits.acquire")):
+        for order in ("first", "second"):
+            ratios = [median(more[kind][order]) / median(less[kind][order]) for less, more in without_rows]
+            quietest = ratios[_quietest([median(less[kind][order]) for less, _ in without_rows])]
+            yield Line(f"{OURS}, {label}, {order} of a client", Figure(median(ratios), quietest), unit, at_most(1.2))
+    ratios = [median(more["whole"]) / median(less["whole"]) for less, more in with_rows]
+    quietest = ratios[_quietest([median(less["whole"]) for less, _ in with_rows])]
+    label = f"{OURS}, limits.acquire, first of a client with rows"
+    yield Line(label, Figure(median(ratios), quietest), unit, at_most(1.2))
+
+
+def _quietest(references: list[float]) -> int:
+    return references.index(min(references))
+
+
 ROWS: Final = (
+    Row("configuration: 100,000 policies, 1,000 patterns and 5,000 resources against few", _configuration),
     Row("memory: 10 against 5,000 hits in the window", _hits("memory")),
     Row("process store: 10 against 5,000 hits in the window", _hits("process store")),
     Row("Redis: 10 against 5,000 hits in the window", _hits("Redis")),

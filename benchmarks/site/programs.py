@@ -66,23 +66,43 @@ def prepare() -> None:
 
 
 def entities(rows: str) -> None:
-    """Add rows of entities: copies of one, since the service needs milliseconds for each."""
+    """Add rows of entities."""
+    from limits_app import limits
+
+    _copy(limits.set_entity("tenant:0"), int(rows), identifier="'user:' || (1000000000 + number)")
+
+
+def configuration(policies: str, patterns: str, resources: str) -> None:
+    """Add a policy with a limit on the resource for each of some other clients, patterns, and resources."""
+    from limits_app import CallLimit, limits
+    from limits_app.models import Entity, Limit, Resource
+
+    _copy(Resource.objects.get(name=RESOURCE), int(resources), name="'resource' || number")
+    policy = limits.set_entity_limits("tenant:0", [CallLimit(_PLENTY, 3600)], resource=RESOURCE)
+    tenant, limit = Entity.objects.get(identifier="tenant:0"), Limit.objects.get(policy=policy)
+    first = 1 + Entity.objects.latest("pk").pk
+    _copy(tenant, int(policies), identifier="'tenant:' || number")
+    _copy(policy, int(policies), entity_id=f"{first - 1} + number")
+    _copy(limit, int(policies), policy_id=f"{policy.pk} + number")
+    _copy(tenant, int(patterns) // 2, identifier="'user:eu-' || number || '-*'")
+    _copy(tenant, int(patterns) // 2, identifier="'ip:10.' || (number / 250) || '.' || (number % 250) || '.0/24'")
+
+
+def _copy(original: Any, copies: int, **columns: str) -> None:
+    """Copy a row, since the service needs milliseconds for each; some columns are expressions of the number."""
     from django.db import connection
 
-    from limits_app import limits
-    from limits_app.models import Entity
-
-    original = limits.set_entity("tenant:0")
-    table = Entity._meta.db_table
-    columns = [field.column for field in Entity._meta.concrete_fields if not field.primary_key]
-    values = ["'user:' || (1000000000 + number)" if column == "identifier" else column for column in columns]
+    table = original._meta.db_table
+    names = [field.column for field in original._meta.concrete_fields if not field.primary_key]
+    values = [columns.get(name, f'{table}."{name}"') for name in names]
+    quoted = ", ".join(f'"{name}"' for name in names)
     copy = (
         "WITH RECURSIVE numbers(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < %s) "  # noqa: S608 - the names are those of a model
-        f"INSERT INTO {table} ({', '.join(columns)}) "
-        f"SELECT {', '.join(values)} FROM numbers, {table} WHERE {table}.id = %s"
+        f"INSERT INTO {table} ({quoted}) SELECT {', '.join(values)} FROM numbers, {table} WHERE {table}.id = %s "
+        "ORDER BY number"
     )
     with connection.cursor() as cursor:
-        cursor.execute(copy, [int(rows), original.pk])
+        cursor.execute(copy, [copies, original.pk])
 
 
 def rows_of_users(users: str, calls: str) -> None:
@@ -330,6 +350,7 @@ _PROGRAMS: Final[Mapping[str, Callable[..., Any]]] = {
     for program in (
         prepare,
         entities,
+        configuration,
         rows_of_users,
         first_requests,
         first_acquires,

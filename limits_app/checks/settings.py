@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind, StoreSettings, test_runner
 from limits_app.integrations.refusals import TEMPLATE
-from limits_app.models.patterns import check_pattern
+from limits_app.models.patterns import check_requester
 from limits_app.stores.registry import is_redis_cache, state_directory
 
 _APPS: Final = ("django.contrib.auth", "django.contrib.contenttypes")
@@ -88,7 +88,7 @@ def _check_functions() -> list[CheckMessage]:
         keys[conf.NAMESPACES] = ()
     for identifier in conf.get(conf.EXEMPT).entities:
         try:
-            check_pattern(identifier)
+            check_requester(identifier)
         except ValidationError as error:
             problem = f"LIMITS['EXEMPT']: ENTITIES: {' '.join(error.messages)}"
             messages.append(Error(problem, hint="Correct the pattern, or remove it.", id=conf.EXEMPT.check_id))

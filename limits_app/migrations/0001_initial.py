@@ -691,6 +691,10 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(condition=models.Q(('name', ''), _negated=True), name='limits_app_resource_has_name'),
         ),
         migrations.AddIndex(
+            model_name='entity',
+            index=models.Index(fields=['blocked', 'unlimited'], name='limits_app_entity_flags'),
+        ),
+        migrations.AddIndex(
             model_name='policy',
             index=models.Index(fields=['valid_until'], name='limits_app_policy_until'),
         ),

@@ -26,6 +26,10 @@ _PATTERN_WITH_FIELDS: Final = _(
 _NOT_OF_PATTERNS: Final = ("parent", "plan", "cascade", "unlimited", "blocked")
 _INHERITED: Final = ("identifier", "parent", "plan", "cascade")
 """The fields by which others may be blocked or exempt that are below it, besides the flags."""
+IS_UNLIMITED: Final = Q(blocked__in=[False], unlimited__in=[True])
+"""The filter for unlimited entities, of which none is blocked, as each database looks them up in the index of flags."""
+HAS_FLAG: Final = Q(blocked__in=[True]) | IS_UNLIMITED
+"""The same for those that are blocked or unlimited."""
 MAX_LEVELS: Final = 8
 """Maximum number of entities from the topmost ancestor to the lowest descendant."""
 
@@ -97,6 +101,7 @@ class Entity(Configuration):
         verbose_name_plural = _("entities")
         ordering = ["identifier"]
         permissions = [("erase_entity", "Can erase the identifier of an entity")]
+        indexes = [models.Index(fields=["blocked", "unlimited"], name="limits_app_entity_flags")]
         constraints = [
             models.CheckConstraint(
                 name="limits_app_entity_fields", condition=~Q(identifier="") & (Q(unlimited=False) | Q(blocked=False))

@@ -60,6 +60,23 @@ def check_client(identifier: str) -> None:
         )
 
 
+def check_requester(identifier: str) -> None:
+    """Raise ValidationError for an identifier or a pattern that no request has or matches; and as `check_pattern`.
+
+    The clients of requests with an IPv6 address are identified by their network of LIMITS["IPV6_PREFIX"] bits.
+    """
+    check_pattern(identifier)
+    client = client_network(identifier)
+    if client not in {None, identifier}:
+        raise ValidationError(
+            _(
+                "%(value)s matches no request, since clients are identified by %(bits)s bits of their IPv6 address "
+                "(IPV6_PREFIX): write “%(client)s”, or a larger network."
+            ),
+            params={"value": shown(identifier), "bits": conf.get(conf.IPV6_PREFIX), "client": client},
+        )
+
+
 def is_malformed_network(identifier: str) -> bool:
     """Whether an identifier is written like a network, but `check_pattern` refuses it."""
     if not _resembles_network(identifier):
@@ -111,6 +128,19 @@ def other_networks_of(identifier: str) -> list[str]:
     return [network for network in networks_of(identifier) if network != identifier or is_pattern(identifier)]
 
 
+def client_network(identifier: str) -> str | None:
+    """The identifier of the client that an IPv6 address belongs to, which is no pattern; None for all others."""
+    return _client_network(identifier, conf.get(conf.IPV6_PREFIX))
+
+
+@lru_cache(maxsize=4096)
+def _client_network(identifier: str, bits: int) -> str | None:
+    network = _network_of(identifier) if ":" in identifier.removeprefix(_ADDRESS) else None
+    if not isinstance(network, IPv6Network) or network.prefixlen < bits:
+        return None
+    return f"{_ADDRESS}{network.supernet(new_prefix=bits)}"
+
+
 def prefixes_of(identifier: str) -> list[str]:
     """The patterns that end in “*” and match an identifier."""
     ends = [place + 1 for place, character in enumerate(identifier) if character in SEPARATORS]
@@ -149,11 +179,9 @@ class Patterns:
 
     def __init__(self, identifiers: Iterable[str] = ()) -> None:
         self._names = frozenset(identifiers)
-        self._longest = max((len(name) for name in self._names if name.endswith("*")), default=0)
-        networks = [_network_of(name) for name in self._names if is_pattern(name)]
-        self._sizes = tuple(
-            sorted({(network.version, network.prefixlen) for network in networks if network is not None})
-        )
+        self._longest = max((len(one) for one in self._names if one.endswith("*")), default=0)
+        networks = [_network_of(one) for one in self._names if "/" in one]  # also that of a client
+        self._sizes = tuple(sorted({(one.version, one.prefixlen) for one in networks if one is not None}))
 
     def __bool__(self) -> bool:
         return bool(self._names)

@@ -14,6 +14,7 @@ from django.db.models import IntegerField
 from limits_app.engine.amounts import shown
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.keys import EntityName
+from limits_app.models.patterns import client_network
 
 _USER: Final = "user"
 _PREFIX: Final = f"{_USER}:"
@@ -99,6 +100,17 @@ def has_usual_key(identifier: str) -> bool:
 def is_user(identifier: str) -> bool:
     """Whether an entity may stand for a user of AUTH_USER_MODEL."""
     return identifier.startswith(_PREFIX)
+
+
+def identifiers_of_client(identifier: str) -> tuple[str, ...]:
+    """The identifiers by whose rows a client is found: its own, and another one that means the same client."""
+    other = None
+    if identifier.startswith("ip:"):
+        other = client_network(identifier)
+    elif is_user(identifier) and not has_usual_key(identifier):
+        key = user_key(identifier)
+        other = None if key is None else user_identifier(key)
+    return (identifier,) if other in {None, identifier} else (identifier, str(other))
 
 
 def is_user_of_site(user: Any) -> bool:

@@ -18,7 +18,7 @@ from limits_app.conf.parsers import parsed_network
 from limits_app.engine.amounts import shown, to_milli
 from limits_app.engine.keys import check_entity, check_resource
 from limits_app.engine.limit_checks import check_key
-from limits_app.models.patterns import check_client, check_pattern
+from limits_app.models.patterns import check_client, check_pattern, check_requester
 from limits_app.models.weekly_hours import WeeklyHours, zone_named
 
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]+")
@@ -41,6 +41,12 @@ def validate_identifier(value: str) -> None:
     _by_core(check_entity, value)
     validate_text(value)
     check_pattern(value)
+
+
+def validate_requester(value: str) -> None:
+    """Reject invalid identifiers of entities, and those that no request has or matches."""
+    validate_identifier(value)
+    check_requester(value)
 
 
 def validate_client(value: str) -> None:
@@ -152,7 +158,7 @@ def validate_networks(value: str) -> None:
 def validate_entities(value: str) -> None:
     """Reject lines that are not an identifier of an entity, or a pattern."""
     for line in filter(None, map(str.strip, value.splitlines())):
-        validate_identifier(line)
+        validate_requester(line)
 
 
 def validate_object(value: object) -> None:

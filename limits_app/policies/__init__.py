@@ -1,31 +1,31 @@
 """Policies: the effective limits of an entity on a resource, compiled and cached until something changes.
 
 `query` reads the rows, `chain` says what they mean, `choose` judges them, `resolved_set` compiles them together with
-the members of a pool where one serves the resource, and `cache` keeps the result.
+the members of a pool where one serves the resource, `kept_configuration` keeps the result, and `client_resolver` looks
+it up.
 """
 
-from limits_app.policies.access import EXEMPTING, LIMITED, Access, AccessReason, AccessVerdict, access_of
+from limits_app.policies.access import LIMITED, Access, AccessReason, AccessVerdict, access_of
 from limits_app.policies.access_index import NO_ACCESS_INDEX, AccessIndex, has_no_access_in_test, read_access_index
+from limits_app.policies.announcing import advance_version
 from limits_app.policies.balancing import balancers
-from limits_app.policies.cache import Key, advance_version, configuration, pool_resolver, resolver
-from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject, policy_value
+from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject
 from limits_app.policies.choose import (
     CODE,
     Choice,
     EffectiveLimit,
     PolicyStatus,
     Verdict,
-    applied_policies,
-    changes_at,
     group_of,
-    judge,
-    rollout_position,
 )
-from limits_app.policies.collector import Client, Collector, EntityRow, Place
-from limits_app.policies.dropped import OF_CODE, DroppedKey, Dropping, always_applies, dropped_by_each, dropped_keys
+from limits_app.policies.client_resolver import resolver
+from limits_app.policies.dropped import applied_without, dropped_by_each, dropped_keys
+from limits_app.policies.exempting import is_exempting, standings
 from limits_app.policies.kept import Aged, Kept
+from limits_app.policies.kept_configuration import Key, configuration
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers, with_secrets
-from limits_app.policies.query import policies_for, policies_of_each
+from limits_app.policies.pools_by_name import pool_resolver
+from limits_app.policies.proposed import ProposedLimits, ProposedPolicy, ProposedRows, dropped_by_proposed
 from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (
     Limits,
@@ -42,44 +42,38 @@ from limits_app.policies.resolution import (
     switch_in_force,
     total_scopes,
 )
-from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet, compiled
-from limits_app.policies.stored import MOST_MEMBERS, members_of_plans, stored_code_limits, stored_policy
+from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet
+from limits_app.policies.stored import members_of_plans
 from limits_app.policies.stores import StoreVersion, StoreVersions
 
 __all__ = [
     "CODE",
     "ENTITY_FLAGS",
-    "EXEMPTING",
     "LIMITED",
     "MEMBER_LEVEL",
-    "MOST_MEMBERS",
     "NO_ACCESS_INDEX",
-    "OF_CODE",
     "Access",
     "AccessIndex",
     "AccessReason",
     "AccessVerdict",
     "Aged",
     "Choice",
-    "Client",
-    "Collector",
-    "DroppedKey",
-    "Dropping",
     "EffectiveLimit",
     "EntityPolicies",
-    "EntityRow",
     "Evaluated",
     "Kept",
     "Key",
     "Limits",
     "MemberSet",
     "Pair",
-    "Place",
     "PolicyChain",
     "PolicyStatus",
     "PolicyValue",
     "PoolMembers",
     "PooledSet",
+    "ProposedLimits",
+    "ProposedPolicy",
+    "ProposedRows",
     "Resolution",
     "ResolvedSet",
     "StoreVersion",
@@ -88,27 +82,22 @@ __all__ = [
     "Verdict",
     "access_of",
     "advance_version",
-    "always_applies",
-    "applied_policies",
+    "applied_without",
     "balancers",
-    "changes_at",
     "check_names",
     "checked_defaults",
     "choose_each",
-    "compiled",
     "configuration",
     "dropped_by_each",
+    "dropped_by_proposed",
     "dropped_keys",
     "group_of",
     "has_no_access_in_test",
-    "judge",
+    "is_exempting",
     "latest_code_limits",
     "latest_code_limits_of_each",
     "members_of_plans",
-    "policies_for",
-    "policies_of_each",
     "policy_source",
-    "policy_value",
     "pool_resolver",
     "read_access_index",
     "read_in_background",
@@ -116,9 +105,7 @@ __all__ = [
     "resolve_each",
     "resolver",
     "resource_scopes",
-    "rollout_position",
-    "stored_code_limits",
-    "stored_policy",
+    "standings",
     "switch_in_force",
     "total_scopes",
     "with_secrets",

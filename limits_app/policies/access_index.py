@@ -17,7 +17,7 @@ from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import CharField, Exists, OuterRef, Q, QuerySet, Value
+from django.db.models import CharField, Exists, Max, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Cast, Coalesce
 
 from limits_app import conf
@@ -33,15 +33,17 @@ from limits_app.models import (
     emergency,
 )
 from limits_app.models.changes import identifier_digest
+from limits_app.models.entity import HAS_FLAG
 from limits_app.models.fields import aware, in_site_time, to_column
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import Patterns, is_pattern, patterns_in
 from limits_app.models.plan import groups_have_plans
 from limits_app.models.policy_rules import Counted
+from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_value
 
-_CLIENT, _POLICY, _GROUP = "client", "policy", "group"
+_CLIENT, _FLAG, _POLICY, _GROUP = "client", "flag", "policy", "group"
 _PAGE: Final = 10_000
 _NOW: Final = object()
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -82,7 +84,10 @@ class AccessIndex:
         """Whether the policies of an identity have to be read, since it has its own configuration, or a plan."""
         if plan is not None and (plan in self.plans or identity in self._patterns):
             return True
-        digest = _digest(identity) if self._digests else 0
+        return bool(self._digests) and any(map(self._has, identifiers_of_client(identity)))
+
+    def _has(self, identifier: str) -> bool:
+        digest = _digest(identifier)
         place = bisect_left(self._digests, digest)
         return place < len(self._digests) and self._digests[place] == digest
 
@@ -110,15 +115,15 @@ def read_access_index(using: str, now: datetime) -> AccessIndex:
     for what, *texts in _summary_rows(using, now):
         found[what].append(tuple(texts))
     groups = {group: (int(priority), plan) for group, plan, priority in found[_GROUP]}
-    of_policies, of_clients = found[_POLICY], found[_CLIENT]
-    if not of_policies and not of_clients:
+    of_policies, of_clients, has_flags = found[_POLICY], found[_CLIENT], bool(found[_FLAG])
+    if not (of_policies or of_clients or has_flags):
         return AccessIndex(groups=groups)
     plans = frozenset(plan for _, plan, _ in of_policies if plan)
     patterns = frozenset(identifier for identifier, _, _ in of_policies if identifier)
     resources = frozenset(resource for _, _, resource in (*of_policies, *of_clients) if resource)
     by_pattern, shared = _shared_policies(using, resources, has_patterns=bool(patterns))
     digests, kinds = set(), {_kind_of(one) for one in patterns}
-    for identifier in _clients(using, now, plans, patterns, has_clients=bool(of_clients)):
+    for identifier in _clients(using, now, plans, patterns, has_policies=bool(of_clients), has_flags=has_flags):
         digests.add(_digest(identifier))
         kinds.add(_kind_of(identifier))
     return AccessIndex(
@@ -167,6 +172,7 @@ def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, An
     policies = _effective(using, now)
     of_resources = Q(entity=None, plan=None, counted=Counted.EACH)
     is_client = Q(entity__isnull=False) & ~patterns_in("entity__identifier")
+    flagged = Entity.objects.using(using).filter(HAS_FLAG)
     resource = Coalesce("resource__name", _NONE, output_field=_TEXT)
     parts: tuple[QuerySet[Any, Any], ...] = (
         policies.filter(is_client).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, resource),
@@ -176,7 +182,7 @@ def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, An
             Coalesce("plan__name", _NONE, output_field=_TEXT),
             resource,
         ),
-        _flagged(using).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, _NONE),
+        flagged.values_list(Value(_FLAG, output_field=_TEXT), _NONE, _NONE, _NONE),
     )
     if has_groups:
         groups = PlanGroup.objects.using(using).values_list(
@@ -196,10 +202,6 @@ def _effective(using: str, now: datetime) -> QuerySet[Policy]:
     blocked_or_unlimited = Q(effect=PolicyEffect.BLOCKED) | Q(effect=PolicyEffect.UNLIMITED, resource=None)
     rows = Policy.objects.using(using).exclude(enforcement=Enforcement.OFF)
     return rows.filter(lasting, blocked_or_unlimited)
-
-
-def _flagged(using: str) -> QuerySet[Entity]:
-    return Entity.objects.using(using).filter(Q(blocked=True) | Q(unlimited=True))
 
 
 def _shared_policies(
@@ -236,7 +238,13 @@ def _value(row: Mapping[str, Any]) -> PolicyValue:
 
 
 def _clients(
-    using: str, now: datetime, plans: Collection[str], patterns: Collection[str], *, has_clients: bool
+    using: str,
+    now: datetime,
+    plans: Collection[str],
+    patterns: Collection[str],
+    *,
+    has_policies: bool,
+    has_flags: bool,
 ) -> Iterator[str]:
     """The identifiers of the entities whose policies must be read to know whether they are blocked or exempt.
 
@@ -245,8 +253,10 @@ def _clients(
     """
     rows = Entity.objects.using(using)
     policies = _effective(using, now)
-    if has_clients:
-        yield from _identifiers(rows.filter(Q(blocked=True) | Q(unlimited=True) | _has_one(policies, "pk")))
+    if has_policies:
+        yield from _identifiers(rows.filter(pk__in=policies.values("entity")))
+    if has_flags:
+        yield from _identifiers(rows.filter(HAS_FLAG))
     if plans:
         yield from _identifiers(rows.filter(plan__name__in=plans))
     if patterns:
@@ -256,7 +266,8 @@ def _clients(
         for identifier in _identifiers(rows.filter(configured, reduce(or_, stems))):
             if identifier in every:
                 yield identifier
-    if rows.filter(parent__isnull=False).exists():
+    # The highest one, since databases look that up in the index.
+    if rows.aggregate(highest=Max("parent"))["highest"] is not None:
         yield from _identifiers_below(using, now, plans, {_stem_of(one) for one in patterns if one.endswith("*")})
 
 
@@ -280,10 +291,12 @@ def _has_one(policies: QuerySet[Policy], entity: str) -> Q:
 
 def _identifiers(rows: QuerySet[Entity]) -> Iterator[str]:
     """The identifiers of single clients among some rows, a page at a time."""
-    rows, last = rows.order_by("pk"), 0
-    while page := list(rows.filter(pk__gt=last).values_list("pk", "identifier")[:_PAGE]):
-        last = page[-1][0]
+    rows, last, is_last = rows.order_by("pk"), 0, False
+    while not is_last:
+        page = list(rows.filter(pk__gt=last).values_list("pk", "identifier")[:_PAGE])
         yield from (identifier for _, identifier in page if not is_pattern(identifier))
+        is_last = len(page) < _PAGE
+        last = 0 if is_last else page[-1][0]
 
 
 def _stem_of(pattern: str) -> str:

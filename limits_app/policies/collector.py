@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from limits_app.engine.limits import Limit
 from limits_app.models import MAX_LEVELS, PolicyEffect
 from limits_app.models.patterns import is_pattern, patterns_of, prefixes_of
+from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_of_flags
 from limits_app.policies.choose import CODE
 
@@ -96,8 +97,8 @@ class Collector:
             current = row.parent
 
     def client(self, entity: str, plan: str = "") -> Client:
-        """What a client has; its own plan, or of an entity above it, precedes that of the request."""
-        plan = self._plan_of_rows(entity) or plan or self._by_groups.get(entity, "")
+        """What a client has; a plan of its own, or of an entity above it, precedes that of the request."""
+        plan = self._plan_of_rows(entity) or plan or self._plan_of_groups(entity)
         return Client("" if is_pattern(entity) else entity, plan, self.matching(patterns_of(entity)))
 
     def _parent(self, entity: str) -> Client:
@@ -159,6 +160,10 @@ class Collector:
             if client.plan:
                 members.setdefault(client.plan, set()).add(client.patterns)
         return members
+
+    def _plan_of_groups(self, entity: str) -> str:
+        plans = [self._by_groups[name] for name in identifiers_of_client(entity) if name in self._by_groups]
+        return plans[0] if plans else ""
 
     def _plan_of_rows(self, entity: str) -> str:
         """The plan of an entity, or of the nearest one above it that has one."""

@@ -15,12 +15,13 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from limits_app.engine.limits import Blocked, Limit
-from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect
+from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern, patterns_of
-from limits_app.policies.chain import EntityPolicies, PolicyValue, Subject
-from limits_app.policies.choose import CODE, EffectiveLimit, judge
+from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject
+from limits_app.policies.choose import CODE, EffectiveLimit, applied_policies, judge
 from limits_app.policies.collector import EVERYBODY, Client, Collector, Place
 from limits_app.policies.query import policies_for
+from limits_app.policies.resolution import latest_code_limits
 from limits_app.policies.stored import stored_code_limits, stored_policies
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
@@ -95,7 +96,10 @@ class Dropping:
             return
         subject, broader = client, EVERYBODY
         if client.entity:
-            subject, broader = Client(client.entity), client._replace(entity="")
+            # A client may have a row as an address, and another as the network by which clients are identified.
+            networks = tuple([name for name in client.patterns if not is_pattern(name)])
+            patterns = tuple([name for name in client.patterns if is_pattern(name)])
+            subject, broader = Client(client.entity, patterns=networks), client._replace(entity="", patterns=patterns)
         elif client.plan:
             subject, broader = Client(plan=client.plan), Client(patterns=client.patterns)
         is_for_everybody = not (place.entity or place.plan)
@@ -192,6 +196,22 @@ def _dropped_for_client(policy: Policy, subject: Subject) -> tuple[DroppedKey, .
     rows = Policy.objects.using(using).select_related("resource", "entity", "plan")
     found = rows.in_bulk(set(keys.values()) - {None})
     return tuple([DroppedKey(key, str(found.get(pk, OF_CODE))) for key, pk in sorted(keys.items())])
+
+
+def applied_without(policy: Policy) -> list[str]:
+    """The policies that apply now to the requests of a saved policy where it is not enforced, by their labels."""
+    using, now = write_alias(), datetime.now(UTC)
+    names = [None if row is None else str(row) for row in (policy.resource, policy.entity, policy.plan)]
+    link = policies_for(Subject(*names), using, now).links[0]
+    others = tuple([other for other in link.policies if other.policy_id != policy.pk])
+    limits_of_code = () if policy.resource is None else latest_code_limits(str(policy.resource))
+    if limits_of_code:
+        others += (PolicyValue(CODE, PolicyEffect.LIMITS, limits_of_code, None),)
+    applied = applied_policies(judge(replace(link, policies=others), now).verdicts)
+    rows = Policy.objects.using(using).in_bulk([other.policy_id for other in applied if other.policy_id])
+    # An entity that is itself blocked or unlimited has no policy for that.
+    without_row = {CODE: OF_CODE, ENTITY_FLAGS: f"entity {policy.entity}"}
+    return [str(rows[other.policy_id]) if other.policy_id else without_row[other.level] for other in applied]
 
 
 def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[DroppedKey, ...]]]:

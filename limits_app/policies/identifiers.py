@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 from limits_app.acquiring.runtime import on_fork
 from limits_app.models.changes import identifier_digest
-from limits_app.models.users import has_usual_key, is_user, user_identifier, user_key
-from limits_app.policies.patterns import PatternIndex, client_network
+from limits_app.models.users import identifiers_of_client, is_user
+from limits_app.policies.patterns import PatternIndex
 
 Page = Sequence[tuple[Any, str]]
 """Primary keys in ascending order, each with the identifier of its row."""
@@ -30,17 +30,6 @@ _MOST_ADDED: Final = 8192
 """How many hashes are kept in a set, where each takes about 60 bytes, before they are merged into the table."""
 _MULTIPLIER: Final = int.from_bytes(os.urandom(8)) | 1
 """Of this process: no client can choose identifiers whose hashes are those of others."""
-
-
-def identifiers_read(identifier: str) -> tuple[str, ...]:
-    """The identifiers by whose rows a client is found: its own, and another one that means the same client."""
-    other = None
-    if identifier.startswith("ip:"):
-        other = client_network(identifier)
-    elif is_user(identifier) and not has_usual_key(identifier):
-        key = user_key(identifier)
-        other = None if key is None else user_identifier(key)
-    return (identifier,) if other in {None, identifier} else (identifier, str(other))
 
 
 def _hash(digest: bytes) -> int:
@@ -134,7 +123,7 @@ class Known:
             return True
         if not self.added and not self.table:
             return False
-        for name in identifiers_read(identifier):
+        for name in identifiers_of_client(identifier):
             hashed = _hash(identifier_digest(name))
             if hashed in self.added or hashed in self.table:
                 return True

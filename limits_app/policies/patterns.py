@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from ipaddress import IPv6Network, ip_network
+from ipaddress import ip_network
 
-from limits_app import conf
 from limits_app.conf.parsers import Network
 from limits_app.models.patterns import SEPARATORS, is_pattern
 
@@ -79,19 +77,6 @@ def network_of(identifier: str) -> Network | None:
         return ip_network(identifier.removeprefix(_ADDRESS)) if identifier.startswith(_ADDRESS) else None
     except ValueError:
         return None
-
-
-def client_network(identifier: str) -> str | None:
-    """The identifier of the client that an IPv6 address belongs to, which is no pattern; None for all others."""
-    return _client_network(identifier, conf.get(conf.IPV6_PREFIX))
-
-
-@lru_cache(maxsize=4096)
-def _client_network(identifier: str, bits: int) -> str | None:
-    network = network_of(identifier) if ":" in identifier.removeprefix(_ADDRESS) else None
-    if not isinstance(network, IPv6Network) or network.prefixlen < bits:
-        return None
-    return f"{_ADDRESS}{network.supernet(new_prefix=bits)}"
 
 
 def _may_be_pattern(identifier: str) -> bool:

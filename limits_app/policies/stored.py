@@ -16,10 +16,11 @@ from limits_app.models.fields import aware
 from limits_app.models.patterns import is_pattern, patterns_in
 from limits_app.models.plan import plans_by_groups
 from limits_app.models.snapshots import batches
+from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.collector import Collector, EntityRow, Place
 
-MOST_MEMBERS: Final = 10_000
+_MOST_MEMBERS: Final = 10_000
 """How many members of plans are looked at, to see which patterns match them."""
 _ENTITY: Final = ("pk", "identifier", "blocked", "unlimited", "cascade", "parent", "parent__identifier", "plan__name")
 
@@ -64,6 +65,10 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     using = next(iter(policies))._state.db or ""
     about = Q(entity=None) | patterns_in("entity__identifier")
     about |= Q(entity__in={policy.entity_id for policy in policies} - {None})
+    names = {str(policy.entity) for policy in policies if policy.entity is not None}
+    others = {other for name in names for other in identifiers_of_client(name)} - names
+    if others:
+        about |= Q(entity__identifier__in=others)
     if all(policy.is_for_all_entities for policy in policies):
         about = Q(entity=None, plan=None)
     if all(policy.resource_id is not None for policy in policies):
@@ -74,10 +79,12 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     clients = {row.entity_id: row.entity for row in found if row.pk in keys and row.entity is not None}
     plans = {str(row.plan) for row in found if row.pk in keys and row.plan is not None}
     by_groups = plans_by_groups(using, [*map(str, clients.values())]) if clients else {}
-    members: Iterable[Any] = ()
+    members: set[Any] = set()
+    if others:
+        members.update(Entity.objects.using(using).filter(identifier__in=others).values_list("pk", flat=True))
     if plans and any(row.entity is not None and is_pattern(str(row.entity)) for row in found):
-        by_groups |= plans_by_groups(using, most=MOST_MEMBERS)
-        members = members_of_plans(plans, by_groups, using)
+        by_groups |= plans_by_groups(using, most=_MOST_MEMBERS)
+        members |= members_of_plans(plans, using)
     entities = _entities(clients, members, using)
     return StoredPolicies(
         {row.pk: stored_policy(row) for row in found},
@@ -88,18 +95,19 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     )
 
 
-def members_of_plans(plans: Collection[str], by_groups: Mapping[str, str], using: str) -> set[Any]:
+def members_of_plans(plans: Collection[str], using: str) -> set[Any]:
     """The primary keys of the entities that may be on some plans, at most 10,000 on each way to them.
 
-    Those are entities on a plan, entities below these without one, and users whose groups have one of these plans,
-    `by_groups`: their own rows may have another.
+    Those are entities on a plan, entities below these without one, and users whose groups have one of these plans:
+    their own rows may have another.
     """
+    by_groups = plans_by_groups(using, most=_MOST_MEMBERS)
     rows = Entity.objects.using(using).order_by("pk")
-    level = [*rows.filter(plan__name__in=plans).values_list("pk", flat=True)[:MOST_MEMBERS]]
+    level = [*rows.filter(plan__name__in=plans).values_list("pk", flat=True)[:_MOST_MEMBERS]]
     found = {*level}
     for _ in range(MAX_LEVELS - 1):
         below = [rows.filter(parent__in=batch, plan=None).values_list("pk", flat=True) for batch in batches(level)]
-        level = [*islice(chain.from_iterable(below), MOST_MEMBERS - min(len(found), MOST_MEMBERS))]
+        level = [*islice(chain.from_iterable(below), _MOST_MEMBERS - min(len(found), _MOST_MEMBERS))]
         found.update(level)
     for batch in batches([name for name, plan in by_groups.items() if plan in plans]):
         found.update(rows.filter(identifier__in=batch).values_list("pk", flat=True))

@@ -23,7 +23,7 @@ from limits_app.models import ENFORCED, Emergency, Entity, PlanGroup, Policy, Po
 from limits_app.models.changes import identifier_digest
 from limits_app.models.own_queries import read
 from limits_app.models.plan import memberships
-from limits_app.models.users import is_logged_in, is_user_of_site
+from limits_app.models.users import identifiers_of_client, is_logged_in, is_user_of_site
 from limits_app.policies import (
     LIMITED,
     NO_ACCESS_INDEX,
@@ -162,7 +162,8 @@ class AccessTable:
         """The policies of an identity and of those above it; None where nothing blocks or exempts it."""
         seen = self._follow()
         touched = configuration.touched
-        if not self.index.must_read(name, plan) and not (touched and identifier_digest(name) in touched):
+        is_touched = touched and any(identifier_digest(one) in touched for one in identifiers_of_client(name))
+        if not (is_touched or self.index.must_read(name, plan)):
             policies = self.index.policies_of(name, resource)
             return None if policies is None else [policies]
         subject, using = Subject(resource, name, plan), write_alias()

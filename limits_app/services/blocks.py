@@ -16,7 +16,7 @@ from limits_app import audit, conf
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Policy, PolicyEffect, registered, write_alias
 from limits_app.models.base import Definable
 from limits_app.models.patterns import Patterns
-from limits_app.policies import Subject, policies_for
+from limits_app.policies import Subject, policy_source
 from limits_app.services.access import Identity
 
 BlockState = Mapping[str, Any]
@@ -96,7 +96,7 @@ def _also_hit(block: BlockScope, author: Collection[Identity]) -> Iterator[str]:
         return
     blocked = Patterns([] if block.identifier is None else [block.identifier])
     for name, plan in author:
-        chain = policies_for(Subject(None, name, plan), write_alias(), datetime.now(UTC))
+        chain = policy_source.read(Subject(None, name, plan), write_alias(), datetime.now(UTC))
         if (block.plan is not None and chain.plan == block.plan) or any(link.entity in blocked for link in chain.links):
             yield name
     if network is None:

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final
 
 from django.utils.translation import gettext
 
-from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope, write_alias
-from limits_app.policies import (
-    CODE,
-    ENTITY_FLAGS,
-    OF_CODE,
-    PolicyValue,
-    Subject,
-    applied_policies,
-    dropped_keys,
-    judge,
-    latest_code_limits,
-    policies_for,
-)
+from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
+from limits_app.policies import applied_without, dropped_keys
 
 _MOST_NAMED: Final = 10
 
@@ -58,18 +45,7 @@ def dropped_message(policy: str, key: str, level: str, *, others: int = 0, is_to
 
 def left_without(policy: Policy) -> str:
     """Say which policies apply now to the requests of a saved policy where it is not enforced."""
-    names = [None if row is None else str(row) for row in (policy.resource, policy.entity, policy.plan)]
-    now = datetime.now(UTC)
-    link = policies_for(Subject(*names), write_alias(), now).links[0]
-    others = tuple(other for other in link.policies if other.policy_id != policy.pk)
-    limits_of_code = () if policy.resource is None else latest_code_limits(str(policy.resource))
-    if limits_of_code:
-        others += (PolicyValue(CODE, PolicyEffect.LIMITS, limits_of_code, None),)
-    applied = applied_policies(judge(replace(link, policies=others), now).verdicts)
-    if not applied:
+    others = applied_without(policy)
+    if not others:
         return gettext("Without it no policy applies, and everything is allowed.")
-    rows = Policy.objects.using(write_alias()).in_bulk([value.policy_id for value in applied if value.policy_id])
-    # An entity that is itself blocked or unlimited has no policy for that.
-    without_row = {CODE: OF_CODE, ENTITY_FLAGS: f"entity {policy.entity}"}
-    left = [str(rows[value.policy_id]) if value.policy_id else without_row[value.level] for value in applied]
-    return gettext("Without it these apply: %(policies)s.") % {"policies": ", ".join(left)}
+    return gettext("Without it these apply: %(policies)s.") % {"policies": ", ".join(others)}

@@ -18,7 +18,7 @@ from limits_app.acquiring.balancing import Cooling
 from limits_app.engine.limits import CallLimit
 from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource
 from limits_app.models.pool import keep_cool_down
-from limits_app.policies import Subject, access_index, policies_for, resolve, resolver
+from limits_app.policies import Subject, access_index, policy_source, resolve, resolver
 from limits_app.testing import fresh_limits
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
@@ -75,7 +75,7 @@ def test_the_chain_is_found_with_all_that_may_hold() -> None:
     put(4, valid_from=NOW, valid_until=NOW + HOUR, extends=True, enforcement="shadow", rollout_percent=7)
     put(5, resource=other)
     put(6, valid_from=NOW - HOUR, valid_until=NOW)
-    first, second = policies_for(Subject("api", "user:1"), ALIAS, NOW).links
+    first, second = policy_source.read(Subject("api", "user:1"), ALIAS, NOW).links
     assert (first.entity, second.entity) == ("user:1", "tenant:acme")
     assert {one.level: one.limits[0].capacity for one in first.policies} == {
         PolicyScope.ENTITY_ON_RESOURCE: 1,
@@ -89,8 +89,8 @@ def test_the_chain_is_found_with_all_that_may_hold() -> None:
     assert (dated.valid_from, dated.valid_until) == (NOW, NOW + HOUR)
     assert (dated.extends, dated.enforcement, dated.rollout_percent) == (True, "shadow", 7)
     assert {str(one.level): one.effect for one in second.policies}["entity_row"] == "unlimited"
-    assert [link.entity for link in policies_for(Subject("api", None), ALIAS, NOW).links] == [None]
-    assert [link.entity for link in policies_for(Subject("api", "user:2"), ALIAS, NOW).links] == ["user:2"]
+    assert [link.entity for link in policy_source.read(Subject("api", None), ALIAS, NOW).links] == [None]
+    assert [link.entity for link in policy_source.read(Subject("api", "user:2"), ALIAS, NOW).links] == ["user:2"]
 
 
 def test_the_cool_down_of_a_resource_is_found_with_its_policies(settings: Settings) -> None:
@@ -98,11 +98,11 @@ def test_the_cool_down_of_a_resource_is_found_with_its_policies(settings: Settin
     assert keep_cool_down("api", "", Cooling(7, 7))
     assert not keep_cool_down("api", "", Cooling(6, 6))
     assert keep_cool_down("other", "a", Cooling(9, 9))
-    found = [policies_for(Subject(name, None), ALIAS, NOW).cooling for name in ("api", "other", None)]
+    found = [policy_source.read(Subject(name, None), ALIAS, NOW).cooling for name in ("api", "other", None)]
     assert found == [Cooling(7, 7), None, None]
     assert keep_cool_down("api", "", Cooling(0, 0))
     assert not keep_cool_down("api", "", Cooling(0, 0))
-    assert not policies_for(Subject("api", "user:1"), ALIAS, NOW).cooling
+    assert not policy_source.read(Subject("api", "user:1"), ALIAS, NOW).cooling
 
 
 def test_clients_with_equal_rows_share_what_is_compiled(settings: Settings) -> None:
@@ -135,10 +135,10 @@ def test_prepared_summary_of_access_is_that_of_the_models(settings: Settings) ->
         settings.LIMITS = {**settings.LIMITS, "IPV6_PREFIX": prefix}
         found.append(sorted(access_index._summary_rows(ALIAS, now)))
         assert found[-1] == sorted(access_index._summary(ALIAS, now, has_groups=False))
-    flag, key = ("client", "", "", ""), ("policy", "key:*", "", "")
+    flag, key = ("flag", "", "", ""), ("policy", "key:*", "", "")
     of_pattern, of_client = ("policy", "ip:2001:db8::/48", "", "api"), ("client", "", "", "api")
     at_first = [flag, of_pattern, key]
-    assert found == [at_first, [flag, of_client, key], [flag, of_pattern], at_first]
+    assert found == [at_first, [of_client, flag, key], [flag, of_pattern], at_first]
 
 
 def test_a_scope_has_one_policy_that_always_holds() -> None:

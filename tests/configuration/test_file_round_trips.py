@@ -32,7 +32,8 @@ from limits_app.models import (
     PoolMember,
     Resource,
 )
-from limits_app.policies import Subject, judge, policies_for
+from limits_app.policies import Subject, policy_source
+from limits_app.policies.choose import judge
 from limits_app.services import limits_file
 from limits_app.services.limits_file import InvalidFile
 from limits_app.services.simulation.events import SimulatedRequest
@@ -193,7 +194,7 @@ def decisions() -> dict[Any, Any]:
     rules = [(rule.name, rule.path, rule.amounts, rule.resource_name) for rule in Endpoint.objects.all()]
     for resource in {*RESOURCES, *(name for *_, name in rules)}:
         for client in CLIENTS:
-            chain = policies_for(Subject(resource, client), ALIAS, NOW)
+            chain = policy_source.read(Subject(resource, client), ALIAS, NOW)
             choices = [judge(link, NOW) for link in chain.links]
             found[resource, client] = (chain.pool, chain.store, [_described(choice) for choice in choices])
     return found | {"rules": rules}

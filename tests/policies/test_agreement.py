@@ -16,10 +16,12 @@ from django.contrib.auth.models import Group
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.models import CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
-from limits_app.policies import Subject, dropped_keys, policies_for
+from limits_app.policies import Subject, dropped_keys
 from limits_app.policies.choose import CODE
+from limits_app.policies.proposed import proposed_collector
+from limits_app.policies.query import policies_for
 from limits_app.services.limits_file.content import stored_content
-from limits_app.services.limits_file.proposed import dropped_limits, proposed_collector
+from limits_app.services.limits_file.proposed import dropped_limits, proposed_rows
 from limits_app.services.simulation.events import SimulatedRequest
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
@@ -165,7 +167,7 @@ def test_a_limit_is_dropped_by_a_level_for_requests_as_for_warnings(
             assert Proposal.of_policy(limiting).first_applies(API, client) == (after == CALLS.capacity), other
 
 
-NAMES = ["tenant:t", "team:a", "user:1", "user:2", "ip:10.1.2.3", "ip:2001:db8::/64"]
+NAMES = ["tenant:t", "team:a", "user:1", "user:2", "user:03", "ip:10.1.2.3", "ip:2001:db8::/64", "ip:2001:db8::2"]
 PATTERNS = ["user:*", "ip:*", "ip:10.*", "ip:10.0.0.0/8", "ip:10.1.0.0/16", "ip:2001:db8::/32", "team:*"]
 
 
@@ -195,8 +197,22 @@ def make_site(drawn: random.Random) -> None:
 def test_rows_in_memory_give_the_chains_of_the_query(seed: int) -> None:
     make_site(random.Random(seed))
     content = list(stored_content("default").values())
-    collector, keys = proposed_collector(content, "default"), {number: one.pk for number, one in enumerate(content, 1)}
-    clients = (*NAMES, None, "user:3", "user:99", "ip:10.1.9.9", "ip:2001:db8::1", "user:*", "ip:10.0.0.0/8", "ip:10.*")
+    collector, keys = (
+        proposed_collector(proposed_rows(content), "default"),
+        {number: one.pk for number, one in enumerate(content, 1)},
+    )
+    clients = (
+        *NAMES,
+        None,
+        "user:3",
+        "user:99",
+        "ip:10.1.9.9",
+        "ip:2001:db8::1",
+        "user:01",
+        "user:*",
+        "ip:10.0.0.0/8",
+        "ip:10.*",
+    )
     for resource, client, plan in product(("api", "mail", "unknown"), clients, (None, "pro")):
         stored = policies_for(Subject(resource, client, plan), "default", NOW).links
         found = list(collector.links(resource, client, plan))

@@ -23,8 +23,8 @@ from limits_app.engine.changes import Change
 from limits_app.engine.errors import InvalidLimit, StoreUnavailable
 from limits_app.engine.limits import Blocked
 from limits_app.models import Entity, Limit, Plan, Policy
-from limits_app.policies import ResolvedSet, advance_version, cache, resolve, resolver
-from limits_app.policies.cache import Resolver
+from limits_app.policies import ResolvedSet, advance_version, client_resolver, resolve, resolver
+from limits_app.policies.client_resolver import Resolver
 from limits_app.policies.kept import KeyLocks
 from limits_app.policies.resolution import read_policies
 from limits_app.stores import registry
@@ -197,7 +197,7 @@ class SlowResolving:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowResolving]:
     """The database takes its time."""
     slow = SlowResolving()
-    monkeypatch.setattr(cache, "read_policies", slow)
+    monkeypatch.setattr(client_resolver, "read_policies", slow)
     yield slow
     slow.may_end.set()
 

@@ -149,6 +149,44 @@ def test_dropped_limits(others: list[Row], own: Row, dropped: list[tuple[str, st
     assert sorted(dropped_keys(put(own))) == sorted(dropped)
 
 
+ADDRESS, NETWORK, PLAN = "entity ip:2001:db8::7", "entity ip:2001:db8::/64", "plan free"
+SPELLINGS: dict[str, tuple[list[Row], Row, list[tuple[str, str]]]] = {
+    "the policy of its network": ([(NETWORK, "tpm", {})], (f"{ADDRESS} on api", "mine", {}), [("tpm", NETWORK)]),
+    "one of its network on this resource": (
+        [(f"{NETWORK} on api", "tpm", {}), (API, "here", {}), (MAIL, "there", {})],
+        (ADDRESS, "mine", {}),
+        [("there", MAIL)],
+    ),
+    "an older one of its network, which applies": (
+        [(NETWORK, "tpm", {}), (API, "here", {})],
+        (ADDRESS, "mine", {}),
+        [],
+    ),
+    "limits of its plan": ([(PLAN, "tpm", {})], ("entity user:01", "mine", {}), [("tpm", PLAN)]),
+}
+
+
+@pytest.mark.parametrize(("others", "own", "dropped"), SPELLINGS.values(), ids=SPELLINGS)
+def test_policy_of_a_client_in_another_spelling_drops(
+    others: list[Row], own: Row, dropped: list[tuple[str, str]], api: Resource
+) -> None:
+    Plan.objects.create(name="free")
+    on_plan_of_group()
+    for other in others:
+        if other[0] == PLAN:
+            make(None, None, *other[1].split(), plan=Plan.objects.get())
+        else:
+            put(other)
+    entity, _, resource = own[0].removeprefix("entity ").partition(" on ")
+    text = f"policies: [{{entity: '{entity}', resource: '{resource}', limits: [{own[1]}=9/min]}}]"
+    warnings = [DROPS.search(one) for one in plan_file(read_content(f"version: 1\n{text}\n")).warnings]
+    assert [found["key"] for found in warnings if found] == [key for key, _ in dropped]
+    policy = put(own)
+    assert dropped_keys(policy) == tuple(dropped)
+    assert list(dropped_by_each([policy])) == [(policy, tuple(dropped))]
+    assert all(key in limits.explain("api", entity=entity).dropped for key, level in dropped if level != MAIL)
+
+
 def test_of_several_policies_each_is_told_what_it_drops(api: Resource, user: Entity) -> None:
     make(None, None, "tpm", "daily")
     made = [make(api, None, "tpm"), make(None, user, "daily"), make(api, user, "tpm")]

@@ -18,9 +18,10 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.changes import Changes
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.models import Entity, Plan, Policy, PolicyEffect, Resource
-from limits_app.policies import ResolvedSet, cache, configuration, resolver
+from limits_app.policies import Key, ResolvedSet, client_resolver, configuration, resolver
 from limits_app.policies.choose import rollout_position
 from limits_app.policies.identifiers import Known, KnownIdentifiers
+from limits_app.policies.kept_configuration import KeptConfiguration
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from tests.services.wall import Wall
@@ -106,7 +107,7 @@ def test_many_clients_are_read_in_one_query(number: int, api: None) -> None:
     limits.set_entity_limits(names[0], [CallLimit(5, 60)], resource="api")
     read_all()
     capacity(None)  # applies the changes
-    keys: list[cache.Key] = [("api", name, (), None) for name in names]
+    keys: list[Key] = [("api", name, (), None) for name in names]
     with CaptureQueriesContext(connection) as captured:
         resolver.prefetch(iter([*keys, *keys]))
         found = [len(resolver.get(key).limit_set.scoped) for key in keys]
@@ -310,7 +311,6 @@ def test_client_whose_row_is_not_known_decides_for_no_other_client(
     assert configuration.current().known.is_complete
     configuration.current().drop_all()
     with monkeypatch.context() as patched:
-        patched.setattr(cache, "advance_version", lambda **_: None)
         patched.setattr(MemoryStore, "advance_version", lambda *_: None)
         UNANNOUNCED[change](user)
     own = 1000 if plan != "pro" or "plan" in change else 3000
@@ -357,13 +357,13 @@ class Stop:
 
 STOPS: dict[str, tuple[Any, str, str]] = {
     "between reading seen and looking up": (Known, "may_have_rows", "before"),
-    "between looking up and the query": (cache, "stored_chains", "before"),
-    "between the query and keeping": (cache, "stored_chains", "after"),
+    "between looking up and the query": (client_resolver, "stored_chains", "before"),
+    "between the query and keeping": (client_resolver, "stored_chains", "after"),
     "between keeping and sending": (LimitSet, "try_acquire", "before"),
     "between reading the log and adding": (KnownIdentifiers, "add", "before"),
     "between adding and dropping": (KnownIdentifiers, "add", "after"),
-    "between dropping and publishing": (cache.KeptConfiguration, "drop", "after"),
-    "after publishing": (cache.KeptConfiguration, "catch_up", "after"),
+    "between dropping and publishing": (KeptConfiguration, "drop", "after"),
+    "after publishing": (KeptConfiguration, "catch_up", "after"),
 }
 
 IN_BETWEEN: dict[str, Callable[[], object]] = {
@@ -487,7 +487,7 @@ def test_thread_that_notes_limits_of_code_keeps_no_other_one_waiting(
         found.append(capacity(entity, "new", default_limits=[CallLimit(5, 60)]))
         connection.close()
 
-    monkeypatch.setattr(cache, "note_code_limits", note)
+    monkeypatch.setattr(client_resolver, "note_code_limits", note)
     threads = [Thread(target=request, args=[entity]) for entity in (other, included)]
     threads[0].start()
     assert written.wait(20)

@@ -239,7 +239,7 @@ def test_look_up_sees_one_state(monkeypatch: pytest.MonkeyPatch) -> None:
         identifiers.restart()  # as another thread does
         return (name,)
 
-    monkeypatch.setattr("limits_app.policies.identifiers.identifiers_read", restarted)
+    monkeypatch.setattr("limits_app.policies.identifiers.identifiers_of_client", restarted)
     assert has(identifiers, "key:1") == [True]
 
 

@@ -98,7 +98,7 @@ def test_a_transaction_that_is_rolled_back_writes_nothing_and_the_next_one_does(
 
 def test_the_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.models.resource._MOST_ROWS", 2)
-    monkeypatch.setattr("limits_app.policies.cache._MOST_NOTED", 2)
+    monkeypatch.setattr("limits_app.policies.client_resolver._MOST_NOTED", 2)
     for number in range(4):
         limits.acquire(f"job-{number}", default_limits=PER_MINUTE).release()
     assert {row.resource for row in CodeLimits.objects.all()} == {"job-2", "job-3"}

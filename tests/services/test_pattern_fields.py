@@ -31,7 +31,8 @@ SEPARATOR = "A pattern needs one of"
 CIDR = "Write the network as “ip:10.0.0.0/8”"
 WRONG = [("key*", SEPARATOR), ("ip:10.0.0.1/8", CIDR)]
 """What looks like a pattern, and is none."""
-SOON = datetime.now(UTC) + timedelta(hours=1)
+SOON = datetime.now(UTC) + timedelta(days=1)
+"""Later than the end of a run of all tests, which begins when this module is imported."""
 CLIENTS = ("key:a", "key:b", "user:7", "ip:10.1.2.3", "ip:11.1.2.3")
 
 Field = Callable[[str], object]

@@ -9,12 +9,15 @@ from typing import Any, NoReturn
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 from django.db.models.sql.compiler import SQLCompiler
+from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import conf, limits
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Entity, Policy
+from limits_app.models.patterns import Patterns
 from limits_app.policies import Access, policy_source, read_access_index
 from limits_app.services.access import AccessTable, verdict_on
 
@@ -37,6 +40,34 @@ def test_many_blocked_clients_take_eight_bytes_each_and_others_no_query(
     with django_assert_num_queries(1):
         verdicts = [found.verdict([("user:7", None)]) for _ in range(3)]
     assert {one.access for one in verdicts} == {Access.BLOCKED}
+
+
+def test_flags_are_looked_up_in_an_index() -> None:
+    limits.set_entity_limits("user:1", "5/min")
+    limits.set_entity("user:2", unlimited=True)
+    limits.set_entity("user:3", blocked=True)
+    limits.set_entity_limits("user:4", [], effect="blocked", resource="api")
+    with CaptureQueriesContext(connection) as captured:
+        found = table()
+    with connection.cursor() as cursor:
+        steps = []
+        for query in captured.captured_queries:
+            cursor.execute("EXPLAIN QUERY PLAN " + query["sql"].replace("%", "%%"))
+            steps += [row[-1] for row in cursor.fetchall()]
+    assert [step for step in steps if step.startswith("SCAN limits_app_entity") and "INDEX" not in step] == []
+    assert [found.index.must_read(f"user:{number}") for number in (1, 2, 3, 4)] == [False, True, True, True]
+
+
+def test_address_is_blocked_and_exempt_by_the_row_of_its_network(settings: Settings) -> None:
+    limits.set_entity("ip:2001:db8::/64", blocked=True)
+    limits.set_entity("ip:2001:db8:0:1::/64", unlimited=True)
+    identities = ("ip:2001:db8::9", "ip:2001:db8:0:1::9", "ip:2001:db8:0:2::9")
+    assert [table().verdict([(name, None)]).access for name in identities] == [
+        Access.BLOCKED,
+        Access.EXEMPT,
+        Access.LIMITED,
+    ]
+    assert [name in Patterns(["ip:2001:db8::/64"]) for name in identities] == [True, False, False]
 
 
 def test_nothing_blocked_is_one_query_whose_text_is_made_once(

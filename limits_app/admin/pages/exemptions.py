@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,8 +27,8 @@ from limits_app.integrations.identity import client_at
 from limits_app.integrations.request import EXEMPT
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from limits_app.models.endpoint import lines_of
-from limits_app.models.validators import validate_identifier, validate_text
-from limits_app.policies import Access, PolicyStatus
+from limits_app.models.validators import validate_requester, validate_text
+from limits_app.policies import Access, PolicyStatus, standings
 from limits_app.services import exemptions
 from limits_app.services.access import verdict_on
 from limits_app.services.definitions import InvalidDefinition
@@ -90,13 +91,12 @@ class ExemptForm(forms.Form):
     def clean_entity(self) -> str:
         """Name an address or a network as clients are named."""
         text: str = self.cleaned_data["entity"].strip()
-        try:
+        with suppress(ValueError):
             network = parsed_network(text)
-        except ValueError:
-            if text:
-                validate_identifier(text)
-            return text
-        return f"ip:{network}" if "/" in text else client_at(text)
+            text = f"ip:{network}" if "/" in text else client_at(text)
+        if text:
+            validate_requester(text)
+        return text
 
     def clean(self) -> dict[str, Any]:
         """Require either a client or a plan."""
@@ -236,7 +236,7 @@ def _of_views(_site: AdminSite, rows: Sequence[tuple[str, str]]) -> Iterator[Exe
 
 
 def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[ExemptionRow]:
-    for policy, (status, is_exempt) in zip(rows, exemptions.standings(rows), strict=True):
+    for policy, (status, is_exempt) in zip(rows, standings(rows), strict=True):
         entity = policy.entity
         name = gettext("plan %(name)s") % {"name": policy.plan} if entity is None else entity.identifier
         when = policy.when(short_moment) if policy.valid_from or policy.weekly_hours else ""
@@ -252,7 +252,7 @@ def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[ExemptionR
 
 
 def _of_entities(site: AdminSite, rows: Sequence[Entity]) -> Iterator[ExemptionRow]:
-    for entity, (status, is_exempt) in zip(rows, exemptions.standings(rows), strict=True):
+    for entity, (status, is_exempt) in zip(rows, standings(rows), strict=True):
         details = [entity.name, _of_parent(entity)]
         chip = _chip(status, is_exempt=is_exempt)
         yield _row(site, entity, entity.identifier, details=details, chip=chip, is_on=is_exempt)

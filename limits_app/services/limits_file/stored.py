@@ -9,9 +9,9 @@ from django.db.models import Q
 
 from limits_app.models import MAX_LEVELS, Counted
 from limits_app.models.patterns import is_pattern, patterns_in
-from limits_app.models.plan import plans_by_groups
 from limits_app.models.snapshots import batches
-from limits_app.policies import MOST_MEMBERS, members_of_plans
+from limits_app.models.users import identifiers_of_client
+from limits_app.policies import members_of_plans
 from limits_app.services.limits_file.content import (
     SECTIONS,
     FileEntry,
@@ -62,18 +62,21 @@ class StoredObjects:
         section = SECTIONS["policies"]
         where = Q(entity=None) | patterns_in("entity__identifier")
         if all(entry.key[0] for entry in policies):
-            names = {entry.key[0] for entry in policies}
-            conditions = [Q(resource=None), *[Q(resource__name__in=batch) for batch in batches(names)]]
-            for of_resources in conditions:
-                self._read(section, where & of_resources)
+            resources = {entry.key[0] for entry in policies}
+            self._read(section, where & Q(resource=None))
+            for batch in batches(resources):
+                self._read(section, where & Q(resource__name__in=batch))
         else:
             self._read(section, where)
-        self.read_named([("entities", (entry.key[1],)) for entry in policies if entry.key[1]])
+        clients = {entry.key[1] for entry in policies} - {""}
+        names = {name for client in clients for name in identifiers_of_client(client)}
+        for batch in batches(names - clients):
+            self._read(section, Q(entity__identifier__in=batch))
+        self.read_named([("entities", (name,)) for name in names])
         self._read_lines({})
         plans = {entry.key[4] for entry in policies} - {""}
         if plans and any(is_pattern(entry.key[1]) for entry in self._of("policies") if entry.key[1]):
-            by_groups = plans_by_groups(self._using, most=MOST_MEMBERS)
-            self.read_keys({SECTIONS["entities"].kind: members_of_plans(plans, by_groups, self._using)})
+            self.read_keys({SECTIONS["entities"].kind: members_of_plans(plans, self._using)})
             self._read_lines({})
         self.read_named([name for entry in self._of("plan_groups") for name in references(entry)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,9 +12,9 @@ from limits_app.engine.notation import Noted, limit_text
 from limits_app.engine.periods import DAY
 from limits_app.engine.record import Schema
 from limits_app.models import Counted, Policy, write_alias
-from limits_app.policies import Client, StoreVersion, applied_policies, changes_at, compiled, judge, rollout_position
+from limits_app.policies import ProposedLimits
 from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, FileEntry, stored_content, stored_entries
-from limits_app.services.limits_file.proposed import proposed_collector
+from limits_app.services.limits_file.proposed import proposed_rows
 from limits_app.stores.memory import MemoryStore
 
 RequestPart = tuple[tuple[Any, ...] | None, Schema]
@@ -37,9 +37,9 @@ class Proposal:
 
     def __init__(self, entries: Iterable[FileEntry]) -> None:
         # Permits are held as long as the events say, and no client of the events gives way to another one.
-        self._store = MemoryStore(lease_seconds=_YEAR_SECONDS, max_scopes=sys.maxsize)
-        self._collector = proposed_collector(entries, write_alias())
-        self._alike: dict[tuple[str, bool, int, Client], Tried] = {}
+        store = MemoryStore(lease_seconds=_YEAR_SECONDS, max_scopes=sys.maxsize)
+        self._limits = ProposedLimits(proposed_rows(entries), write_alias(), store)
+        self._alike: dict[Hashable, Tried] = {}
 
     @classmethod
     def of_limits(cls, limits: Iterable[Noted]) -> Proposal:
@@ -76,30 +76,23 @@ class Proposal:
 
     def first_applies(self, resource: str, entity: str | None) -> bool:
         """Whether the first policy of the proposal applies to an entity on a resource."""
-        choice = judge(next(self._collector.links(resource, entity)), datetime.now(UTC))
-        return any(policy.policy_id == 1 for policy in applied_policies(choice.verdicts))
+        return self._limits.applies(1, resource, entity, datetime.now(UTC))
 
     def tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
         """The effective limits at a time; entities without policies and rows share the result."""
-        if entity in self._collector.known:
+        alike = self._limits.alike(resource, entity)
+        if alike is None:
             return self._tried(resource, entity, now_us)
-        position = rollout_position(entity) if self._collector.rolls_out else 0
-        client = self._collector.client(entity or "")._replace(entity="")
-        alike = (resource, entity is None, position, client)
-        resolved = self._alike.get(alike)
-        if resolved is None or now_us >= resolved.until_us:
-            resolved = self._alike[alike] = self._tried(resource, entity, now_us)
-        return resolved
+        tried = self._alike.get(alike)
+        if tried is None or now_us >= tried.until_us:
+            tried = self._alike[alike] = self._tried(resource, entity, now_us)
+        return tried
 
     def _tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
-        moment = datetime.fromtimestamp(now_us / 1e6, UTC)
-        links = [*self._collector.links(resource, entity)]
-        chosen = [judge(link, moment) for link in links]
-        resolved = compiled(resource, chosen, (), store_version=StoreVersion("simulation", self._store, 0))
-        changes = [change for link in links if (change := changes_at(link, moment)) is not None]
-        until = round(min(changes).timestamp() * 1e6) if changes else _FOREVER
+        scopes, changes_at = self._limits.of(resource, entity, datetime.fromtimestamp(now_us / 1e6, UTC))
+        until = _FOREVER if changes_at is None else round(changes_at.timestamp() * 1e6)
         parts = []
-        for scoped in resolved.limit_set.scoped:
+        for scoped in scopes:
             scope = scoped.scope
             own = not (scope.shared or scope.total) and scope.entity == entity
             whose = (resource, None, scoped.schema.limits[0].key) if scope.shared else (resource, scope.entity)

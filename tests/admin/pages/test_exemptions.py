@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import include, path, reverse
@@ -17,7 +18,9 @@ from django.views import View
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import exempt, limits
-from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy
+from limits_app.checks import check_settings
+from limits_app.integrations.identity import client_at
+from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Resource
 from limits_app.policies import Access
 from limits_app.services.access import verdict_on
 from tests.admin.browsing import said
@@ -186,6 +189,27 @@ def test_adding_an_exemption_of_a_client(written: str, identifier: str, client: 
     assert event is not None
     assert (event.actor, event.source, event.reason, event.object_type) == ("admin", "admin", "a partner", "policy")
     assert tables(get(admin_client, PAGE))[CLIENTS] == {identifier: ("active", True, "a partner")}
+
+
+@pytest.mark.parametrize("written", ["2001:db8::5/128", "ip:2001:db8::5/128", "2001:db8::/65", "ip:2001:db8::5"])
+def test_network_that_matches_no_request_is_rejected(written: str, admin_client: Client, settings: Settings) -> None:
+    message = "matches no request, since clients are identified by 64 bits of their IPv6 address"
+    page = words(add(admin_client, entity=written, plan="", reason=""))
+    assert message in page
+    assert "write “ip:2001:db8::/64”, or a larger network" in page
+    assert not Policy.objects.exists()
+    identifier = written if written.startswith("ip:") else f"ip:{written}"
+    with pytest.raises(ValidationError, match=message):
+        Endpoint(name="All", path="/", resource=Resource(name="api"), exempt_entities=identifier).clean_fields()
+    settings.LIMITS = settings.LIMITS | {"EXEMPT": {"ENTITIES": [identifier]}}
+    assert any(message in error.msg for error in check_settings())
+
+
+def test_single_address_is_exempt_where_clients_are_addresses(admin_client: Client, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"IPV6_PREFIX": 128}
+    add(admin_client, entity="2001:db8::5/128", plan="", reason="")
+    assert verdict_on(client_at("2001:db8::5")).access is Access.EXEMPT
+    assert verdict_on(client_at("2001:db8::6")).access is Access.LIMITED
 
 
 def test_adding_an_exemption_of_a_plan(admin_client: Client) -> None:

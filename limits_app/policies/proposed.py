@@ -1,0 +1,115 @@
+"""Proposed policies and entities in place of stored ones: what they drop, and the limits of clients by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from limits_app.acquiring.store import Store
+from limits_app.engine.notation import Noted
+from limits_app.engine.plan import ScopedLimits
+from limits_app.models.plan import plans_by_groups
+from limits_app.policies.chain import PolicyValue, policy_value
+from limits_app.policies.choose import applied_policies, changes_at, judge, rollout_position
+from limits_app.policies.collector import Collector, EntityRow, Place
+from limits_app.policies.dropped import OF_CODE, Dropping, always_applies
+from limits_app.policies.resolved_set import compiled
+from limits_app.policies.stored import stored_code_limits
+from limits_app.policies.stores import StoreVersion
+
+
+class ProposedPolicy(NamedTuple):
+    """A policy by the values of its fields, with the names of its resource, entity and plan (empty: none)."""
+
+    label: str
+    fields: Mapping[str, Any]
+    limits: Sequence[Noted]
+
+    @property
+    def place(self) -> Place:
+        """What it is for."""
+        return Place(self.fields["resource"], self.fields["entity"], self.fields["plan"])
+
+    def value(self, number: int) -> PolicyValue:
+        """What it means, with a number in place of a primary key."""
+        place = self.place
+        return policy_value(
+            self.fields,
+            self.limits,
+            policy_id=number,
+            identifier=place.entity or None,
+            plan=place.plan or None,
+            has_resource=bool(place.resource),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedRows:
+    """Policies by numbers from 1 on, and other rows by their names, with the values of their fields.
+
+    `priorities` are those of plans, and `plans_of_groups` has the plan of each group of users that is proposed. Users,
+    the plans of other groups, and the limits that code sets, are those of the database.
+    """
+
+    policies: dict[int, ProposedPolicy] = field(default_factory=dict)
+    entities: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
+    plans_of_groups: dict[str, str] = field(default_factory=dict)
+
+
+class ProposedLimits:
+    """The limits of clients by proposed rows; pools are left out. `store` is the one that they are compiled for."""
+
+    def __init__(self, rows: ProposedRows, using: str, store: Store) -> None:
+        self._collector = proposed_collector(rows, using)
+        self._store_version = StoreVersion("proposed", store, 0)
+
+    def alike(self, resource: str, entity: str | None) -> Hashable:
+        """What the limits of a client without rows depend on; None for one with rows."""
+        if entity in self._collector.known:
+            return None
+        position = rollout_position(entity) if self._collector.rolls_out else 0
+        return resource, entity is None, position, self._collector.client(entity or "")._replace(entity="")
+
+    def of(self, resource: str, entity: str | None, now: datetime) -> tuple[Sequence[ScopedLimits], datetime | None]:
+        """The limits of a client at a time, and when they change next (None: never)."""
+        links = [*self._collector.links(resource, entity)]
+        choices = [judge(link, now) for link in links]
+        resolved = compiled(resource, choices, (), store_version=self._store_version)
+        changes = [change for link in links if (change := changes_at(link, now)) is not None]
+        return resolved.limit_set.scoped, min(changes, default=None)
+
+    def applies(self, number: int, resource: str, entity: str | None, now: datetime) -> bool:
+        """Whether the policy of a number applies to a client at a time."""
+        choice = judge(next(self._collector.links(resource, entity)), now)
+        return any(policy.policy_id == number for policy in applied_policies(choice.verdicts))
+
+
+def dropped_by_proposed(
+    rows: ProposedRows, numbers: Iterable[int], using: str
+) -> Iterator[tuple[int, str, Collection[str]]]:
+    """The limits that the policies of some numbers drop: the number, the key, and the policies that have the limit."""
+    dropping = Dropping(proposed_collector(rows, using, always_applies), datetime.now(UTC))
+    for number in numbers:
+        policy = rows.policies[number]
+        for key, others in dropping.dropped(policy.place, policy.value(number)):
+            yield number, key, [OF_CODE if other is None else rows.policies[other].label for other in others]
+
+
+def proposed_collector(
+    rows: ProposedRows, using: str, is_meant: Callable[[PolicyValue], bool] = lambda _policy: True
+) -> Collector:
+    """The collector of the proposed policies that are meant, with their numbers as primary keys."""
+    values = [(policy.place, policy.value(number)) for number, policy in rows.policies.items()]
+    entities = {
+        name: EntityRow(*[fields[column] for column in EntityRow._fields]) for name, fields in rows.entities.items()
+    }
+    groups = [(name, plan, rows.priorities.get(plan, 0)) for name, plan in rows.plans_of_groups.items()]
+    return Collector(
+        [(place, value) for place, value in values if is_meant(value)],
+        entities,
+        plans_by_groups=plans_by_groups(using, proposed=groups),
+        code_limits=stored_code_limits(using),
+    )
