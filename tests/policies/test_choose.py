@@ -22,11 +22,10 @@ from limits_app.policies import (
     EntityPolicies,
     PolicyStatus,
     PolicyValue,
-    changes_at,
     judge,
     rollout_position,
 )
-from limits_app.policies.choose import PRECEDENCE
+from limits_app.policies.choose import PRECEDENCE, changes_at
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 HOUR = timedelta(hours=1)

@@ -92,8 +92,8 @@ def test_unknown_time_zone_is_reported(write: Any, reported: bool, monkeypatch: 
 def test_pages_of_the_admin_are_shown(write: Any, admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     write()
     lose_time_zones(monkeypatch)
-    models = ("resource", "policy", "entity", "pool", "plan", "endpoint", "live", "denial", "usagesnapshot")
-    names = [*[f"{model}_changelist" for model in models], "limit", "live_state"]
+    models = ("resource", "policy", "entity", "pool", "plan", "endpoint", "denial", "usagesnapshot")
+    names = [*[f"{model}_changelist" for model in models], "limit", "live", "live_state"]
     addresses = [reverse("admin:index"), *[reverse(f"admin:limits_app_{name}") for name in names]]
     addresses.append(f"{reverse('admin:limits_app_explain')}?resource=mail&entity=user:1")
     addresses += [reverse("admin:limits_app_policy_change", args=[one.pk]) for one in Policy.objects.all()]
