@@ -1,4 +1,4 @@
-"""Writes what a process remembers to the database every second, in a background thread."""
+"""Writes what a process remembers to the store or the database every second, in a background thread."""
 
 from __future__ import annotations
 
