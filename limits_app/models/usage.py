@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -191,7 +192,7 @@ class CollectedBatch(models.Model):
 
 
 _PARAMETERS: Final = {"sqlite": 900, "mysql": 16_000}
-"""How many parameters a statement has at most; PostgreSQL takes each column as one array."""
+"""How many parameters a statement has at most; PostgreSQL takes all rows as one."""
 _MOST_ROWS: Final = 10_000
 """How many rows a statement has at most on PostgreSQL."""
 
@@ -227,7 +228,8 @@ def upsert(
         for start in range(0, len(rows), step):
             parts = [column[start : start + step] for column in columns]
             if parameters is None:
-                cursor.execute(f"{statement.insert_arrays(types)} {conflict}", parts)
+                records = [dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True)]
+                cursor.execute(f"{statement.insert_records(types)} {conflict}", [json.dumps(records, default=str)])
             else:
                 values = list(chain.from_iterable(zip(*parts, strict=True)))
                 cursor.execute(f"{statement.insert(len(parts[0]))} {conflict}", values)
@@ -250,10 +252,10 @@ class _Statement:
         row = f"({', '.join(['%s'] * len(self._names))})"
         return f"{self._into()} VALUES {', '.join([row] * rows)}"
 
-    def insert_arrays(self, types: Sequence[str]) -> str:
-        """The INSERT clause for one array for each column, of these types."""
-        arrays = ", ".join(f"%s::{name}[]" for name in types)
-        return f"{self._into()} SELECT * FROM unnest({arrays})"  # noqa: S608 - names and types of the model
+    def insert_records(self, types: Sequence[str]) -> str:
+        """The INSERT clause for rows as JSON, whose columns have these types."""
+        columns = ", ".join(f"{name} {kind}" for name, kind in zip(self._names, types, strict=True))
+        return f"{self._into()} SELECT * FROM json_to_recordset(%s) AS row({columns})"  # noqa: S608 - as above
 
     def _into(self) -> str:
         return f"INSERT INTO {self._table} ({', '.join(self._names)})"
