@@ -36,6 +36,7 @@ from limits_app.policies import configuration
 from limits_app.services import retention
 from limits_app.services.usage import add_counts
 from limits_app.stores.background import BackgroundTask
+from limits_app.usage.writer import is_writing_in_background
 
 logger = logging.getLogger("limits_app")
 
@@ -75,7 +76,7 @@ class BackgroundJobs:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._jobs = jobs
-        self._own = own
+        self.run_own = own
         self._now = now
         self._task = BackgroundTask(self._step, _HOLDER_US, clock=as_clock(monotonic_us) if clock is None else clock)
         self.after_fork()
@@ -84,14 +85,17 @@ class BackgroundJobs:
     def after_fork(self) -> None:
         """A child is another holder, and starts a thread of its own with its first request."""
         self._holder = unique_name()
-        self._is_started = False
+        self.is_started = False
+        """Whether this process has a thread that does jobs."""
         self._is_failing = False
 
     def start(self, **details: object) -> None:  # noqa: ARG002 - a receiver of signals
         """Start the thread, unless it runs."""
-        if self._is_started or not conf.get(conf.BACKGROUND_JOBS) or test_runner.current_test() is not None:
+        if self.is_started or not is_writing_in_background() or test_runner.current_test() is not None:
             return
-        self._is_started = True
+        if not conf.get(conf.BACKGROUND_JOBS):
+            return
+        self.is_started = True
         self._task.start()
 
     def run_due(self) -> bool:
@@ -131,7 +135,7 @@ class BackgroundJobs:
         """Do the jobs of a namespace; an error does not affect the others."""
         try:
             with namespace():
-                has_own = self._own()
+                has_own = self.run_own()
                 holds = self.run_due() or has_own
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log(error)

@@ -36,6 +36,11 @@ def write_in_background(enabled: bool) -> None:
     _enabled = enabled
 
 
+def is_writing_in_background() -> bool:
+    """Whether threads may write."""
+    return _enabled
+
+
 class Origin(NamedTuple):
     """Where something was noted: the namespace, and the database that it is written to."""
 
