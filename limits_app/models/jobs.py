@@ -31,15 +31,24 @@ class BackgroundJob(models.Model):
         return self.name
 
 
+def jobs_named(name: str) -> models.QuerySet[BackgroundJob]:
+    """The row of a job of the present namespace, or none."""
+    rows = BackgroundJob._default_manager.using(router.db_for_write(BackgroundJob))
+    return rows.filter(name=_in_namespace(name))
+
+
 def job_row(name: str) -> models.QuerySet[BackgroundJob]:
     """The row of a job of the present namespace, which is created if it does not exist."""
-    digest = namespace_digest(current_keys().counters).hex()
-    name = f"{name}:{digest}" if digest else name
-    rows = BackgroundJob._default_manager.using(router.db_for_write(BackgroundJob))
-    row = rows.filter(name=name)
+    row = jobs_named(name)
     if not row.exists():
-        rows.bulk_create([BackgroundJob(name=name)], ignore_conflicts=True)
+        created = BackgroundJob(name=_in_namespace(name))
+        BackgroundJob._default_manager.using(row.db).bulk_create([created], ignore_conflicts=True)
     return row
+
+
+def _in_namespace(name: str) -> str:
+    digest = namespace_digest(current_keys().counters).hex()
+    return f"{name}:{digest}" if digest else name
 
 
 def note_scheduled(name: str, *, now: datetime | None = None) -> None:

@@ -235,7 +235,7 @@ def test_what_is_old_is_deleted_into_an_archive(tmp_path: Path, settings: Settin
     assert UsageSnapshot.objects.count() == 1
     done = run(f"prune --yes --audit-before 1ms --archive {tmp_path} --reason 'law'")
     assert done.code == 0
-    assert f"{events} audit events deleted" in done.err
+    assert f"audit           {events}\n" in done.out
     [file] = tmp_path.glob("audit-????????.jsonl.gz")
     archived = gzip.decompress(file.read_bytes()).splitlines()
     assert [json.loads(line)["object_label"] for line in archived] == ["api", "resource api"]
