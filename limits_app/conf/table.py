@@ -128,10 +128,10 @@ DENIALS_HOURS_KEPT: Final = Key[int | None](
 USAGE_ARCHIVE_DIR: Final = Key("USAGE_ARCHIVE_DIR", None, "limits_app.E064", parsers.directory)
 """Directory in which the pruning task archives rows as gzipped JSON lines before it deletes them, or None."""
 AUDIT_DAYS_KEPT: Final = Key[int | None](
-    "AUDIT_DAYS_KEPT", None, "limits_app.E085", parsers.or_none(parsers.whole_number(1, 36_600))
+    "AUDIT_DAYS_KEPT", None, "limits_app.E086", parsers.or_none(parsers.whole_number(1, 36_600))
 )
 """Retention of audit events, in days, with the archive of USAGE_ARCHIVE_DIR; None keeps all."""
-BACKGROUND_JOBS: Final = Key("BACKGROUND_JOBS", True, "limits_app.E086", parsers.yes_or_no)
+BACKGROUND_JOBS: Final = Key("BACKGROUND_JOBS", True, "limits_app.E087", parsers.yes_or_no)
 """Whether one process of the site rolls up usage and prunes in the background, unless a task or command does."""
 NEAR_THRESHOLDS: Final = Key[tuple[float, ...]]("NEAR_THRESHOLDS", (0.8,), "limits_app.E065", parsers.shares)
 """Used fractions of a limit at which the signal limit_near is sent."""

@@ -175,7 +175,8 @@ def _roll_up_own() -> bool:
 
 
 def _prune() -> bool:
-    return retention.prune_all(seconds=_PRUNE_SECONDS).is_complete
+    archive = conf.get(conf.USAGE_ARCHIVE_DIR)
+    return retention.prune_all(archive=archive, seconds=_PRUNE_SECONDS).is_complete
 
 
 jobs: Final = BackgroundJobs(
