@@ -30,6 +30,7 @@ from limits_app.models.namespaces import (
     current_namespace,
     entered,
     entered_by_name,
+    is_entered,
     sources,
 )
 from limits_app.policies import configuration
@@ -135,6 +136,8 @@ class BackgroundJobs:
         """Do the jobs of a namespace; an error does not affect the others."""
         try:
             with namespace():
+                if not is_entered(current_namespace()):  # a router may choose by thread, and would choose another
+                    return False
                 has_own = self.run_own()
                 holds = self.run_due() or has_own
         except Exception as error:  # noqa: BLE001 - it is logged

@@ -80,14 +80,14 @@ class Denials(BackgroundWriter[Rejected, Times]):
                 self._keep(origin, _rejected(int(now // 60), *_WHOSE(status)), times)
         self._schedule_writing(origin)
 
-    def _write(self, taken: Mapping[Rejected, Times], using: str) -> int:  # noqa: ARG002 - it is not written to yet
+    def _write(self, taken: Mapping[Rejected, Times], using: str) -> int:
         noted = {
             rejected._replace(minute=rejected.minute or int(times.first // 60)): times
             for rejected, times in taken.items()
         }
         store = _counting_store()
         if store is None:
-            rollup.add(Batch(unique_name(), (), is_full=False, rejections=noted))
+            rollup.add(Batch(unique_name(), (), is_full=False, rejections=noted), using=using)
         else:
             store.add_rejections(noted, current_keys().counters)
         return sum(times.number for times in taken.values())

@@ -52,9 +52,9 @@ def roll_up(store: CountingStore, *, seconds: float = 60.0, progress: Progress =
     return added
 
 
-def add(batch: Batch) -> int:
+def add(batch: Batch, *, using: str | None = None) -> int:
     """Add a batch to the tables, unless it has been added before; returns the number of its counts of usage."""
-    using = router.db_for_write(UsageSnapshot)
+    using = router.db_for_write(UsageSnapshot) if using is None else using
     rejections = _storable(batch.rejections)
     usage = _Usage()
     for count in batch.counts:
