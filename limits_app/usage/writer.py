@@ -159,17 +159,22 @@ class BackgroundWriter(ABC, Generic[K, V]):
         self._task.start()
 
     def _look(self) -> int | None:
-        """Write; returns the delay until the next attempt after a failure."""
+        """Write; returns the delay until the next look, or None where there was nothing to write.
+
+        So the thread and its connections last as long as there is something every second.
+        """
         try:
-            self.flush()
+            has_written = self.flush() > 0
         except Exception as error:  # noqa: BLE001 - any error is retried
             if not self._is_failing:
                 logger.warning("%s cannot be written now; they are kept and written later: %s", self.what, error)
             self._is_failing = True
-            return _EVERY_US
-        finally:
             connections.close_all()  # those of this thread
+            return _EVERY_US
         self._is_failing = False
+        if has_written:
+            return _EVERY_US
+        connections.close_all()
         return None
 
     def _at_exit(self) -> None:
