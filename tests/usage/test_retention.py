@@ -20,12 +20,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def _old_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three events of which two are ten days old."""
-    now = timezone.now()
-    for number, days in ((1, 10), (2, 10), (3, 0)):
-        with monkeypatch.context() as past:
-            past.setattr(timezone, "now", lambda days=days: now - timedelta(days=days))
+    """Events of which the first are ten days old."""
+    now, when = timezone.now(), AuditEvent._meta.get_field("when")
+    with monkeypatch.context() as past:
+        past.setattr(when, "_get_default", lambda: now - timedelta(days=10))
+        for number in (1, 2):
             limits.set_resource_limits(f"api/{number}", [CallLimit.per_minute(number)])
+    limits.set_resource_limits("api/3", [CallLimit.per_minute(3)])
 
 
 @pytest.mark.usefixtures("_old_events")
