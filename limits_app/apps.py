@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import Tags, register
-from django.core.signals import setting_changed
+from django.core.signals import request_finished, setting_changed
 from django.utils.encoding import force_bytes
 from django.utils.translation import gettext_lazy as _
 
@@ -40,6 +41,9 @@ class LimitsConfig(AppConfig):
         plan.watch_groups()
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
         signals.test_began.connect(_test_began, dispatch_uid="limits_app.test")
+        request_finished.connect(_start_jobs, dispatch_uid="limits_app.jobs")
+        if "celery.signals" in sys.modules:
+            sys.modules["celery.signals"].task_postrun.connect(_start_jobs, dispatch_uid="limits_app.jobs")
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
         install(
             Runtime(
@@ -72,6 +76,13 @@ def _test_began(**details: object) -> None:
     from limits_app.forgetting import forget_use
 
     forget_use()
+
+
+def _start_jobs(**details: object) -> None:
+    """A process that answers requests or runs tasks may roll up and prune in the background."""
+    from limits_app.services.background import jobs
+
+    jobs.start()
 
 
 def _lease_lost(acquisition: LeaseHolder) -> None:

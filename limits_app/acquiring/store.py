@@ -9,7 +9,7 @@ from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.waiting import WaitingLine
 from limits_app.engine.changes import ALL, Change, Changes
 from limits_app.engine.clock import Clock
-from limits_app.engine.counting import Batch
+from limits_app.engine.counting import Batch, RejectionCounts
 from limits_app.engine.plan import Amounts, Claim
 
 
@@ -99,11 +99,18 @@ class Store(Protocol):
 class CountingStore(Store, Protocol):
     """A store that counts admitted amounts in scopes whose schema `counts_usage`, in the step that admits them.
 
-    A count is either in the state or in one batch until that batch is removed, whatever happens to processes.
+    A count is either in the state or in one batch until that batch is removed, whatever happens to processes. So is a
+    rejection, from `add_rejections` on.
     """
 
+    def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
+        """Add rejections, which a process has counted, to those of a namespace that wait to be collected.
+
+        Those whose reply was lost may have been added.
+        """
+
     def collect_counts(self, namespace: str = "") -> Batch | None:
-        """Move the counts of a namespace out of the state into a batch; None when there are none.
+        """Move the counts and rejections of a namespace out of the state into a batch; None when there are none.
 
         A batch that was not removed is returned again, unchanged: the process that collected it may have died.
         There may be more counts than one batch holds.

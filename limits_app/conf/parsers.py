@@ -33,6 +33,10 @@ _PLAIN_NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8'
 _NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8', 'unix']"
 
 
+ALL_USAGE: Final = "all"
+"""The value of `LIMITS["USAGE"]` that keeps the rows of all clients."""
+
+
 class StoreKind(StrEnum):
     """Kinds of stores."""
 
@@ -177,6 +181,13 @@ def yes_or_no(value: object) -> bool:
     """Parse a switch."""
     if not isinstance(value, bool):
         raise _wrong("True or False", value)
+    return value
+
+
+def usage(value: object) -> bool | str:
+    """Parse the switch of usage, which may also name what is kept."""
+    if not isinstance(value, bool) and value != ALL_USAGE:
+        raise _wrong(f"True, False or {ALL_USAGE!r}", value)
     return value
 
 

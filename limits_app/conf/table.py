@@ -110,8 +110,9 @@ REFUSAL_HANDLER: Final = Key[str | RefusalHandler | None](
 """Takes a request and the error and returns the response to a rejected request, or None for the default one."""
 REQUEST_ID_HEADER: Final = Key("REQUEST_ID_HEADER", "X-Request-ID", "limits_app.E069", parsers.short_name)
 """Header of requests with their id, which rejections show; without it, an id is generated."""
-USAGE: Final = Key("USAGE", True, "limits_app.E060", parsers.yes_or_no)
-"""Whether usage and rejections are counted, by the stores that support it."""
+USAGE: Final = Key[bool | str]("USAGE", True, "limits_app.E060", parsers.usage)
+"""Whether usage and rejections are counted. Of clients without a row or a user, only the heaviest keep rows of their
+own; 'all' keeps the rows of all clients."""
 USAGE_HOURS_KEPT: Final = Key[int | None](
     "USAGE_HOURS_KEPT", 31 * 24, "limits_app.E061", parsers.or_none(parsers.whole_number(1, 10**6))
 )
@@ -126,6 +127,12 @@ DENIALS_HOURS_KEPT: Final = Key[int | None](
 """Retention of rejections by minute, in hours; None keeps all."""
 USAGE_ARCHIVE_DIR: Final = Key("USAGE_ARCHIVE_DIR", None, "limits_app.E064", parsers.directory)
 """Directory in which the pruning task archives rows as gzipped JSON lines before it deletes them, or None."""
+AUDIT_DAYS_KEPT: Final = Key[int | None](
+    "AUDIT_DAYS_KEPT", None, "limits_app.E086", parsers.or_none(parsers.whole_number(1, 36_600))
+)
+"""Retention of audit events, in days, with the archive of USAGE_ARCHIVE_DIR; None keeps all."""
+BACKGROUND_JOBS: Final = Key("BACKGROUND_JOBS", True, "limits_app.E087", parsers.yes_or_no)
+"""Whether one process of the site rolls up usage and prunes in the background, unless a task or command does."""
 NEAR_THRESHOLDS: Final = Key[tuple[float, ...]]("NEAR_THRESHOLDS", (0.8,), "limits_app.E065", parsers.shares)
 """Used fractions of a limit at which the signal limit_near is sent."""
 METRICS: Final = Key[tuple[Exporter, ...]]("METRICS", (), "limits_app.E066", parsers.list_of(parsers.one_of(Exporter)))

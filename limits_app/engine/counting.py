@@ -8,9 +8,10 @@ secret of the site. Equal names give equal texts, so that stores can add up thei
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limits_app.engine.keys import Scope
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 _TAG_LENGTH: Final = 16
 
 HOUR_US: Final = HOUR * 1_000_000
+
+IDS_LENGTH: Final = 1_000
+"""The length of the ids of the last rejected requests in a minute; there are spaces between them."""
 
 KEPT_HOURS: Final = 8 * 24
 """How many hours a store keeps counts that are not collected."""
@@ -44,8 +48,40 @@ class Count(NamedTuple):
     amounts: Mapping[str, int]
 
 
+class Rejected(NamedTuple):
+    """A limit that rejected requests in a minute, which is counted from 1970.
+
+    `bucket` is its kind, and `entity` whose it is: of a member of a pool that member.
+    """
+
+    minute: int
+    resource: str
+    bucket: str
+    entity: str
+    key: str
+
+
+class Times(NamedTuple):
+    """Number of rejections, the times of the first and last, in seconds since 1970, and ids of requests."""
+
+    number: int
+    first: float
+    last: float
+    ids: str = ""
+
+    def merged(self, other: Times) -> Times:
+        """The combination of both; the id of a request that is rejected several times in a row is kept once."""
+        ids = self.ids if other.ids == self.ids.partition(" ")[0] else f"{other.ids} {self.ids}".strip()[:IDS_LENGTH]
+        return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last), ids)
+
+
+RejectionCounts = Mapping[Rejected, Times]
+PackedRejection = tuple[int, str, str, str, str, int, float, float, str]
+"""The fields of Rejected and of Times."""
+
+
 class Batch(NamedTuple):
-    """Counts that were collected together; no other batch contains them.
+    """Counts and rejections that were collected together; no other batch contains them.
 
     `is_full` says that the batch has its maximum size, so that there may be more counts.
     """
@@ -53,6 +89,7 @@ class Batch(NamedTuple):
     name: str
     counts: Sequence[Count]
     is_full: bool
+    rejections: RejectionCounts = MappingProxyType({})
 
 
 def label_of(scope: Scope, *more: object) -> bytes:
@@ -66,6 +103,26 @@ def label_of(scope: Scope, *more: object) -> bytes:
 def unsealed(count: Count) -> Count:
     """Return a count that begins with the fields of a label, with the name of its entity."""
     return count._replace(entity=unseal(count.entity))
+
+
+def rejection_label(rejected: Rejected) -> Rejected:
+    """Return a rejection as stores keep it: the name of the entity is sealed."""
+    return rejected._replace(entity=seal(rejected.entity) or "")
+
+
+def packed_rejections(rejections: RejectionCounts) -> list[PackedRejection]:
+    """Return rejections as plain data for stores to keep."""
+    return [(*rejection_label(rejected), *times) for rejected, times in rejections.items()]
+
+
+def unpacked_rejections(rows: Iterable[PackedRejection]) -> dict[Rejected, Times]:
+    """Return rejections from plain data; those of the same limit and minute are added up."""
+    rejections: dict[Rejected, Times] = {}
+    for row in rows:
+        minute, resource, bucket, sealed, key, *_ = row
+        rejected, times = Rejected(minute, resource, bucket, unseal(sealed) or "", key), Times(*row[5:])
+        rejections[rejected] = rejections[rejected].merged(times) if rejected in rejections else times
+    return rejections
 
 
 def hour_of(time_us: int) -> int:

@@ -77,10 +77,24 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='BackgroundJob',
+            fields=[
+                ('name', models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ('holder', models.CharField(blank=True, max_length=32)),
+                ('leased_until', models.DateTimeField(null=True)),
+                ('ran_at', models.DateTimeField(null=True)),
+                ('scheduled_at', models.DateTimeField(null=True)),
+            ],
+            options={
+                'default_permissions': (),
+            },
+        ),
+        migrations.CreateModel(
             name='CollectedBatch',
             fields=[
                 ('name', models.CharField(max_length=64, primary_key=True, serialize=False)),
                 ('collected_at', models.DateTimeField(auto_now_add=True, db_index=True)),
+                ('unfolded_since', models.DateTimeField(db_index=True, null=True)),
             ],
             options={
                 'default_permissions': (),

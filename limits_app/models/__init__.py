@@ -9,6 +9,7 @@ from limits_app.models.candidate import Candidate, CandidateState, CandidateValu
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, emergency
 from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
+from limits_app.models.jobs import BackgroundJob, job_row, jobs_named, note_scheduled
 from limits_app.models.limit import Limit, noted_limits
 from limits_app.models.menu import (
     ActivityEntry,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, cast
 
 from django.db import connections, models
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.engine.counting import IDS_LENGTH
+
 REQUEST_ID_LENGTH: Final = 64
-IDS_LENGTH: Final = 1_000
-"""The length of the ids of the last rejected requests in a minute; there are spaces between them."""
 
 
 class Bucket(models.TextChoices):
@@ -172,10 +175,14 @@ class EvaluatedEntity(models.Model):
 
 
 class CollectedBatch(models.Model):
-    """The name of a batch of counts that has been added to the snapshots, so that it is not added again."""
+    """The name of a batch of counts that has been added to the snapshots, so that it is not added again.
+
+    `unfolded_since` is the earliest of its hours whose one-time clients were not folded yet.
+    """
 
     name = models.CharField(max_length=64, primary_key=True)
     collected_at = models.DateTimeField(auto_now_add=True, db_index=True)
+    unfolded_since = models.DateTimeField(null=True, db_index=True)
 
     class Meta:
         default_permissions = ()
@@ -184,8 +191,10 @@ class CollectedBatch(models.Model):
         return self.name
 
 
-_MOST_PARAMETERS: Final = 900
-"""SQLite allows 1000 parameters."""
+_PARAMETERS: Final = {"sqlite": 900, "mysql": 16_000}
+"""How many parameters a statement has at most; PostgreSQL takes all rows as one."""
+_MOST_ROWS: Final = 10_000
+"""How many rows a statement has at most on PostgreSQL."""
 
 ADD: Final = "{old} + {new}"
 EARLIEST: Final = "CASE WHEN {new} < {old} THEN {new} ELSE {old} END"
@@ -198,29 +207,38 @@ def upsert(
 ) -> None:
     """Insert rows, which all have the same fields; `merge` has the SQL that updates fields of rows that exist.
 
-    The other fields identify the row: together they are a unique constraint of the model.
-    Rows are written in the order of these fields, so that concurrent writers do not deadlock.
+    The other fields identify the row: together they are a unique constraint of the model, and no two rows have the
+    same. Rows are written in the order of these fields, so that concurrent writers do not deadlock.
     """
     if not rows:
         return
     names = list(rows[0])
     fields = [cast("models.Field[Any, Any]", model._meta.get_field(name)) for name in names]
     unique = [name for name in names if name not in merge]
-    rows = sorted(rows, key=lambda row: [str(row[name]) for name in unique])
+    rows = sorted(rows, key=itemgetter(*unique))
     connection = connections[using]
+    columns = [_prepared(field, [row[field.name] for row in rows], connection) for field in fields]
     quote = connection.ops.quote_name
     statement = _Statement(quote(model._meta.db_table), [quote(name) for name in names], connection.vendor)
     conflict = statement.conflict([quote(name) for name in unique], {quote(name): how for name, how in merge.items()})
-    step = _MOST_PARAMETERS // len(names)
+    types = [field.db_type(connection) or "" for field in fields]
+    parameters = _PARAMETERS.get(connection.vendor)
+    step = _MOST_ROWS if parameters is None else parameters // len(names)
     with connection.cursor() as cursor:
         for start in range(0, len(rows), step):
-            chunk = rows[start : start + step]
-            values = [
-                field.get_db_prep_save(row[name], connection)
-                for row in chunk
-                for name, field in zip(names, fields, strict=True)
-            ]
-            cursor.execute(f"{statement.insert(len(chunk))} {conflict}", values)
+            parts = [column[start : start + step] for column in columns]
+            if parameters is None:
+                records = [dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True)]
+                cursor.execute(f"{statement.insert_records(types)} {conflict}", [json.dumps(records, default=str)])
+            else:
+                values = list(chain.from_iterable(zip(*parts, strict=True)))
+                cursor.execute(f"{statement.insert(len(parts[0]))} {conflict}", values)
+
+
+def _prepared(field: models.Field[Any, Any], values: Sequence[Any], connection: Any) -> list[Any]:
+    """The values of a column as the database takes them; equal values, of which there are many, are prepared once."""
+    prepared = {value: field.get_db_prep_save(value, connection) for value in set(values)}
+    return [prepared[value] for value in values]
 
 
 class _Statement:
@@ -232,8 +250,15 @@ class _Statement:
     def insert(self, rows: int) -> str:
         """The INSERT clause for a number of rows."""
         row = f"({', '.join(['%s'] * len(self._names))})"
-        names, values = ", ".join(self._names), ", ".join([row] * rows)
-        return f"INSERT INTO {self._table} ({names}) VALUES {values}"  # noqa: S608 - names of the model, quoted
+        return f"{self._into()} VALUES {', '.join([row] * rows)}"
+
+    def insert_records(self, types: Sequence[str]) -> str:
+        """The INSERT clause for rows as JSON, whose columns have these types."""
+        columns = ", ".join(f"{name} {kind}" for name, kind in zip(self._names, types, strict=True))
+        return f"{self._into()} SELECT * FROM json_to_recordset(%s) AS row({columns})"  # noqa: S608 - as above
+
+    def _into(self) -> str:
+        return f"INSERT INTO {self._table} ({', '.join(self._names)})"
 
     def conflict(self, unique: Sequence[str], merge: Mapping[str, str]) -> str:
         """The clause for conflicts."""

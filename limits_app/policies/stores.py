@@ -87,5 +87,5 @@ def schemas_of(store: Store, *, counts_usage: bool = True) -> Callable[[tuple[An
     Usage is counted where the store can count it and the settings ask for it; never for limits in shadow mode, whose
     `counts_usage` is False.
     """
-    counts = counts_usage and store.counting and conf.get(conf.USAGE)
+    counts = counts_usage and store.counting and bool(conf.get(conf.USAGE))
     return partial(schema_of, lease_us=store.lease_us, counts_usage=counts)

@@ -36,6 +36,7 @@ from limits_app.services.listing import (
 )
 from limits_app.services.pools import NamedPool, areport_upstream, pool, report_upstream
 from limits_app.services.rejections import Rejection, rejections
+from limits_app.services.retention import prune_usage
 from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.shadow import shadow_refusals
 from limits_app.services.status import (
@@ -57,7 +58,7 @@ from limits_app.services.temporary import (
     planned_boosts,
     set_emergency,
 )
-from limits_app.services.usage import RolledUp, denials, prune_usage, roll_up, usage
+from limits_app.services.usage import RolledUp, denials, roll_up, usage
 from limits_app.services.writing import (
     delete_entity_limits,
     delete_plan_limits,

@@ -34,9 +34,8 @@ from limits_app.models import (
 from limits_app.models.patterns import check_client
 from limits_app.models.snapshots import batches
 from limits_app.models.users import entity_name
-from limits_app.services.usage import roll_up
+from limits_app.services.usage import add_counts
 from limits_app.stores.registry import aliases, resilient_store
-from limits_app.usage.denial_counter import denials
 from limits_app.usage.reading import storable
 
 _PREFIX: Final = "erased:"
@@ -117,10 +116,9 @@ def erase(
 
 def _collect() -> None:
     """Write what stores and this process have counted, so that it is found in the database."""
-    if failed := roll_up().failed:
+    if failed := add_counts().failed:
         alias, error = next(iter(failed.items()))
         raise StoreUnavailable(f"the store {alias!r} is unavailable, and may have the identifier: {error}")
-    denials.flush_here()
 
 
 def _forget_state(mark: audit.Identifier) -> None:

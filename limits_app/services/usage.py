@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TypeVar
 
 from limits_app import conf
 from limits_app.acquiring.store import is_counting
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.engine.keys import EntityName
-from limits_app.models import Period
+from limits_app.models import Period, note_scheduled
 from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store
-from limits_app.usage import pruning, rollup
+from limits_app.usage import folding, rollup
+from limits_app.usage.denial_counter import denials as denials_of_process
 from limits_app.usage.evaluation_counter import evaluations
 from limits_app.usage.reading import By, DenialCount, Keys, Use, Uses, denied, read
+from limits_app.usage.rollup import Progress
 
 logger = logging.getLogger("limits_app")
 
@@ -89,39 +90,55 @@ def denials(
     """Rejections by minute, entity and limit, from `since` up to `until`: by default the last 48 hours.
 
     The latest minute comes first, and in it the largest count. `most` is the number of rows.
-    An empty entity is the site itself. Processes write their rejections every second, so the last second may be
-    missing. Raises InvalidRequest (a ValueError) for an invalid time.
+    An empty entity is the site itself. Rejections are those of the last `roll_up`, which also adds those of this
+    process; other processes may have some of the last second. Raises InvalidRequest (a ValueError) for an invalid time.
     """
     _check(most)
     return [DenialCount.of(row) for row in denied(resource, entity, key, since=since, until=until)[:most]]
 
 
-def roll_up() -> RolledUp:
+def roll_up(*, progress: Progress = rollup.no_progress) -> RolledUp:
     """Add the counts of the stores to the snapshots, exactly once, also where several processes do so at the same time.
 
-    Counts of an unavailable store are added later. Raises RuntimeError in a transaction.
-    Promoted candidates that reject too much are reverted.
+    So are rejections, with those that this process has counted. Counts of an unavailable store are added later. Raises
+    RuntimeError in a transaction. Of hours that have ended, the usage of one-time clients is folded, and promoted
+    candidates that reject too much are reverted. The background job pauses for ten minutes. `progress` is called with
+    the number of counts that were added so far.
     """
-    added, failed = {}, {}
-    for alias in conf.get(conf.STORES):
+    note_scheduled("roll_up")
+    return add_counts(progress=progress)
+
+
+def add_counts(aliases: Collection[str] | None = None, *, progress: Progress = rollup.no_progress) -> RolledUp:
+    """Roll up some stores, by default all; see `roll_up`."""
+    added: dict[str, int] = {}
+    failed: dict[str, str] = {}
+    _add_own_rejections()
+    for alias in [*conf.get(conf.STORES)] if aliases is None else aliases:
         try:
             store = resilient_store(alias).open()
             if is_counting(store):
-                added[alias] = rollup.roll_up(store)
+                added[alias] = rollup.roll_up(store, progress=_after(sum(added.values()), progress))
         except StoreUnavailable as error:
             logger.warning("usage in the store %r could not be rolled up: %s", alias, error)
             failed[alias] = str(error)
     evaluations.flush_here()
+    folding.fold()
     revert_candidates()
     return RolledUp(added, failed)
 
 
-def prune_usage(*, archive: Path | str | None = None) -> dict[str, int]:
-    """Delete snapshots and rejections that are older than the retention of the settings; returns the number of each.
+def _after(before: int, progress: Progress) -> Progress:
+    """Show what is added after earlier counts."""
+    return lambda added: progress(before + added)
 
-    With `archive`, a directory, the rows are first written to files of this run there, as gzipped lines of JSON.
-    """
-    return pruning.prune(archive=None if archive is None else Path(archive))
+
+def _add_own_rejections() -> None:
+    """Add the rejections of this process to those in the store."""
+    try:
+        denials_of_process.flush_here()
+    except StoreUnavailable as error:
+        logger.warning("rejections of this process are added later: %s", error)
 
 
 def _check(most: int | None) -> None:

@@ -13,7 +13,7 @@ from limits_app.acquiring.waiting import WaitingLine
 from limits_app.engine import engine, mypyc_attr
 from limits_app.engine.changes import ALL, Change, ChangeLog, Changes
 from limits_app.engine.clock import as_clock, system_us
-from limits_app.engine.counting import Batch
+from limits_app.engine.counting import Batch, RejectionCounts
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull
 from limits_app.engine.keys import Scope, slices_key
 from limits_app.engine.plan import Amounts, Claim, Plan
@@ -148,6 +148,9 @@ class MemoryStore:
         """Forget all state and all counts, as a new store has none, and make all limits that were compiled stale."""
         self.steps.run(self._clear)
         self.line.notify_all()
+
+    def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
+        self.steps.run(self._counts.add_rejections, rejections, namespace)
 
     def collect_counts(self, namespace: str = "") -> Batch | None:
         return self.steps.run(self._collect_counts, namespace)

@@ -29,7 +29,7 @@ from limits_app.acquiring.runtime import at_end, on_fork
 from limits_app.acquiring.store import RemoteStore, Store, is_remote
 from limits_app.engine.changes import ALL, Change, Changes
 from limits_app.engine.clock import Clock, as_clock, lasts, monotonic_us
-from limits_app.engine.counting import Batch
+from limits_app.engine.counting import Batch, RejectionCounts
 from limits_app.engine.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.background import JITTER, BackgroundTask
@@ -206,6 +206,9 @@ class ResilientStore:
     def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
         changes: tuple[int, Changes] | None = self._call("changes_since", version, namespace)
         return changes
+
+    def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
+        self._call("add_rejections", rejections, namespace)
 
     def collect_counts(self, namespace: str = "") -> Batch | None:
         batch: Batch | None = self._call("collect_counts", namespace)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from limits_app.engine.counting import KEPT_HOURS, Batch, Count, hour_of
+from limits_app.engine.counting import KEPT_HOURS, Batch, Count, Rejected, RejectionCounts, Times, hour_of
 from limits_app.engine.engine import close_usage
 from limits_app.engine.keys import Scope, digest_in, namespace_digest, unique_name
 from limits_app.engine.record import Record
 
 _BATCH: Final = 1000
+_MOST_REJECTIONS: Final = 100_000
+"""How many limits and minutes wait to be collected in a namespace."""
 
 
 class _Counts:
@@ -20,6 +22,7 @@ class _Counts:
     def __init__(self) -> None:
         self.counting: dict[str, Scope] = {}
         self.finished: dict[tuple[int, Scope], dict[str, int]] = {}
+        self.rejections: dict[Rejected, Times] = {}
         self.batch: Batch | None = None
 
 
@@ -85,7 +88,7 @@ class UsageCounts:
         if counts is None:
             return None
         if counts.batch is None:
-            is_full = len(counts.counting) > _BATCH or len(counts.finished) > _BATCH
+            is_full = max(len(counts.counting), len(counts.finished), len(counts.rejections)) > _BATCH
             for key in list(islice(counts.counting, _BATCH)):
                 record = records.get(key)
                 if record is None:  # an interrupted step did not store it
@@ -95,6 +98,14 @@ class UsageCounts:
             _fill_batch(counts, is_full=is_full)
         return counts.batch
 
+    def add_rejections(self, rejections: RejectionCounts, namespace: str) -> None:
+        """Add rejections; those of too many limits and minutes replace the oldest."""
+        waiting = self._in(namespace_digest(namespace)).rejections
+        for rejected, times in rejections.items():
+            waiting[rejected] = waiting[rejected].merged(times) if rejected in waiting else times
+        for oldest in list(islice(waiting, max(len(waiting) - _MOST_REJECTIONS, 0))):
+            del waiting[oldest]
+
     def forget(self, name: str, namespace: str) -> None:
         """Remove a batch."""
         counts = self._by_namespace.get(namespace_digest(namespace))
@@ -103,7 +114,9 @@ class UsageCounts:
 
     def _of(self, key: str) -> _Counts:
         """The usage of the namespace in which the key of a scope is."""
-        namespace = digest_in(key)
+        return self._in(digest_in(key))
+
+    def _in(self, namespace: bytes) -> _Counts:
         counts = self._by_namespace.get(namespace)
         if counts is None:
             counts = self._by_namespace[namespace] = _Counts()
@@ -133,7 +146,10 @@ def _fill_batch(counts: _Counts, *, is_full: bool) -> None:
         Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts)
         for (hour, scope), amounts in islice(counts.finished.items(), _BATCH)
     ]
-    if found:
-        batch, left = Batch(unique_name(), found, is_full), dict(islice(counts.finished.items(), _BATCH, None))
+    rejections = dict(islice(counts.rejections.items(), _BATCH))
+    if found or rejections:
+        batch = Batch(unique_name(), found, is_full, rejections)
+        left = dict(islice(counts.finished.items(), _BATCH, None))
+        left_rejections = dict(islice(counts.rejections.items(), _BATCH, None))
         # Without a call in between, where a signal handler could raise.
-        counts.batch, counts.finished = batch, left
+        counts.batch, counts.finished, counts.rejections = batch, left, left_rejections

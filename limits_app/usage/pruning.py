@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from limits_app.engine.keys import namespace_digest
 from limits_app.models import Candidate, CollectedBatch, Denial, EvaluatedEntity, EvaluationCount, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import SiteNamespace, current_namespace
+from limits_app.models.snapshots import batches
 
 _LONGEST_FOLDER: Final = 200
 
@@ -95,7 +97,15 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-_BATCH: Final = 1_000
+Progress = Callable[[str, int], object]
+"""Takes a table and the number of its rows that were deleted so far."""
+
+
+def no_progress(table: str, deleted: int) -> None:
+    """Show nothing."""
+
+
+_BATCH: Final = 5_000
 _BATCH_DAYS_KEPT: Final = 31
 """How long the names of collected batches are kept, so that a batch that a store offers again is not added twice."""
 
@@ -103,25 +113,33 @@ _ENTITY_DAYS_KEPT: Final = 1
 """How long the entities of a candidate are kept after the time for which it is watched."""
 
 
-def prune(*, archive: Path | None = None, now: datetime | None = None) -> dict[str, int]:
+def prune(
+    *,
+    archive: Path | None = None,
+    now: datetime | None = None,
+    progress: Progress = no_progress,
+    is_over: Callable[[], bool] = lambda: False,
+) -> dict[str, int]:
     """Delete rows that are older than the retention settings; returns the number of rows by table.
 
-    Rows are deleted in batches of 1,000. With `archive`, a directory, each batch is first written and fsynced to the
-    archive file of its table and this run. If a run is killed or fails, the next one may archive the same rows
+    Rows are deleted in batches of 5,000, until there are none or `is_over` returns True. With `archive`, a directory,
+    each batch is first written and fsynced to the archive file of its table and this run. If a run is killed or fails,
+    the next one may archive the same rows
     again. After an OSError, every deleted row is in the archive.
     """
     moment = datetime.now(UTC) if now is None else now
     pruned = {}
     for name, (model, old) in _old(moment).items():
         kept = None if archive is None else Archive(archive, f"{name}-{moment:%Y%m%d}")
-        pruned[name] = _prune(model, old, kept)
-    _prune(CollectedBatch, Q(collected_at__lt=in_site_time(moment - timedelta(days=_BATCH_DAYS_KEPT))), None)
+        pruned[name] = _prune(model, old, kept, progress=partial(progress, name), is_over=is_over)
+    forgotten = in_site_time(moment - timedelta(days=_BATCH_DAYS_KEPT))
+    _prune(CollectedBatch, Q(collected_at__lt=forgotten, unfolded_since=None))
     watched = Candidate.objects.using(router.db_for_write(Candidate)).exclude(watched_until=None)
     late = watched.filter(watched_until__gte=in_site_time(moment - timedelta(days=_ENTITY_DAYS_KEPT)))
-    _prune(EvaluatedEntity, ~Q(candidate_id__in=[*late.values_list("pk", flat=True)]), None)
+    _prune(EvaluatedEntity, ~Q(candidate_id__in=[*late.values_list("pk", flat=True)]))
     hours = conf.get(conf.USAGE_HOURS_KEPT)
     if hours is not None:
-        _prune(EvaluationCount, Q(hour__lt=in_site_time(moment - timedelta(hours=hours))), None)
+        _prune(EvaluationCount, Q(hour__lt=in_site_time(moment - timedelta(hours=hours))))
     return pruned
 
 
@@ -140,15 +158,24 @@ def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
     return found
 
 
-def _prune(model: type[Model], old: Q, archive: Archive | None) -> int:
-    using = router.db_for_write(model)
-    rows = model._default_manager.using(using)
+def _prune(
+    model: type[Model],
+    old: Q,
+    archive: Archive | None = None,
+    *,
+    progress: Callable[[int], object] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
+    rows = model._default_manager.using(router.db_for_write(model))
     pruned = 0
-    while batch := list(rows.filter(old).order_by().values()[:_BATCH]):
-        if archive is not None:
-            archive.add(batch)
-        name = model._meta.pk.attname
-        pruned += rows.filter(pk__in=[row[name] for row in batch]).delete()[0]
+    while not is_over() and (keys := [*rows.filter(old).order_by().values_list("pk", flat=True)[:_BATCH]]):
+        for some in batches(keys):
+            batch = rows.filter(pk__in=some)
+            if archive is not None:
+                archive.add(batch.order_by().values())
+            pruned += batch.delete()[0]
+        if progress is not None:
+            progress(pruned)
     return pruned
 
 

@@ -1,28 +1,42 @@
-"""Roll-up: adds the counts of a store to hourly and daily snapshots, each count exactly once."""
+"""Roll-up: adds the counts of a store to hourly and daily snapshots and to rejections, each count exactly once."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from django.db import IntegrityError, router, transaction
 
 from limits_app.acquiring.store import CountingStore
-from limits_app.engine.counting import Batch, Count
-from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
+from limits_app.engine.counting import Batch, Count, Rejected, RejectionCounts, Times
+from limits_app.models import CollectedBatch, Denial, Period, UsageSnapshot
 from limits_app.models.namespaces import current_keys
-from limits_app.models.usage import ADD, upsert
-from limits_app.usage.reading import HOURS_OF, bucket_of, snapshot_row, storable
+from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
+from limits_app.usage.folding import is_one_time
+from limits_app.usage.reading import bucket_of, since_1970, storable
 
-_Row = tuple[Period, int, str, Bucket, str, str]
+_MINUTES: Final = 60
+_DAY_HOURS: Final = 24
+
+Limit = tuple[str, str, str, str]
+"""A limit that counts: its resource, the kind of bucket, the entity and the key."""
 
 
-def roll_up(store: CountingStore, *, seconds: float = 60.0) -> int:
+Progress = Callable[[int], object]
+"""Takes the number of counts that were added so far."""
+
+
+def no_progress(added: int) -> None:
+    """Show nothing."""
+
+
+def roll_up(store: CountingStore, *, seconds: float = 60.0, progress: Progress = no_progress) -> int:
     """Add the counts of a store in the present namespace to the snapshots; returns the number of counts.
 
-    It stops after `seconds` if the store has still more; the next call continues.
+    It stops after `seconds` if the store has still more; the next call continues. `progress` is called with the number
+    of counts that were added so far.
 
     Totals stay exact if it is killed, late, or runs concurrently: a batch is added together with its name in one
     transaction, and the store forgets it only afterwards. Therefore it must not run inside another transaction, and
@@ -30,20 +44,29 @@ def roll_up(store: CountingStore, *, seconds: float = 60.0) -> int:
     """
     added, ends, namespace = 0, monotonic() + seconds, current_keys().counters
     while (batch := store.collect_counts(namespace)) is not None:
-        added += _add(batch)
+        added += add(batch)
         store.forget_counts(batch.name, namespace)
+        progress(added)
         if not batch.is_full or monotonic() >= ends:
             break
     return added
 
 
-def _add(batch: Batch) -> int:
-    """Add a batch to the snapshots, unless it has been added before."""
-    using = router.db_for_write(UsageSnapshot)
+def add(batch: Batch, *, using: str | None = None) -> int:
+    """Add a batch to the tables, unless it has been added before; returns the number of its counts of usage."""
+    using = router.db_for_write(UsageSnapshot) if using is None else using
+    rejections = _storable(batch.rejections)
+    usage = _Usage()
+    for count in batch.counts:
+        usage.add_count(count)
+    for rejected, times in rejections.items():
+        usage.add_rejections(rejected, times.number)
     try:
         with transaction.atomic(using=using, durable=True):
-            CollectedBatch.objects.using(using).create(name=batch.name)
-            upsert(UsageSnapshot, list(_rows(batch.counts)), {"admitted_milli": ADD, "refused": ADD}, using=using)
+            CollectedBatch.objects.using(using).create(name=batch.name, unfolded_since=usage.unfolded_since())
+            upsert(UsageSnapshot, [*usage.rows()], {"admitted_milli": ADD, "refused": ADD}, using=using)
+            merge = {"count": ADD, "first": EARLIEST, "last": LATEST, "request_ids": PREPEND}
+            upsert(Denial, [*_rejection_rows(rejections)], merge, using=using)
     except IntegrityError:
         if CollectedBatch.objects.using(using).filter(name=batch.name).exists():
             return 0
@@ -51,15 +74,74 @@ def _add(batch: Batch) -> int:
     return len(batch.counts)
 
 
-def _rows(counts: Iterable[Count]) -> Iterator[dict[str, Any]]:
-    totals: Counter[_Row] = Counter()
-    for count in counts:
+class _Usage:
+    """Sums of a batch by hour and limit: what was admitted, in thousandths, and how many requests were rejected."""
+
+    def __init__(self) -> None:
+        self._hours: dict[int, dict[Limit, list[int]]] = {}
+
+    def add_count(self, count: Count) -> None:
         bucket = bucket_of(shared=count.shared, member=count.member)
-        who = storable(count.entity if count.member is None else count.member)
-        for period, hours in HOURS_OF.items():
-            start = count.hour // hours * hours
-            for key, amount in count.amounts.items():
-                totals[period, start, count.resource or "", bucket, who, key] += amount
-    for (period, start, resource, bucket, entity, key), amount in totals.items():
-        whose = {"resource": resource, "bucket": bucket, "entity": entity, "key": key}
-        yield snapshot_row(period, start, whose, admitted=amount)
+        entity = storable(count.entity if count.member is None else count.member)
+        sums = self._hours.setdefault(count.hour, {})
+        for key, amount in count.amounts.items():
+            sums.setdefault((count.resource or "", bucket, entity, key), [0, 0])[0] += amount
+
+    def add_rejections(self, rejected: Rejected, number: int) -> None:
+        sums = self._hours.setdefault(rejected.minute // _MINUTES, {})
+        sums.setdefault(rejected[1:], [0, 0])[1] += number
+
+    def unfolded_since(self) -> datetime | None:
+        """The first hour with one-time clients; None without any."""
+        hours = [hour for hour, sums in self._hours.items() if any(is_one_time(limit[2]) for limit in sums)]
+        return since_1970(hours=min(hours)) if hours else None
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """The rows of the hours, and of their days."""
+        days: dict[int, dict[Limit, list[int]]] = {}
+        for hour, sums in self._hours.items():
+            yield from _snapshots(Period.HOUR, hour, sums)
+            day = days.setdefault(hour // _DAY_HOURS * _DAY_HOURS, {})
+            for limit, (admitted, refused) in sums.items():
+                total = day.setdefault(limit, [0, 0])
+                total[0] += admitted
+                total[1] += refused
+        for begin, sums in days.items():
+            yield from _snapshots(Period.DAY, begin, sums)
+
+
+def _snapshots(period: Period, hour: int, sums: Mapping[Limit, Iterable[int]]) -> Iterator[Mapping[str, Any]]:
+    start = since_1970(hours=hour)
+    for limit, (admitted, refused) in sums.items():
+        yield {
+            "period": period,
+            "start": start,
+            **_whose(limit),
+            "admitted_milli": admitted,
+            "refused": refused,
+        }
+
+
+def _whose(limit: Iterable[str]) -> dict[str, str]:
+    return dict(zip(("resource", "bucket", "entity", "key"), limit, strict=True))
+
+
+def _storable(rejections: RejectionCounts) -> dict[Rejected, Times]:
+    """RejectionCounts by identifiers that every database can store."""
+    stored: dict[Rejected, Times] = {}
+    for rejected, times in rejections.items():
+        known = rejected._replace(entity=storable(rejected.entity))
+        stored[known] = stored[known].merged(times) if known in stored else times
+    return stored
+
+
+def _rejection_rows(rejections: Mapping[Rejected, Times]) -> Iterator[Mapping[str, Any]]:
+    for rejected, times in rejections.items():
+        yield {
+            "minute": since_1970(minutes=rejected.minute),
+            **_whose(rejected[1:]),
+            "count": times.number,
+            "first": since_1970(seconds=times.first),
+            "last": since_1970(seconds=times.last),
+            "request_ids": times.ids,
+        }

@@ -1,4 +1,4 @@
-"""Writes what a process remembers to the database every second, in a background thread."""
+"""Writes what a process remembers to the store or the database every second, in a background thread."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def write_in_background(enabled: bool) -> None:
     """Start threads that write, or start none, as in tests: there `flush()` writes."""
     global _enabled  # noqa: PLW0603 - one switch for all writers of the process
     _enabled = enabled
+
+
+def is_writing_in_background() -> bool:
+    """Whether threads may write."""
+    return _enabled
 
 
 class Origin(NamedTuple):
@@ -154,17 +159,22 @@ class BackgroundWriter(ABC, Generic[K, V]):
         self._task.start()
 
     def _look(self) -> int | None:
-        """Write; returns the delay until the next attempt after a failure."""
+        """Write; returns the delay until the next look, or None where there was nothing to write.
+
+        So the thread and its connections last as long as there is something every second.
+        """
         try:
-            self.flush()
+            has_written = self.flush() > 0
         except Exception as error:  # noqa: BLE001 - any error is retried
             if not self._is_failing:
                 logger.warning("%s cannot be written now; they are kept and written later: %s", self.what, error)
             self._is_failing = True
-            return _EVERY_US
-        finally:
             connections.close_all()  # those of this thread
+            return _EVERY_US
         self._is_failing = False
+        if has_written:
+            return _EVERY_US
+        connections.close_all()
         return None
 
     def _at_exit(self) -> None:

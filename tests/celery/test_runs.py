@@ -31,7 +31,6 @@ from limits_app.policies import resolver
 from limits_app.services.task_waiting import Waiting, jittered
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
-from limits_app.usage.denial_counter import denials
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +140,7 @@ def test_task_joins_a_line_without_being_tried_while_others_are_rejected(app: Ce
             in_worker(task)
         places += [place for place, _ in retry.value.sig.options["headers"][PLACES].values()]
     assert places == sorted(places)
-    denials.flush()
+    limits.roll_up()
     assert [denied.count for denied in limits.denials("lined")] == [1]
 
 

@@ -23,9 +23,9 @@ from redis import Redis
 from limits_app.engine.counting import HOUR_US
 from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import (
+    BackgroundJob,
     Bucket,
     CodeLimits,
-    Denial,
     Endpoint,
     Entity,
     Period,
@@ -33,6 +33,7 @@ from limits_app.models import (
     Pool,
     Resource,
     UsageSnapshot,
+    note_scheduled,
 )
 from limits_app.services.doctor import Severity, diagnose
 from limits_app.services.doctor.environment import answers
@@ -261,9 +262,8 @@ def used(resource: str, ago: timedelta, entity: str = "", member: str = "") -> N
 
 
 def refused(resource: str, ago: timedelta) -> None:
-    minute = timezone.now() - ago
-    Denial.objects.create(resource=resource, key="k", minute=minute, first=minute, last=minute, count=1)
-    UsageSnapshot.objects.create(period=Period.HOUR, start=minute, resource=resource, key="k", refused=1)
+    """A rejection was counted."""
+    UsageSnapshot.objects.create(period=Period.HOUR, start=timezone.now() - ago, resource=resource, key="k", refused=1)
 
 
 def test_resources_that_nobody_uses_and_that_nobody_knows_are_found() -> None:
@@ -301,12 +301,18 @@ def test_entities_without_a_row_are_counted() -> None:
 
 
 def test_usage_that_is_no_longer_rolled_up_is_found() -> None:
-    refused("api", timedelta(minutes=5))
-    assert found("D022")[0].endswith("but usage was never rolled up")
-    used("api", timedelta(hours=9))
-    assert "for the hour from" in found("D022")[0]
-    used("api", timedelta(hours=1))
+    assert found("D022") == [], "no process has answered a request yet"
+    note_scheduled("roll_up", now=timezone.now() - timedelta(hours=4))
+    assert found("D022")[0].startswith("usage was last rolled up at ")
+    BackgroundJob.objects.update(ran_at=timezone.now() - timedelta(hours=2))
     assert found("D022") == []
+
+
+def test_rows_of_entities_that_say_nothing_are_counted() -> None:
+    Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(1_200)])
+    child = Entity.objects.create(identifier="child", parent=Entity.objects.get(identifier="user:0"))
+    assert found("D015")[-1] == "more entities have rows that say nothing: 1189"
+    assert not any("user:0 " in message or child.identifier in message for message in found("D015"))
 
 
 def test_missing_migrations_are_found_and_the_tables_not_read() -> None:
@@ -319,7 +325,7 @@ def test_missing_migrations_are_found_and_the_tables_not_read() -> None:
 
 
 CHECK: Final = "django.db.connection.check_database_version_supported"
-READ: Final = "limits_app.services.doctor.stored_content"
+READ: Final = "limits_app.services.doctor.relevant"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from django.test import RequestFactory
 from django.utils import translation
 from pytest_django import Settings
 
-from limits_app import services
+from limits_app import limits, services
 from limits_app.engine.errors import LimitExceeded, LimitTimeout, NeverAdmissible, StoreUnavailable
 from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.integrations.refusals import refusal
@@ -25,7 +25,7 @@ from limits_app.models import Denial
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rejections import rejections
 from limits_app.testing import FakeClock
-from limits_app.usage.denial_counter import Denials, denials
+from limits_app.usage.denial_counter import Denials
 from tests.integrations.site import Ask, endpoint, fine, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -278,7 +278,7 @@ def test_the_id_of_a_request_leads_to_its_rejection(given: str, shown: str, sett
     assert re.fullmatch(shown, request_id)
     page = answer(error, accept="text/html", **{"X-Trace": request_id}).content.decode()
     assert f"<code>{request_id}</code>" in page
-    denials.flush()
+    limits.roll_up()
     (found,) = rejections(request_id=request_id)
     assert (found.count.resource, found.count.key, found.count.count) == ("api", "call_count", 1)
     assert rejections(request_id="another") == []
@@ -296,8 +296,10 @@ def test_the_ids_of_the_last_rejections_of_a_minute_are_kept() -> None:
             counter.note(outcome)  # the id of a request that is rejected twice is kept once
         if number % 40 == 39:
             counter.flush()
+            limits.roll_up()
     Context().run(counter.note, outcome)  # outside of a request again, when the ids fill the column
     counter.flush()
+    limits.roll_up()
     row = Denial.objects.get(minute__gte=datetime(2027, 1, 1, tzinfo=UTC))
     ids = row.request_ids.split()
     assert row.count == 162

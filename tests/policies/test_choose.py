@@ -22,10 +22,8 @@ from limits_app.policies import (
     EntityPolicies,
     PolicyStatus,
     PolicyValue,
-    judge,
-    rollout_position,
 )
-from limits_app.policies.choose import PRECEDENCE, changes_at
+from limits_app.policies.choose import PRECEDENCE, changes_at, judge, rollout_position
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 HOUR = timedelta(hours=1)

@@ -34,7 +34,6 @@ from limits_app.models import (
 )
 from limits_app.policies import resolver
 from limits_app.stores.registry import resilient_store
-from limits_app.usage.denial_counter import denials
 from tests.commands.running import run
 from tests.servers.redis import redis_server
 from tests.stores.database.databases import ALIAS
@@ -81,7 +80,7 @@ def site() -> None:
         limits.set_entity(entity, reason=f"not {WHO}" if entity == ALIKE[0] else "")
         use(entity)
     use(WHO)
-    denials.flush()
+    limits.roll_up()
     rule = AlertRule.objects.create(name="rule", kind="rejections", rejections=1, entity=WHO, target="a@example.com")
     payload = {"event": "rejections", "about": WHO, "text": f"{WHO} was rejected", "entity": WHO}
     Alert.objects.create(rule=rule, about=WHO, payload=payload, created_at=timezone.now(), dedupe_key="x")
@@ -163,7 +162,7 @@ def test_an_identifier_is_erased_where_it_is_part_of_another_one(site: None) -> 
     assert [use(both), use(other)] == [2, 2]
     limits.reset("post", entity=both)
     assert [use(both), use(other)] == [2, 0]
-    denials.flush()
+    limits.roll_up()
     assert {"Denial", "AuditEvent"} <= tables(WHO)
     erased = limits.erase(WHO)
     assert not tables(WHO)
@@ -198,7 +197,7 @@ def test_a_second_erasure_finds_what_came_since_and_nothing_else(site: None) -> 
     count = AuditEvent.objects.count()
     assert (limits.erase(WHO).pseudonym, AuditEvent.objects.count()) == ("", count)
     use(WHO)
-    denials.flush()
+    limits.roll_up()
     second = limits.erase(WHO)
     assert (second.rejections, second.usage > 0, second.events) == (1, True, 0)
     assert first.pseudonym != second.pseudonym

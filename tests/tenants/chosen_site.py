@@ -115,11 +115,11 @@ def _seen(names: tuple[str, ...], *, is_entered: bool) -> dict[str, Any]:
     found["others"] = in_each(_admitted, "user:2", 12)
     with ThreadPoolExecutor(1) as executor:
         executor.submit(denials.flush).result()
-    found["rejections"] = in_each(_rejections)
     if is_entered:
         call_command("limits", "snapshot", "--all", stdout=sys.stderr)
     else:
         in_each(limits.roll_up)
+    found["rejections"] = in_each(_rejections)
     found["usage"] = in_each(_usage)
     return found
 

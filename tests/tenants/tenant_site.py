@@ -232,12 +232,13 @@ def _background(is_shared: bool) -> dict[str, Any]:
         _in(tenant, _admitted, f"user:{tenant}", 3 + number)
     with ThreadPoolExecutor(1) as executor:
         executor.submit(denials.flush).result()
-    found: dict[str, Any] = {"rejections": _in_each(_rejections), "before": _in_each(_usage)}
+    found: dict[str, Any] = {"before": _in_each(_usage)}
     _in("acme", _command, "snapshot")
     found["after one"] = _in_each(_usage)
     notes, _ = _command("snapshot", "--all")
     found["notes"] = [line for line in notes if line.startswith("namespace")]
     found["after all"] = _in_each(_usage)
+    found["rejections"] = _in_each(_rejections)
     found["named"] = _command("usage", "--namespace", "bolt", "--by", "entity", "--format", "csv")[1]
     return found
 

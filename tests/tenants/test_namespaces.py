@@ -18,6 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from limits_app import checks, limits, signals, tasks
+from limits_app.acquiring.store import is_counting
 from limits_app.engine.changes import ALL, EVERYTHING, Changes
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError, StaleConfiguration
 from limits_app.engine.limits import CallLimit, RateLimit
@@ -28,8 +29,9 @@ from limits_app.policies import configuration, resolver
 from limits_app.policies.identifiers import KnownIdentifiers
 from limits_app.policies.reading import IdentifierReader, entities, members_of_groups
 from limits_app.stores.process import open_process_store
-from limits_app.stores.registry import instead
+from limits_app.stores.registry import instead, resilient_store
 from limits_app.testing import fresh_limits
+from limits_app.usage import rollup
 from limits_app.usage.denial_counter import Denials, denials
 from limits_app.usage.pruning import Archive
 from tests.commands.running import run
@@ -179,7 +181,12 @@ def test_a_set_that_was_sent_to_another_tenant_stays_in_its_own(chosen: Settings
 
 
 def rejections() -> list[tuple[str, int]]:
-    """The rejections that were written."""
+    """The rejections that were added to the store, in any tenant."""
+    for name in ("a", "b", ""):
+        with tenant(name):
+            store = resilient_store().open()
+            assert is_counting(store)
+            rollup.roll_up(store)
     return [*Denial.objects.order_by("entity").values_list("entity", "count")]
 
 

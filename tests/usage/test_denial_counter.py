@@ -1,4 +1,4 @@
-"""Refusals are counted per process and written beside the requests: who, what, which limit, how often, when."""
+"""RejectionCounts are counted in the process, added to those in the store, and rolled up with usage."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from django.db import transaction
 from pytest_django import Settings
 
 from limits_app import limits, signals
+from limits_app.engine.counting import RejectionCounts
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from limits_app.usage import writer
 from limits_app.usage.denial_counter import Denials, denials
@@ -51,6 +55,17 @@ def noted(wall: Wall, clock: FakeClock) -> Denials:
     return Denials(most=5, clock=clock, now=wall)
 
 
+class Unavailable(MemoryStore):
+    """A store that takes no rejections while `is_down` is set."""
+
+    is_down = True
+
+    def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
+        if self.is_down:
+            raise StoreUnavailable("the store is down")
+        super().add_rejections(rejections, namespace)
+
+
 def refusal(entity: str | None = "user:1", key: str = "call_count", resource: str = "api") -> Outcome:
     return Outcome(False, (status(entity, key, resource),), ())
 
@@ -60,11 +75,13 @@ def status(entity: str | None = "user:1", key: str = "call_count", resource: str
 
 
 def rows() -> list[tuple[datetime, str, str, str, str, int]]:
+    limits.roll_up()
     found = Denial.objects.order_by("minute", "entity", "key")
     return [(one.minute, one.resource, one.bucket, one.entity, one.key, one.count) for one in found]
 
 
 def refused(period: Period) -> dict[tuple[datetime, str], int]:
+    limits.roll_up()
     return {(one.start, one.entity): one.refused for one in UsageSnapshot.objects.filter(period=period)}
 
 
@@ -85,6 +102,7 @@ def test_what_is_written_later_is_added(noted: Denials, wall: Wall) -> None:
         wall.now += seconds
         noted.note(refusal())
         noted.flush()
+        assert sum(row[-1] for row in rows()) > 0
     one = Denial.objects.get()
     assert (one.count, one.first, one.last) == (3, NOON + timedelta(seconds=5), NOON + timedelta(seconds=40))
 
@@ -134,32 +152,56 @@ def test_however_many_resources_are_refused_there_is_an_end(noted: Denials) -> N
         noted.note(refusal(resource=f"made/up/{number}"))
     assert noted.waiting == 300
     noted.flush()
-    assert Denial.objects.count() == 5 + 100 + 1
+    assert len(rows()) == 5 + 100 + 1
     [last] = [row for row in rows() if row[1] == ""]
     assert last == (NOON, "", Bucket.OTHERS, "", "", 300 - 105)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_database_that_is_down_loses_nothing(
+def test_a_store_that_is_unavailable_loses_nothing(
     noted: Denials, caplog: pytest.LogCaptureFixture, clock: FakeClock
 ) -> None:
-    with missing("limits_app_denial"):
+    down = Unavailable()
+    with registry.instead(lambda alias: down):
         for _ in range(3):
             noted.note(refusal())
             clock.advance(2)
         assert noted.waiting == 3
-    assert UsageSnapshot.objects.count() == 0, "each flush is one transaction"
-    assert caplog.text.count("rejection counts cannot be written") == 1
-    clock.advance(2)
-    assert [row[5] for row in rows()] == [3]
-    assert noted.waiting == 0
+        assert caplog.text.count("rejection counts cannot be written") == 1
+        down.is_down = False
+        registry.forget_stores()  # with the circuit breaker, which is open
+        clock.advance(2)
+        assert noted.waiting == 0
+        assert [row[5] for row in rows()] == [3]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_is_down_loses_nothing(noted: Denials) -> None:
+    noted.note(refusal())
+    noted.flush()
+    with missing("limits_app_denial"), pytest.raises(Exception, match="limits_app_denial"):
+        limits.roll_up()
+    assert UsageSnapshot.objects.count() == 0, "a batch is added in one transaction"
+    assert [row[5] for row in rows()] == [1]
+
+
+@pytest.mark.django_db
+def test_without_a_store_that_counts_rejections_are_rolled_up_immediately(noted: Denials) -> None:
+    store = MemoryStore()
+    store.counting = False
+    with registry.instead(lambda alias: store):
+        noted.note(refusal())
+        noted.note(refusal())
+        assert noted.flush() == 2
+    assert [(row.entity, row.count) for row in Denial.objects.all()] == [("user:1", 2)]
+    assert refused(Period.DAY) == {(NOON.replace(hour=0), "user:1"): 2}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_they_are_written_within_a_second_without_being_asked(noted: Denials, clock: FakeClock) -> None:
     noted.note(refusal())
     noted.note(refusal())
-    assert Denial.objects.count() == 0
+    assert rows() == []
     clock.advance(1)
     assert [row[5] for row in rows()] == [2]
     noted.note(refusal())
@@ -189,9 +231,12 @@ def test_what_is_left_at_the_end_of_the_process_is_written(noted: Denials) -> No
     assert [row[5] for row in rows()] == [1]
 
 
-def test_an_end_without_a_database_is_an_end(noted: Denials) -> None:
-    noted.note(refusal())
-    noted._at_exit()
+def test_an_end_without_a_store_is_an_end(noted: Denials) -> None:
+    down = Unavailable()
+    with registry.instead(lambda alias: down):
+        noted.note(refusal())
+        noted._at_exit()
+    registry.forget_stores()
     assert noted.waiting == 1
 
 

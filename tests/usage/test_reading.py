@@ -14,7 +14,6 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.services.usage import uses
-from limits_app.usage.denial_counter import denials
 
 pytestmark = pytest.mark.django_db
 
@@ -180,7 +179,7 @@ def test_what_was_refused_can_be_read_when_it_is_written() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 3600)])
     for _ in range(4):
         limits.try_acquire("api", entity="user:1")
-    denials.flush()
+    limits.roll_up()
     found = limits.denials("api", entity="user:1")
     assert sum(one.count for one in found) == 3
     assert {(one.bucket, one.entity, one.key) for one in found} == {(Bucket.ENTITY, "user:1", "call_count")}

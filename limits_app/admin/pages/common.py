@@ -18,7 +18,7 @@ from limits_app.admin.menu import menu
 from limits_app.models import Bucket
 from limits_app.models.validators import validate_client, validate_identifier, validate_text
 from limits_app.services.rights import Action, may
-from limits_app.services.usage import roll_up
+from limits_app.services.usage import add_counts
 
 PageView = Callable[[AdminSite, HttpRequest], HttpResponse]
 
@@ -68,4 +68,4 @@ def bring_up_to_date() -> bool:
     """Roll up what the stores have counted, at most once a second; says whether a store could not be asked."""
     if transaction.get_connection().in_atomic_block or not _RECENT.add("rolled_up", True, timeout=1):
         return False  # rolling up requires a separate transaction
-    return bool(roll_up().failed)
+    return bool(add_counts().failed)

@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
 from limits_app.admin.formatting import moment
-from limits_app.admin.pages.common import check, page, problem_with
+from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Bucket
 from limits_app.models.fields import aware
@@ -37,6 +37,7 @@ def rejections_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     context["key"] = limit_name(asked["key"])
     context["problem"] = problem_with(*asked.values(), entity=asked["entity"])
     if not context["problem"]:
+        bring_up_to_date()
         try:
             context |= _found(asked, number)
         except (InvalidRequest, OverflowError, ValueError):

@@ -114,7 +114,7 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         except InvalidRequest as error:
             context["problem"] = str(error)
         else:
-            bring_up_to_date()  # rejections are written immediately; allowed amounts only by a roll-up
+            bring_up_to_date()
             if request.GET.get("format") == "csv":
                 return _csv(resource, entity, key, time=time)
             context |= _used(resource, entity, key, time=time)

@@ -124,6 +124,25 @@ class Output:
             yield
 
     @contextmanager
+    def counter(self, what: str, *, clock: Callable[[], float] = monotonic) -> Iterator[Callable[[int], object]]:
+        """Provide a function for how much is done of work of unknown length; see `progress`."""
+        if not (_HAS_RICH and self._stderr.isatty()):
+            shown_at = clock()
+
+            def show(done: int) -> None:
+                nonlocal shown_at
+                if (now := clock()) - shown_at >= _PROGRESS_SECONDS:
+                    shown_at = now
+                    self.note(f"{what}: {done}")
+
+            yield show
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(f"{what} ...") as status:
+            yield lambda done: status.update(f"{what}: {done} ...")
+
+    @contextmanager
     def progress(self, what: str, *, clock: Callable[[], float] = monotonic) -> Iterator[Callable[[int, int], None]]:
         """Provide a function for how much of a total is done; it shows a bar on stderr, or a line every 10 seconds."""
         if not (_HAS_RICH and self._stderr.isatty()):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -12,17 +12,16 @@ from typing import Final
 
 from django.utils.timezone import now
 
-from limits_app import audit
 from limits_app import services as limits
 from limits_app.alerts import NotDelivered, send, send_test
 from limits_app.management.limits.arguments import AGES, ENTITY, OF_RESOURCE, age, argument, key, minute, past, positive
 from limits_app.management.limits.output import Output, Table, bar, cell
 from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail, note_unused, subcommand
-from limits_app.models import AlertRule, AuditEvent
+from limits_app.models import AlertRule
 from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
-from limits_app.usage import pruning
-from limits_app.usage.pruning import Archive
+from limits_app.services.retention import prunable, prune_audit
+from limits_app.services.usage import add_counts
 from limits_app.usage.reading import By, Use
 
 _MOST: Final = 100
@@ -100,6 +99,7 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
 )
 def denials(options: Namespace, out: Output) -> None:
     """List rejections."""
+    add_counts()
     asked = {"entity": options.entity, "key": limit_keys(options.key), "since": options.since, "until": options.until}
     asked["request_id"] = options.request_id
     rejected: list[Rejection] = []
@@ -121,6 +121,7 @@ def denials(options: Namespace, out: Output) -> None:
 )
 def why(options: Namespace, out: Output) -> None:
     """Say why an entity was rejected."""
+    add_counts()
     since, until, time = now() - timedelta(hours=1), None, "last hour"
     if options.at is not None:
         since = options.at.replace(second=0, microsecond=0)
@@ -151,8 +152,8 @@ def _rejection_table(rejected: Sequence[Rejection], nothing: str) -> Table:
 )
 def snapshot(options: Namespace, out: Output) -> None:
     """Roll up usage."""
-    with out.working("Reading the stores"):
-        done = limits.roll_up()
+    with out.counter("Adding counts") as show:
+        done = limits.roll_up(progress=show)
     rows = [(alias, added, "") for alias, added in done.added.items()]
     rows += [(alias, 0, why) for alias, why in done.failed.items()]
     out.show(Table(("store", "counts", "error"), rows, "There are no stores with usage counts."), data=done.as_dict())
@@ -173,21 +174,20 @@ def prune(options: Namespace, out: Output) -> None:
     if options.reason and options.audit_before is None:
         fail("--reason requires --audit-before: deleting usage is not recorded in the audit log.", ExitCode.USAGE)
     if options.dry_run:
-        pruned = pruning.prunable()
-        if options.audit_before is not None:
-            pruned["audit"] = _old_events(options.audit_before)
-        _show_pruned(pruned, out)
+        _show_pruned(prunable(audit_before=options.audit_before), out)
         out.note("This was a dry run: nothing was deleted.")
         return
     kept = f"into {options.archive} first" if options.archive else "without an archive"
     out.confirm(f"Delete data that is older than the retention settings, {kept}?", yes=options.yes)
     try:
-        # The audit log first, because its date can be rejected.
-        events = {} if options.audit_before is None else {"audit": _prune_audit(options, out)}
-        with out.working("Deleting usage"):
-            pruned = limits.prune_usage(archive=options.archive) | events
+        with out.counter("Deleting rows") as show:
+            # The audit log first, because its date can be rejected.
+            events = {} if options.audit_before is None else {"audit": _prune_audit(options, show)}
+            pruned = limits.prune_usage(archive=options.archive, progress=lambda table, deleted: show(deleted))
     except OSError as error:
         fail(f"Cannot write the archive: {error}. Nothing more was deleted.")
+    if "audit" in events:
+        pruned["audit"] = pruned.get("audit", 0) + events["audit"]
     _show_pruned(pruned, out)
 
 
@@ -195,28 +195,15 @@ def _show_pruned(pruned: dict[str, int], out: Output) -> None:
     out.show(Table(("what", "rows"), [*pruned.items()], "Nothing to delete: the retention settings keep everything."))
 
 
-def _old_events(before: datetime) -> int:
-    """Number of events before the first one that is kept."""
-    events = AuditEvent.objects.order_by("number")
-    kept = events.filter(when__gte=before).values_list("number", flat=True).first()
-    return (events if kept is None else events.filter(number__lt=kept)).count()
-
-
-def _prune_audit(options: Namespace, out: Output) -> int:
-    """Prune the log in batches. The events that record the pruning are newer and are kept."""
-    file = Archive(options.archive, f"audit-{datetime.now(UTC):%Y%m%d}") if options.archive else None
-
-    def archive(events: Iterable[AuditEvent]) -> None:
-        if file is not None:
-            columns = [field.attname for field in AuditEvent._meta.concrete_fields]
-            file.add({name: getattr(event, name) for name in columns} for event in events)
-
-    pruned = 0
-    values = {"actor": actor(), "source": SOURCE, "reason": options.reason}
-    while count := audit.prune(options.audit_before, archive=archive, **values):
-        pruned += count
-        out.note(f"{pruned} audit events deleted")
-    return pruned
+def _prune_audit(options: Namespace, show: Callable[[int], object]) -> int:
+    return prune_audit(
+        options.audit_before,
+        archive=options.archive,
+        actor=actor(),
+        source=SOURCE,
+        reason=options.reason,
+        progress=lambda table, deleted: show(deleted),
+    )
 
 
 @subcommand(

@@ -9,7 +9,7 @@ from limits_app import conf
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Enforcement, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS
-from limits_app.services.doctor.configuration import configured
+from limits_app.services.doctor.configuration import configured, relevant
 from limits_app.services.doctor.environment import (
     Finding,
     Severity,
@@ -22,7 +22,6 @@ from limits_app.services.doctor.environment import (
     waiting,
 )
 from limits_app.services.explain_text import emergency_text
-from limits_app.services.limits_file.content import stored_content
 from limits_app.services.temporary import emergency
 
 __all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
@@ -65,7 +64,7 @@ def _of_database() -> Iterator[Finding]:
     using = write_alias()
     try:
         yield from _lifted()
-        stored = stored_content(using)
+        stored = relevant(using)
         yield from configured(stored)
         yield from used({key[0] for section, key in stored if section == "resources"}, using)
     except (*DATABASE_ERRORS, Unresolved) as error:

@@ -9,18 +9,19 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from limits_app import conf
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.notation import parse_limit
-from limits_app.models import Endpoint, Enforcement, PolicyEffect, registered, write_alias
+from limits_app.models import Endpoint, Enforcement, Entity, Policy, PolicyEffect, registered, write_alias
 from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import with_secrets
 from limits_app.services.doctor.environment import Finding, Severity
-from limits_app.services.limits_file.content import LIMITS, FileEntry, Name, references
+from limits_app.services.limits_file.content import LIMITS, SECTIONS, FileEntry, Name, stored_where
 from limits_app.services.limits_file.planning import lines, overlapping
 from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.site_urls import SiteUrls
@@ -41,7 +42,7 @@ def configured(entries: Mapping[Name, FileEntry]) -> Iterator[Finding]:
     yield from chain.from_iterable(_pool(pool, is_used=pool.key[0] in used_pools) for pool in pools)
     yield from _spread(by_section.get("resources", []))
     yield from _unlimited(by_section.get("resources", []), policies, pools)
-    yield from _silent(by_section.get("entities", []), entries)
+    yield from silent(write_alias())
     yield from _impossible(entries)
     yield from islice(_left_out(policies, pools), _SHOWN)
     endpoints = by_section.get("endpoints", [])
@@ -139,18 +140,31 @@ def _says(policy: FileEntry) -> bool:
     )
 
 
-def _silent(entities: list[FileEntry], entries: Mapping[Name, FileEntry]) -> Iterator[Finding]:
-    """Rows of entities without effect."""
-    meant = {name for entry in entries.values() for name in references(entry)}
-    nothing = {"name": "", "metadata": {}}
-    texts = [
-        f"{entity.label} has a row that says nothing"
-        for entity in entities
-        if ("entities", entity.key) not in meant
-        and {**entity.state, "cascade": False} == {**entity.section.defaults(), **nothing}
-    ]
+def silent(using: str) -> Iterator[Finding]:
+    """Rows of entities without effect, of which there may be many: the database counts them."""
+    rows = Entity._base_manager.using(using)
+    plain = rows.filter(name="", parent=None, plan=None, unlimited=False, blocked=False, metadata={})
+    named = (Policy._base_manager.using(using).filter(entity=OuterRef("pk")), rows.filter(parent=OuterRef("pk")))
+    unused = plain.filter(*(~Exists(references) for references in named)).order_by()
+    first = unused.order_by("pk").values_list("identifier", flat=True)[:_SHOWN]
+    messages = [f"entity {identifier} has a row that says nothing" for identifier in first]
+    number = unused.count() if len(messages) == _SHOWN else len(messages)
     advice = "Delete the row: an entity needs none, and defaults apply to it."
-    yield from _few("limits_app.D015", Severity.INFO, texts, what="entities have rows that say nothing", advice=advice)
+    what = "entities have rows that say nothing"
+    yield from _few("limits_app.D015", Severity.INFO, messages, what=what, advice=advice, number=number)
+
+
+def relevant(using: str) -> dict[Name, FileEntry]:
+    """All configuration, except for entities that have neither policies, plans nor flags and are in no hierarchy."""
+    policies = Policy._base_manager.using(using).exclude(entity=None).values("entity")
+    parents = Entity._base_manager.using(using).exclude(parent=None).values("parent")
+    means = Q(unlimited=True) | Q(blocked=True) | ~Q(plan=None) | ~Q(parent=None)
+    means |= Q(pk__in=policies) | Q(pk__in=parents)
+    return {
+        entry.name: entry
+        for section in SECTIONS.values()
+        for entry in stored_where(section, means if section.model is Entity else Q(), using)
+    }
 
 
 def _impossible(entries: Mapping[Name, FileEntry]) -> Iterator[Finding]:
@@ -201,9 +215,14 @@ def _unknown(policies: list[FileEntry]) -> Iterator[Finding]:
     )
 
 
-def _few(code: str, severity: Severity, messages: list[str], *, what: str, advice: str) -> Iterator[Finding]:
-    """A finding for each message if they are few, else for the first ones and the number of the others."""
-    more = len(messages) - _SHOWN
+def _few(
+    code: str, severity: Severity, messages: list[str], *, what: str, advice: str, number: int | None = None
+) -> Iterator[Finding]:
+    """A finding for each message if they are few, else for the first ones and the number of the others.
+
+    `number` is how many there are, where the messages are only the first ones.
+    """
+    more = (len(messages) if number is None else number) - _SHOWN
     for message in [*messages[:_SHOWN], *([f"more {what}: {more}"] if more > 0 else [])]:
         yield Finding(code, severity, message, advice)
 

@@ -15,14 +15,15 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Max
+from django.db.models import Exists, OuterRef
 from django.db.utils import NotSupportedError
 from django.utils import timezone
 
 from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.periods import HOUR
-from limits_app.models import Bucket, CodeLimits, Denial, Entity, Period, UsageSnapshot, write_alias
+from limits_app.models import Bucket, CodeLimits, Entity, Period, UsageSnapshot, jobs_named, write_alias
+from limits_app.models.fields import aware
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.stores import registry
@@ -185,19 +186,13 @@ _LATELY: Final = timedelta(days=1)
 def used(resources: Collection[str], using: str) -> Iterator[Finding]:
     """Compare usage and configuration; no findings for a site that records no usage."""
     snapshots = UsageSnapshot._default_manager.using(using)
-    # Rejections are written to snapshots immediately, admitted amounts only by a roll-up.
-    rolled_up = snapshots.filter(period=Period.HOUR, admitted_milli__gt=0)
-    last = rolled_up.aggregate(last=Max("start"))["last"]
-    yield from _late(last, using)
-    if last is None:
+    yield from _late()
+    if not snapshots.exists():
         return
     now = timezone.now()
     # Members of pools are counted under the name of the pool, which need not be that of a resource.
     own = snapshots.filter(start__gte=now - _UNUSED).exclude(bucket=Bucket.MEMBER)
-    lately = {*own.values_list("resource", flat=True).distinct()}
-    lately |= {
-        *Denial._default_manager.using(using).filter(minute__gte=now - _UNUSED).values_list("resource", flat=True)
-    }
+    lately = {*own.order_by().values_list("resource", flat=True).distinct()}
     unused = sorted({*resources} - lately)
     if unused:
         yield Finding(
@@ -235,22 +230,23 @@ def waiting() -> Iterator[Finding]:
             )
 
 
-def _late(last: Any, using: str) -> Iterator[Finding]:
-    """Whether usage is still rolled up."""
-    refused = Denial._default_manager.using(using).aggregate(last=Max("minute"))["last"]
-    if refused is not None and (last is None or refused - last > _LATE + timedelta(hours=1)):
+def _late() -> Iterator[Finding]:
+    """Whether usage is still rolled up: by a task, a command or code, or in the background."""
+    row = jobs_named("roll_up").first()
+    last = None if row is None else max(filter(None, (row.ran_at, row.scheduled_at)), default=None)
+    if last is not None and timezone.now() - aware(last) > _LATE:
         yield Finding(
             "limits_app.D022",
             Severity.WARNING,
-            f"requests were rejected until {refused:%Y-%m-%d %H:%M}, but usage was "
-            + ("never rolled up" if last is None else f"last rolled up for the hour from {last:%Y-%m-%d %H:%M}"),
-            "Schedule manage.py limits snapshot every minute, or check that the worker that does it is running.",
+            f"usage was last rolled up at {aware(last):%Y-%m-%d %H:%M}",
+            "Check that a process of the site answers requests and LIMITS['BACKGROUND_JOBS'] is True, or schedule "
+            "manage.py limits snapshot every minute.",
         )
 
 
 def _without_rows(snapshots: Any, using: str) -> Iterator[Finding]:
-    rows = Entity._base_manager.using(using).values("identifier")
-    mine = snapshots.filter(bucket=Bucket.ENTITY).exclude(entity="").exclude(entity__in=rows)
+    rows = Entity._base_manager.using(using).filter(identifier=OuterRef("entity"))
+    mine = snapshots.filter(~Exists(rows), bucket=Bucket.ENTITY).exclude(entity="").order_by()
     count = mine.values("entity").distinct().count()
     if count:
         yield Finding(

@@ -9,12 +9,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.engine import engine
-from limits_app.engine.counting import Batch, Count, unsealed
+from limits_app.engine.counting import Batch, Count, RejectionCounts, packed_rejections, unpacked_rejections, unsealed
 from limits_app.engine.keys import namespace_digest, unique_name
-from limits_app.stores.database.connections import marks, namespace_id
+from limits_app.stores.database.connections import insert_sql, marks, namespace_id
+from limits_app.stores.database.records import COUNT, COUNT_COLUMNS
 
 if TYPE_CHECKING:
     from limits_app.stores.database.runner import TransactionRunner
@@ -30,6 +31,10 @@ _FILL_BATCH: Final = "UPDATE limits_app_batch SET counts = %s WHERE name = %s"
 _FORGET_BATCH: Final = "DELETE FROM limits_app_batch WHERE name = %s"
 _MAX_COUNTS: Final = 1000
 _ROWS_TOGETHER: Final = 64
+_REJECTIONS_LABEL: Final = b"rejections"
+"""The label of rows with rejections."""
+_REJECTIONS_TOGETHER: Final = 20
+_HOUR_MINUTES: Final = 60
 
 
 def collect(runner: TransactionRunner, namespace: str) -> Batch | None:
@@ -47,6 +52,18 @@ def collect(runner: TransactionRunner, namespace: str) -> Batch | None:
         # It is waited for alone, so that other rows are not locked meanwhile.
         runner.run(partial(_close_rows, number, labels, [key], skip_locked=False))
     return runner.run(partial(make_batch, number, is_full=len(labels) == _MAX_COUNTS))
+
+
+def add_rejections(runner: TransactionRunner, rejections: RejectionCounts, namespace: str) -> None:
+    """See `CountingStore.add_rejections`; several are in one row."""
+    number, rows = namespace_id(namespace_digest(namespace)), iter(packed_rejections(rejections))
+    values = list[object]()
+    while together := list(islice(rows, _REJECTIONS_TOGETHER)):
+        hour = max(row[0] for row in together) // _HOUR_MINUTES
+        values += [hour, _REJECTIONS_LABEL, number, json.dumps(together).encode()]
+    if values:
+        insert = insert_sql(*COUNT, rows=len(values) // COUNT_COLUMNS)
+        runner.run(lambda transaction: transaction.connection.execute(insert, values))
 
 
 def forget(runner: TransactionRunner, name: str) -> None:
@@ -101,10 +118,16 @@ def _waiting_batch(namespace: int, transaction: Transaction) -> Batch | None:
 
 
 def _pack(rows: Iterable[Sequence[bytes]], *, is_full: bool) -> bytes:
-    counts = [[*json.loads(bytes(label)), hour, json.loads(bytes(amounts))] for _, hour, label, amounts in rows]
-    return json.dumps([is_full, counts]).encode()
+    counts, rejections = list[Any](), list[Any]()
+    for _, hour, label, stored in rows:
+        amounts = json.loads(bytes(stored))
+        if bytes(label) == _REJECTIONS_LABEL:
+            rejections += amounts
+        else:
+            counts.append([*json.loads(bytes(label)), hour, amounts])
+    return json.dumps([is_full, counts, rejections]).encode()
 
 
 def _unpack(name: str, packed: bytes) -> Batch:
-    is_full, counts = json.loads(packed)
-    return Batch(name, [unsealed(Count(*count)) for count in counts], is_full)
+    is_full, counts, rejections = json.loads(packed)
+    return Batch(name, [unsealed(Count(*count)) for count in counts], is_full, unpacked_rejections(rejections))

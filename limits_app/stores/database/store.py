@@ -13,7 +13,7 @@ from limits_app.acquiring.waiting import WaitingLine
 from limits_app.engine import engine
 from limits_app.engine.changes import ALL, Change, Changes
 from limits_app.engine.clock import Clock, as_clock, system_us
-from limits_app.engine.counting import Batch
+from limits_app.engine.counting import Batch, RejectionCounts
 from limits_app.engine.errors import NotShareable, StoreUnavailable
 from limits_app.engine.keys import short_key, slices_key
 from limits_app.engine.plan import Amounts, Claim
@@ -137,6 +137,9 @@ class DatabaseStore(AskedInThread):
 
         self._runner.run(forget)
         self.line.notify(scopes)
+
+    def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
+        counts.add_rejections(self._runner, rejections, namespace)
 
     def collect_counts(self, namespace: str = "") -> Batch | None:
         return counts.collect(self._runner, namespace)

@@ -14,7 +14,7 @@ from limits_app.engine import engine
 from limits_app.engine.algorithms.window_log import Log
 from limits_app.engine.changes import ALL, Change, ChangeLog, Changes
 from limits_app.engine.clock import as_clock, lasts, system_us
-from limits_app.engine.counting import Batch
+from limits_app.engine.counting import Batch, RejectionCounts
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.engine.keys import namespace_digest, short_key, slices_key
 from limits_app.engine.plan import Amounts, Claim
@@ -233,6 +233,9 @@ class ProcessStore:
 
         others = self._file.transact(reset, {scope: slices_key(scope) for scope in scopes})
         self._waking.notify(scopes, others)
+
+    def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
+        self._file.transact(partial(self._usage.add_rejections, namespace=namespace), rejections)
 
     def collect_counts(self, namespace: str = "") -> Batch | None:
         return self._usage.collect(self._file.transact, namespace)

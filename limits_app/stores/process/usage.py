@@ -2,6 +2,7 @@
 
 A label names the scope and its namespace. It is behind the record that is counting (see `records`), and in the entries
 `hour number scope`, or `Hour namespace number scope`, with the amounts of an hour that the record counts no more.
+`rejected namespace minute limit` are the rejections by a limit in a minute, under its digest.
 `batch namespace part` are the counts that were collected and are not confirmed yet. There the namespace is its digest
 (nothing for the empty one), elsewhere the first half of that.
 """
@@ -15,15 +16,28 @@ from itertools import chain, count, islice, takewhile
 from typing import Any, Final, Protocol
 
 from limits_app.engine import engine
-from limits_app.engine.counting import KEPT_HOURS, Batch, Count, hour_of, seal, unsealed
+from limits_app.engine.counting import (
+    KEPT_HOURS,
+    Batch,
+    Count,
+    RejectionCounts,
+    Times,
+    hour_of,
+    rejection_label,
+    seal,
+    unpacked_rejections,
+    unsealed,
+)
 from limits_app.engine.errors import StoreFull
-from limits_app.engine.keys import Scope, digest_in, namespace_digest, unique_name
+from limits_app.engine.keys import Scope, digest_in, namespace_digest, short_key, unique_name
 from limits_app.engine.record import FinishedUsage, Record
 from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries, keys_begin_with
 from limits_app.stores.process.state_file import Txn
 
 _HOUR: Final = b"hour"
 _HOUR_IN_NAMESPACE: Final = b"Hour"
+_REJECTED: Final = b"rejected"
+_HOUR_MINUTES: Final = 60
 _BATCH: Final = b"batch"
 _HALF: Final = 8
 _HOUR_LENGTH: Final = 4
@@ -79,7 +93,7 @@ class Usage:
     def give_way(self, txn: Txn, most: int) -> int:
         """Delete up to `most` finished hours, of a namespace the oldest first; returns how many were deleted."""
         hours = chain(_hours(txn, _word(b"")), _hours(txn, _HOUR_IN_NAMESPACE, _HALF))
-        keys = [key for key, _ in islice(hours, most)]
+        keys = [key for key, _ in islice(chain(entries(txn, _REJECTED), hours), most)]
         for key in keys:
             txn.delete(key)
         return len(keys)
@@ -128,13 +142,29 @@ class Usage:
         if not stored:
             finished = list(_take_hours(txn, namespace_digest(namespace)[:_HALF]))
             counts = [*finished, *self._take_counted(txn, scopes)]
-            if not counts:
+            rejections = list(_take_rejections(txn, namespace))
+            if not counts and not rejections:
                 return None
-            stored = json.dumps([unique_name(), counts, len(finished) == _MAX_BATCH or not is_done]).encode()
+            is_full = _MAX_BATCH in {len(finished), len(rejections)} or not is_done
+            stored = json.dumps([unique_name(), counts, is_full, rejections]).encode()
             for key, part in _parts(namespace, stored):
                 txn.put(key, part)
-        name, counts, is_full = json.loads(stored)
-        return Batch(name, [unsealed(Count(*count)) for count in counts], is_full)
+        name, counts, is_full, rejections = json.loads(stored)
+        return Batch(name, [unsealed(Count(*count)) for count in counts], is_full, unpacked_rejections(rejections))
+
+    def add_rejections(self, txn: Txn, rejections: RejectionCounts, *, namespace: str) -> None:
+        """See `CountingStore.add_rejections`; of those that were not collected for too long, the oldest are deleted."""
+        word = _rejected(namespace)
+        for rejected, times in rejections.items():
+            label = rejection_label(rejected)
+            key = word + rejected.minute.to_bytes(_HOUR_LENGTH) + short_key(json.dumps(label))
+            stored = txn.get(key)
+            sums = times if stored is None else Times(*json.loads(stored)[len(label) :]).merged(times)
+            txn.put(key, json.dumps([*label, *sums]).encode())
+        oldest_kept = max((rejected.minute for rejected in rejections), default=0) - KEPT_HOURS * _HOUR_MINUTES
+        for key in [key for key, _ in islice(entries(txn, word), len(rejections))]:
+            if _hour_in(key) < oldest_kept:
+                txn.delete(key)
 
     def _take_counted(self, txn: Txn, scopes: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
         """Take the counts of scopes, which count again from their next admitted request."""
@@ -224,6 +254,18 @@ def _take_hours(txn: Txn, half: bytes) -> Iterator[tuple[Any, ...]]:
     for key, stored in list(islice(_hours(txn, _word(half)), _MAX_BATCH)):
         label, amounts = _unpack_hour(stored)
         yield *_unpack_label(label), _hour_in(key), amounts
+        txn.delete(key)
+
+
+def _rejected(namespace: str) -> bytes:
+    """Return what the keys of the rejections of a namespace begin with; a length tells namespaces from none."""
+    digest = namespace_digest(namespace)[:_HALF]
+    return _REJECTED + bytes([len(digest)]) + digest
+
+
+def _take_rejections(txn: Txn, namespace: str) -> Iterator[list[Any]]:
+    for key, stored in list(islice(entries(txn, _rejected(namespace)), _MAX_BATCH)):
+        yield json.loads(stored)
         txn.delete(key)
 
 

@@ -328,7 +328,7 @@ class Calls:
 
     def script(self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        files = frozenset(["usage"] if verb == "collect" else [])
+        files = frozenset(["usage"] if verb in {"collect", "reject"} else [])
         prepared = Prepared(verb, files, keys, self.constants + plan)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 

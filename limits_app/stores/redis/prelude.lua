@@ -59,7 +59,7 @@ end
 local function write_now()
   for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
 end
-local count_usage, start_hour, add_finished_usage, drop_oldest_usage -- see usage.lua
+local count_usage, start_hour, add_finished_usage, drop_oldest_usage, keep_usage, drop_old_usage -- see usage.lua
 local written_by_others -- see carry.lua
 
 -- A server whose memory is full refuses the first write of a script if the command may need more memory, but none of

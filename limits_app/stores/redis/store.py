@@ -96,7 +96,8 @@ class RedisStore(AskedInThread):
         self._rejections = Rejections()
         self._versions = StoredVersions(self._connections.run, self._calls)
         usage = UsageCollector(self._connections.run, self._calls)
-        self.collect_counts, self.forget_counts, self.oldest_hour = usage.collect, usage.forget, usage.oldest_hour
+        self.collect_counts, self.forget_counts = usage.collect, usage.forget
+        self.add_rejections, self.oldest_hour = usage.add_rejections, usage.oldest_hour
         self._waking = Waking(self._connections, self._calls, self._rejections.forget)
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)

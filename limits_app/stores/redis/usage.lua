@@ -1,8 +1,8 @@
 -- Counting usage, in scripts for scopes that do.
-local MOST_USAGE = 100000 -- how many scopes and finished hours wait with one tag
+local MOST_USAGE = 1000000 -- how many scopes, finished hours and rejections wait with one tag
 
 -- The hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key of a scope
--- that counts, with the label of it. They are the last of KEYS.
+-- that counts, with the label of it, and 'r' and a name for rejections (see reject.lua). They are the last of KEYS.
 local finished, hours = KEYS[#KEYS - 1], KEYS[#KEYS]
 
 -- The usage of a scope is the hour, the digest of the keys of its limits, and a sum for each of them.
@@ -16,7 +16,7 @@ function count_usage(scope, limit, amount)
   scope.counts = true
 end
 
-local function keep_usage(field, value, hour)
+function keep_usage(field, value, hour)
   call('HSET', finished, field, value)
   call('ZADD', hours, hour, field)
   for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
@@ -48,12 +48,17 @@ local function release_scope(key)
 end
 
 -- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
--- is finished. Usage that was not collected for too long is dropped, and the oldest where there is too much of it.
+-- is finished.
 function start_hour(scope)
   local field = 'o' .. scope.key
   local stored_label = scope.stored_sums and call('HGET', finished, field) -- the limits may have been others
   if stored_label then add_finished_usage(stored_label, scope.stored_sums) end
   keep_usage(field, label_of(scope), now / HOUR_US)
+  drop_old_usage()
+end
+
+-- Drop what was not collected for too long, and the oldest where there is too much.
+function drop_old_usage()
   local is_full = call('ZCARD', hours) > MOST_USAGE
   drop_oldest_usage(is_full and '+inf' or '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US)))
 end

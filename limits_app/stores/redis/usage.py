@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from struct import iter_unpack, pack
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from struct import calcsize, iter_unpack, pack, unpack_from
 from typing import Any, Final
+from zlib import crc32
 
-from limits_app.engine.counting import Batch, Count, unsealed
+from limits_app.engine.counting import (
+    IDS_LENGTH,
+    Batch,
+    Count,
+    PackedRejection,
+    Rejected,
+    RejectionCounts,
+    Times,
+    rejection_label,
+    unpacked_rejections,
+    unsealed,
+)
 from limits_app.engine.keys import namespace_digest, unique_name
 from limits_app.stores.redis.calls import Calls
 from limits_app.stores.redis.commands import Command
@@ -18,6 +31,12 @@ _MOST: Final = 500
 """The largest number of counts in a batch."""
 _COUNTING_SCOPE: Final = b"o"
 _FULL: Final = b"full"
+_REJECTED: Final = "rejected"
+_REJECTIONS_TOGETHER: Final = 100
+_TAGS_OF_REJECTIONS: Final = 16
+"""Over how many tags of a cluster rejections are spread."""
+_HOUR_MINUTES: Final = 60
+_HOUR_BYTES: Final = 8
 
 
 class _Progress:
@@ -52,10 +71,22 @@ class UsageCollector:
         for place in (*range(first, len(tags)), *range(first)):
             found = self._collect_with(tags[place], namespace_digest(namespace), progress.began)
             if found:
-                name, is_full, counts = found[0].decode(), found[1] == _FULL, [_count(one) for one in found[2:]]
+                name, is_full = found[0].decode(), found[1] == _FULL
                 progress.next, progress.full = place, name if is_full else ""
-                return Batch(name, counts, is_full or first <= place < len(tags) - 1)
+                return _batch(name, found[2:], is_full=is_full or first <= place < len(tags) - 1)
         return None
+
+    def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
+        """See CountingStore.add_rejections."""
+        tags = self._names.tags[:: max(len(self._names.tags) // _TAGS_OF_REJECTIONS, 1)]
+        by_tag: defaultdict[bytes, list[tuple[bytes, bytes, bytes]]] = defaultdict(list)
+        for rejected, times in rejections.items():
+            parts = _parts(rejected, times)
+            by_tag[tags[crc32(parts[0]) % len(tags)]].append(parts)
+        for tag, arguments in by_tag.items():
+            keys, rest = self._names.finished_usage(tag, namespace_digest(namespace)), iter(arguments)
+            while some := list(islice(rest, _REJECTIONS_TOGETHER)):
+                self._run(self._calls.script("reject", keys, pack("<d", IDS_LENGTH), *chain.from_iterable(some)))
 
     def forget(self, name: str, namespace: str = "") -> None:
         """See CountingStore.forget_counts."""
@@ -94,9 +125,29 @@ class UsageCollector:
         return reply
 
 
-def _count(found: bytes) -> Count:
-    label, _, sums = found[8:].partition(b"\0")
-    resource, sealed, shared, member, keys = json.loads(label)
-    hour, *amounts = [int(number) for (number,) in iter_unpack("<d", found[:8] + sums)]
+def _parts(rejected: Rejected, times: Times) -> tuple[bytes, bytes, bytes]:
+    """The arguments of reject.lua for the rejections by a limit."""
+    label = json.dumps({_REJECTED: rejection_label(rejected)}).encode()
+    numbers = pack("<dddd", rejected.minute // _HOUR_MINUTES, times.number, times.first, times.last)
+    return label, numbers, times.ids.encode("utf-8", "replace")
+
+
+def _batch(name: str, stored: Iterable[bytes], *, is_full: bool) -> Batch:
+    counts, rejections = list[Count](), list[PackedRejection]()
+    for entry in stored:
+        packed, _, rest = entry[_HOUR_BYTES:].partition(b"\0")
+        label = json.loads(packed)
+        if isinstance(label, dict):
+            number, first, last = unpack_from("<ddd", rest)
+            ids = rest[calcsize("<ddd") :].decode("utf-8", "replace")
+            rejections.append((*label[_REJECTED], int(number), first, last, ids))
+        else:
+            counts.append(_count(label, entry[:_HOUR_BYTES] + rest))
+    return Batch(name, counts, is_full, unpacked_rejections(rejections))
+
+
+def _count(label: Sequence[Any], numbers: bytes) -> Count:
+    resource, sealed, shared, member, keys = label
+    hour, *amounts = [int(number) for (number,) in iter_unpack("<d", numbers)]
     admitted = {key: amount for key, amount in zip(keys, amounts, strict=True) if amount}
     return unsealed(Count(resource, sealed, shared, member, hour, admitted))

@@ -15,6 +15,7 @@ from limits_app.acquiring.store import CountingStore, Store
 from limits_app.engine.algorithms import State
 from limits_app.engine.algorithms.window_log import Log
 from limits_app.engine.amounts import Amount
+from limits_app.engine.counting import Rejected, Times
 from limits_app.engine.keys import Scope, scope_of
 from limits_app.engine.limits import AnyLimit, CallLimit, RateLimitAlgorithm
 from limits_app.engine.plan import Claim, ScopedLimits
@@ -199,6 +200,16 @@ def collected(store: CountingStore, namespace: str = "") -> CountsByScope:
                 counts[count.resource, count.entity, count.shared, count.hour, key] += amount
         store.forget_counts(batch.name, namespace)
     return counts
+
+
+def rejections_in(store: CountingStore, namespace: str = "") -> dict[Rejected, Times]:
+    """All rejections that were added to a namespace."""
+    found: dict[Rejected, Times] = {}
+    while (batch := store.collect_counts(namespace)) is not None:
+        for rejected, times in batch.rejections.items():
+            found[rejected] = found[rejected].merged(times) if rejected in found else times
+        store.forget_counts(batch.name, namespace)
+    return found
 
 
 def total(store: CountingStore) -> int:

@@ -1,0 +1,182 @@
+"""Folding: of one-time clients only the heaviest keep rows of their own, and the others are added up by kind.
+
+One-time clients are addresses, API keys and log-in names that have no row in the table of entities. Their rows are
+exact until their hour has ended. Then those beyond the heaviest are added to one row for each kind, limit and period,
+in the bucket `others`, with the common prefix as its entity. Totals stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from itertools import groupby
+from operator import or_
+from typing import Any, Final
+
+from django.db import connections, router, transaction
+from django.db.models import Case, DateTimeField, Exists, F, Min, OuterRef, Q, QuerySet, Value, When, Window
+from django.db.models.functions import Least, RowNumber
+
+from limits_app import conf
+from limits_app.conf.parsers import ALL_USAGE
+from limits_app.engine.counting import Times
+from limits_app.models import Bucket, CollectedBatch, Denial, Entity, Period, UsageSnapshot
+from limits_app.models.fields import aware, in_site_time
+from limits_app.models.snapshots import batches
+from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
+
+PREFIXES: Final = ("ip:", "key:", "account:")
+"""What the identifiers of one-time clients begin with."""
+HOUR_KEPT: Final = 1_000
+"""How many rows of one-time clients an hour keeps, of usage and of rejections each."""
+DAY_KEPT: Final = 3_000
+"""How many rows of one-time clients a day keeps."""
+_GRACE: Final = timedelta(minutes=5)
+"""How long after its end an hour is folded: until then, nearly all of its counts were rolled up."""
+_CHUNK: Final = 5_000
+_HOUR: Final = timedelta(hours=1)
+
+Row = Mapping[str, Any]
+
+
+def is_one_time(entity: str) -> bool:
+    """Whether an identifier is of a kind that is folded, unless it has a row."""
+    return entity.startswith(PREFIXES)
+
+
+def prefix_of(entity: str) -> str:
+    """What the identifiers of its kind begin with."""
+    return f"{entity.partition(':')[0]}:"
+
+
+def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: int = DAY_KEPT) -> int:
+    """Fold the hours that have ended since the last call, and their days; returns how many rows were folded.
+
+    `hour_kept` and `day_kept` are how many rows stay. Counts that come later make their hour be folded again. A call
+    that is interrupted leaves correct totals, and the next one continues. Nothing is folded with
+    `LIMITS["USAGE"] = "all"`, and where entities are in another database than usage.
+    """
+    using = router.db_for_write(UsageSnapshot)
+    if conf.get(conf.USAGE) == ALL_USAGE or router.db_for_write(Entity) != using:
+        return 0
+    moment = (datetime.now(UTC) if now is None else now) - _GRACE
+    ended = moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    unfolded = CollectedBatch.objects.using(using).filter(unfolded_since__lt=in_site_time(ended))
+    since, names = unfolded.aggregate(since=Min("unfolded_since"))["since"], [*unfolded.values_list("pk", flat=True)]
+    if since is None:
+        return 0
+    hours = [*_hours(aware(since).astimezone(UTC), ended)]
+    folded = 0
+    for hour in hours:
+        folded += _fold(_USAGE, {"period": Period.HOUR, "start": in_site_time(hour)}, hour_kept, using)
+        minutes = {"minute__gte": in_site_time(hour), "minute__lt": in_site_time(hour + _HOUR)}
+        folded += _fold(_REJECTIONS, minutes, hour_kept, using)
+    for day in dict.fromkeys(hour.replace(hour=0) for hour in hours):
+        folded += _fold(_USAGE, {"period": Period.DAY, "start": in_site_time(day)}, day_kept, using)
+    # A batch that was collected since then may have counts of the next hour, too.
+    is_later = When(collected_at__gte=in_site_time(ended), then=Value(in_site_time(ended), DateTimeField()))
+    for batch in batches(names):
+        left = Case(is_later, default=None, output_field=DateTimeField(null=True))
+        CollectedBatch.objects.using(using).filter(pk__in=batch).update(unfolded_since=left)
+    return folded
+
+
+def _hours(since: datetime, until: datetime) -> Iterator[datetime]:
+    while since < until:
+        yield since
+        since += _HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table whose rows are folded: what identifies a row, and how its other columns are added to another row.
+
+    `rank` is the place of a row among those of the same limit, the heaviest first.
+    """
+
+    model: type[UsageSnapshot | Denial]
+    same: tuple[str, ...]
+    merge: Mapping[str, str]
+    add: Callable[[Row, Row], Row]
+    rank: Any
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.same, "resource", "key", "entity", *self.merge)
+
+
+def _place_by(column: str) -> Window:
+    return Window(RowNumber(), partition_by=[F("resource"), F("key")], order_by=[F(column).desc(), F("pk").asc()])
+
+
+def _add_usage(row: Row, other: Row) -> Row:
+    return {name: row[name] + other[name] for name in ("admitted_milli", "refused")}
+
+
+def _add_rejections(row: Row, other: Row) -> Row:
+    """Add the earlier row `other`."""
+    merged = Times(*(row[name] for name in _TIMES)).merged(Times(*(other[name] for name in _TIMES)))
+    return dict(zip(_TIMES, merged, strict=True))
+
+
+_TIMES: Final = ("count", "first", "last", "request_ids")
+_USAGE: Final = _Table(
+    UsageSnapshot,
+    ("period", "start"),
+    {"admitted_milli": ADD, "refused": ADD},
+    _add_usage,
+    Least(_place_by("admitted_milli"), Case(When(refused__gt=0, then=_place_by("refused")), default=2**31 - 1)),
+)
+_REJECTIONS: Final = _Table(
+    Denial,
+    ("minute",),
+    {"count": ADD, "first": EARLIEST, "last": LATEST, "request_ids": PREPEND},
+    _add_rejections,
+    _place_by("count"),
+)
+
+
+def _fold(table: _Table, period: Mapping[str, Any], most: int, using: str) -> int:
+    """Fold the rows of a period except for the heaviest, a few thousand in each transaction."""
+    rows = _one_time(table.model._default_manager.using(using).filter(**period), using)
+    if rows.count() <= most:
+        return 0
+    kept = {*rows.annotate(rank=table.rank).order_by("rank", "pk").values_list("pk", flat=True)[:most]}
+    folded, last = 0, 0
+    while keys := [*rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:_CHUNK]]:
+        last = keys[-1]
+        with transaction.atomic(using=using):
+            for some in batches([key for key in keys if key not in kept]):
+                folded += _fold_rows(table, rows.filter(pk__in=some), using)
+    return folded
+
+
+def _one_time(rows: QuerySet[Any], using: str) -> QuerySet[Any]:
+    """The rows of one-time clients."""
+    known = Entity._base_manager.using(using).filter(identifier=OuterRef("entity"))
+    kinds = reduce(or_, (Q(entity__startswith=prefix) for prefix in PREFIXES))
+    return rows.filter(kinds, ~Exists(known), bucket=Bucket.ENTITY).order_by()
+
+
+def _fold_rows(table: _Table, rows: QuerySet[Any], using: str) -> int:
+    """Fold some rows; a roll-up that changes one of them at the same time makes its hour be folded again."""
+    can_skip = connections[using].features.has_select_for_update_skip_locked
+    # Read by their keys alone: a subquery cannot be locked everywhere.
+    keys = [*rows.values_list("pk", flat=True)]
+    locked = table.model._default_manager.using(using).filter(pk__in=keys).order_by("pk")
+    taken = [*locked.select_for_update(skip_locked=can_skip).values("pk", *table.columns)]
+
+    def target(row: Row) -> tuple[Any, ...]:
+        return (*(row[name] for name in table.same), row["resource"], row["key"], prefix_of(row["entity"]))
+
+    names = (*table.same, "resource", "key", "entity")
+    added = []
+    for values, group in groupby(sorted(taken, key=target), target):
+        merged = reduce(table.add, group)
+        columns = {name: merged[name] for name in table.merge}
+        added.append({**dict(zip(names, values, strict=True)), "bucket": Bucket.OTHERS, **columns})
+    upsert(table.model, added, table.merge, using=using)
+    folded, _ = table.model._default_manager.using(using).filter(pk__in=[row["pk"] for row in taken]).delete()
+    return folded
