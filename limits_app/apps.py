@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -11,6 +11,8 @@ from django.core.checks import Tags, register
 from django.core.signals import request_finished, setting_changed
 from django.utils.encoding import force_bytes
 from django.utils.translation import gettext_lazy as _
+
+from limits_app.acquiring.runtime import AtFork
 
 if TYPE_CHECKING:
     from limits_app.engine.runtime import LeaseHolder
@@ -41,9 +43,7 @@ class LimitsConfig(AppConfig):
         plan.watch_groups()
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
         signals.test_began.connect(_test_began, dispatch_uid="limits_app.test")
-        request_finished.connect(_start_jobs, dispatch_uid="limits_app.jobs")
-        if "celery.signals" in sys.modules:
-            sys.modules["celery.signals"].task_postrun.connect(_start_jobs, dispatch_uid="limits_app.jobs")
+        _JOBS_AT_FORK.after_fork()
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
         install(
             Runtime(
@@ -65,6 +65,7 @@ def _settings_changed(*, setting: str, **details: object) -> None:
     from limits_app.forgetting import forget_compiled
     from limits_app.models import namespaces
 
+    _await_work()
     if setting in {"DATABASE_ROUTERS", "LIMITS", "TENANT_APPS", "TENANT_TYPES"}:
         namespaces.forget_sources()
     if setting in {"CACHES", "LIMITS"}:
@@ -78,11 +79,28 @@ def _test_began(**details: object) -> None:
     forget_use()
 
 
+def _await_work() -> None:
+    """Start the background jobs after the first request or task of this process."""
+    for signal in _ends_of_work():
+        signal.connect(_start_jobs, dispatch_uid="limits_app.jobs")
+
+
 def _start_jobs(**details: object) -> None:
     """A process that answers requests or runs tasks may roll up and prune in the background."""
     from limits_app.services.background import jobs
 
     jobs.start()
+    for signal in _ends_of_work():
+        signal.disconnect(dispatch_uid="limits_app.jobs")
+
+
+def _ends_of_work() -> list[Any]:
+    signals = sys.modules.get("celery.signals")
+    return [request_finished] if signals is None else [request_finished, signals.task_postrun]
+
+
+_JOBS_AT_FORK: Final = AtFork(_await_work)
+"""A child starts jobs of its own."""
 
 
 def _lease_lost(acquisition: LeaseHolder) -> None:

@@ -30,7 +30,7 @@ from limits_app.integrations.holding import ACQUISITION, ViewCall
 from limits_app.integrations.request import RequestLimits
 from limits_app.services.integration import Acquisition, Amount
 
-Holder = RequestLimits | ViewCall
+ChargeHolder = RequestLimits | ViewCall
 """What releases acquisitions with a response: a request, or without the middleware an outermost decorated view."""
 
 REFUNDS: Final = "limits_refunds"
@@ -50,7 +50,7 @@ _REMAINING: Final = "X-RateLimit-Remaining"
 _RESET: Final = "X-RateLimit-Reset"
 _WHOLE: Final = re.compile(r"[0-9]{1,15}")
 _SECONDS_OF_A_DECADE: Final = 315_360_000
-_PENDING: Final[dict[ref[HttpResponseBase], tuple[Holder, HttpRequest]]] = {}
+_PENDING: Final[dict[ref[HttpResponseBase], tuple[ChargeHolder, HttpRequest]]] = {}
 """Responses that are being sent, with what holds the acquisitions to release; the request is kept alive until then."""
 
 _RELEASED_AT_END: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("limits_app_unseen", default=())
@@ -64,7 +64,7 @@ class _Added(NamedTuple):
     before: str | None
 
 
-def finish(response: HttpResponseBase, limits: RequestLimits, holder: Holder | None) -> None:
+def finish(response: HttpResponseBase, limits: RequestLimits, holder: ChargeHolder | None) -> None:
     """Set the headers of a response, and release with it what its holder holds; None for a response that is not final.
 
     That is released when the response was sent, or was dropped.
@@ -87,7 +87,7 @@ def finish(response: HttpResponseBase, limits: RequestLimits, holder: Holder | N
         holder.end()
 
 
-def _release_when_sent(response: HttpResponseBase, limits: RequestLimits, holder: Holder) -> None:
+def _release_when_sent(response: HttpResponseBase, limits: RequestLimits, holder: ChargeHolder) -> None:
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
         streamed.streaming_content = _ReleasingStream(streamed.streaming_content, holder)
@@ -95,7 +95,9 @@ def _release_when_sent(response: HttpResponseBase, limits: RequestLimits, holder
     _release_with_body(limits)
 
 
-def _after_rejection(response: HttpResponseBase, limits: RequestLimits, holder: Holder | None) -> Sequence[Outcome]:
+def _after_rejection(
+    response: HttpResponseBase, limits: RequestLimits, holder: ChargeHolder | None
+) -> Sequence[Outcome]:
     """Return what the headers of a response report after a rejection; a final one refunds what its holder holds."""
     refunds = getattr(response, REFUNDS, None)
     refused = limits.refused or ()
@@ -254,7 +256,7 @@ def release_when_finished(limits: RequestLimits) -> None:
     _release_with_body(limits)
 
 
-def release_with_task(response: HttpResponseBase, holder: Holder) -> None:
+def release_with_task(response: HttpResponseBase, holder: ChargeHolder) -> None:
     """Release what is held for a response when this task ends, unless that is still to be sent.
 
     An asynchronous handler that is cancelled, or cannot send, drops the response without closing it, and the error may
@@ -266,7 +268,7 @@ def release_with_task(response: HttpResponseBase, holder: Holder) -> None:
         task.add_done_callback(partial(_release_after_task, ref(response), holder))
 
 
-def _release_after_task(reference: ref[HttpResponseBase], holder: Holder, task: asyncio.Task[Any]) -> None:
+def _release_after_task(reference: ref[HttpResponseBase], holder: ChargeHolder, task: asyncio.Task[Any]) -> None:
     response = reference()
     if response is None or response.closed or task.cancelled() or task.exception() is not None:
         holder.end()
@@ -296,7 +298,7 @@ def _release_with_body(limits: RequestLimits) -> None:
 class _ReleasingStream:
     """The content of a streamed response; it releases what is held for it when it is closed."""
 
-    def __init__(self, content: Any, holder: Holder) -> None:
+    def __init__(self, content: Any, holder: ChargeHolder) -> None:
         self._content = content
         self._request = holder.request  # keeps the request alive, which its limits only refer to
         self._holder = holder

@@ -19,7 +19,7 @@ from limits_app.usage import folding, rollup
 from limits_app.usage.denial_counter import denials as denials_of_process
 from limits_app.usage.evaluation_counter import evaluations
 from limits_app.usage.reading import By, DenialCount, Keys, Use, Uses, denied, read
-from limits_app.usage.rollup import Progress
+from limits_app.usage.rollup import CountsAdded
 
 logger = logging.getLogger("limits_app")
 
@@ -97,7 +97,7 @@ def denials(
     return [DenialCount.of(row) for row in denied(resource, entity, key, since=since, until=until)[:most]]
 
 
-def roll_up(*, progress: Progress = rollup.no_progress) -> RolledUp:
+def roll_up(*, progress: CountsAdded = rollup.no_progress) -> RolledUp:
     """Add the counts of the stores to the snapshots, exactly once, also where several processes do so at the same time.
 
     So are rejections, with those that this process has counted. Counts of an unavailable store are added later. Raises
@@ -109,7 +109,7 @@ def roll_up(*, progress: Progress = rollup.no_progress) -> RolledUp:
     return add_counts(progress=progress)
 
 
-def add_counts(aliases: Collection[str] | None = None, *, progress: Progress = rollup.no_progress) -> RolledUp:
+def add_counts(aliases: Collection[str] | None = None, *, progress: CountsAdded = rollup.no_progress) -> RolledUp:
     """Roll up some stores, by default all; see `roll_up`."""
     added: dict[str, int] = {}
     failed: dict[str, str] = {}
@@ -128,7 +128,7 @@ def add_counts(aliases: Collection[str] | None = None, *, progress: Progress = r
     return RolledUp(added, failed)
 
 
-def _after(before: int, progress: Progress) -> Progress:
+def _after(before: int, progress: CountsAdded) -> CountsAdded:
     """Show what is added after earlier counts."""
     return lambda added: progress(before + added)
 

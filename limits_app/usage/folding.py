@@ -38,7 +38,7 @@ _GRACE: Final = timedelta(minutes=5)
 _CHUNK: Final = 5_000
 _HOUR: Final = timedelta(hours=1)
 
-Row = Mapping[str, Any]
+CountedRow = Mapping[str, Any]
 
 
 def is_one_time(entity: str) -> bool:
@@ -99,7 +99,7 @@ class _Table:
     model: type[UsageSnapshot | Denial]
     same: tuple[str, ...]
     merge: Mapping[str, str]
-    add: Callable[[Row, Row], Row]
+    add: Callable[[CountedRow, CountedRow], CountedRow]
     rank: Any
 
     @property
@@ -111,11 +111,11 @@ def _place_by(column: str) -> Window:
     return Window(RowNumber(), partition_by=[F("resource"), F("key")], order_by=[F(column).desc(), F("pk").asc()])
 
 
-def _add_usage(row: Row, other: Row) -> Row:
+def _add_usage(row: CountedRow, other: CountedRow) -> CountedRow:
     return {name: row[name] + other[name] for name in ("admitted_milli", "refused")}
 
 
-def _add_rejections(row: Row, other: Row) -> Row:
+def _add_rejections(row: CountedRow, other: CountedRow) -> CountedRow:
     """Add the earlier row `other`."""
     merged = Times(*(row[name] for name in _TIMES)).merged(Times(*(other[name] for name in _TIMES)))
     return dict(zip(_TIMES, merged, strict=True))
@@ -168,7 +168,7 @@ def _fold_rows(table: _Table, rows: QuerySet[Any], using: str) -> int:
     locked = table.model._default_manager.using(using).filter(pk__in=keys).order_by("pk")
     taken = [*locked.select_for_update(skip_locked=can_skip).values("pk", *table.columns)]
 
-    def target(row: Row) -> tuple[Any, ...]:
+    def target(row: CountedRow) -> tuple[Any, ...]:
         return (*(row[name] for name in table.same), row["resource"], row["key"], prefix_of(row["entity"]))
 
     names = (*table.same, "resource", "key", "entity")

@@ -24,7 +24,7 @@ Limit = tuple[str, str, str, str]
 """A limit that counts: its resource, the kind of bucket, the entity and the key."""
 
 
-Progress = Callable[[int], object]
+CountsAdded = Callable[[int], object]
 """Takes the number of counts that were added so far."""
 
 
@@ -32,7 +32,7 @@ def no_progress(added: int) -> None:
     """Show nothing."""
 
 
-def roll_up(store: CountingStore, *, seconds: float = 60.0, progress: Progress = no_progress) -> int:
+def roll_up(store: CountingStore, *, seconds: float = 60.0, progress: CountsAdded = no_progress) -> int:
     """Add the counts of a store in the present namespace to the snapshots; returns the number of counts.
 
     It stops after `seconds` if the store has still more; the next call continues. `progress` is called with the number

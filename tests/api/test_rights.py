@@ -64,8 +64,8 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
     tried = {"policy": Policy.objects.exclude(entity=None).get().pk, "limits": "calls=1/min"}
     return {
         Action.VIEW_LIMITS: [
-            get(f"{ADMIN}explain/?resource=api"),
-            get(f"{ADMIN}exemption/"),
+            get(f"{ADMIN}clientsentry/effective/?resource=api"),
+            get(f"{ADMIN}settingsentry/exemptions/"),
             *[get(f"{ROOT}{page}") for page in ("explain/?resource=api", "status/?resource=api", "shadow-refusals/")],
         ],
         Action.VIEW_USAGE: [
@@ -80,11 +80,11 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
             api("top-ups/", **entity, **credit),
         ],
         Action.BLOCK: [form("entity/block/", entity="user:1", reason="x")],
-        Action.EXEMPT: [("view_policy", form("exemption/", entity="user:2"))],
+        Action.EXEMPT: [("view_policy", form("settingsentry/exemptions/", entity="user:2"))],
         Action.ERASE: [form("entity/erase/", entity="user:1")],
         Action.ERASE_POLICIES: [],  # test_configuration_is_removed_only_with_the_permissions_for_that
         Action.LIMIT_ENTITY: [get(f"{ADMIN}entity/limit/?entity=user:1")],
-        Action.LIMIT_SOMETHING: [form("overview/limit/", **sentence)],
+        Action.LIMIT_SOMETHING: [form("limitsentry/limit/", **sentence)],
         Action.VIEW_CANDIDATES: [get(f"{ADMIN}candidate/"), get(f"{ROOT}candidates/")],
         Action.SET_CANDIDATE: [
             form("candidate/add/", **tried, percent="50", revert_minutes="10"),
@@ -176,8 +176,8 @@ def creating() -> dict[str, tuple[str, Ask]]:
         "a boost on the page": ("boost_policy", form("policy/boost/", **SENT, **on_page)),
         "a boost in the API": ("boost_policy", api("boosts/", **SENT, **in_api)),
         "a block": ("change_entity", form("entity/block/", **SENT)),
-        "a limit of one client": (TO_LIMIT, form("overview/limit/", **SENT, **BY_SENTENCE, who="entity")),
-        "a limit of each user": (TO_LIMIT, form("overview/limit/", **BY_SENTENCE, who="user")),
+        "a limit of one client": (TO_LIMIT, form("limitsentry/limit/", **SENT, **BY_SENTENCE, who="entity")),
+        "a limit of each user": (TO_LIMIT, form("limitsentry/limit/", **BY_SENTENCE, who="user")),
     }
 
 

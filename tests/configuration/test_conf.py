@@ -39,7 +39,7 @@ def test_every_key_has_a_check_of_its_own() -> None:
         (
             conf.STORES,
             {"default": {"KIND": "memory"}},
-            {"default": StoreSettings(StoreKind.MEMORY, None, 16, idle_factor=7)},
+            {"default": StoreSettings(StoreKind.MEMORY, None, 48, idle_factor=7)},
         ),
         (conf.TRUSTED_PROXIES, ["10.0.0.7/8", "unix"], (IPv4Network("10.0.0.0/8"), None)),
         (conf.TRUSTED_PROXIES, ("::1",), (IPv6Network("::1"),)),
@@ -57,15 +57,15 @@ def test_an_override_counts_at_once_and_ends_with_its_block() -> None:
     with override_settings(LIMITS={"MAP_MEGABYTES": 8}):
         assert conf.get(conf.MAP_MEGABYTES) == 8
         with override_settings(LIMITS=None):
-            assert conf.get(conf.MAP_MEGABYTES) == 16
+            assert conf.get(conf.MAP_MEGABYTES) == 48
         assert conf.get(conf.MAP_MEGABYTES) == 8
-    assert conf.get(conf.MAP_MEGABYTES) == 16
+    assert conf.get(conf.MAP_MEGABYTES) == 48
 
 
 def test_a_store_says_what_is_its_own_and_takes_the_rest_from_the_dict() -> None:
     stores = {"default": {"KIND": "process"}, "big": {"KIND": "process", "STATE_DIR": "/big", "MAP_MEGABYTES": 512}}
     with override_settings(LIMITS={"STORES": stores, "STATE_DIR": "/small", "STORE": "big"}):
-        assert conf.store_settings("default") == StoreSettings(StoreKind.PROCESS, Path("/small"), 16, idle_factor=7)
+        assert conf.store_settings("default") == StoreSettings(StoreKind.PROCESS, Path("/small"), 48, idle_factor=7)
         assert conf.store_settings() == StoreSettings(StoreKind.PROCESS, Path("/big"), 512, idle_factor=7)
 
 
@@ -225,4 +225,4 @@ def test_without_configured_settings_the_defaults_hold() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "16 []"
+    assert done.stdout.strip() == "48 []"

@@ -453,7 +453,8 @@ def test_the_admin_shows_what_a_candidate_rejects_and_audits_who_decides(policy:
     evaluations.flush()
     assert "50.0" in client.get(reverse("admin:limits_app_candidate_changelist")).content.decode()
     for decision in ("promote", "revert"):
-        client.post(reverse(f"admin:limits_app_candidate_{decision}", args=[candidate.pk]))
+        confirmed = {"revert_minutes": "10", "confirmed": "1"}
+        client.post(reverse(f"admin:limits_app_candidate_{decision}", args=[candidate.pk]), confirmed)
     assert AuditEvent.objects.filter(source="admin", actor="ann", object_type="policy").count() == 2
 
 

@@ -36,7 +36,7 @@ from limits_app.services.clients import (
 from limits_app.services.explain import explain_each
 from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rejections import rejections
-from limits_app.services.rights import Action, may, permission, to_create_entity
+from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity
 from limits_app.services.usage import usage
 from limits_app.usage.reading import never_used
 
@@ -180,7 +180,8 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
             for policy in ending_policies(identifier)
         ],
         "boost": boost,
-        "plans": [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]],
+        "plans": _plans(request, identifier),
+        "may_view_row": may_change_rows(request.user, "view", Entity),
         **_limits(site, identifier),
     }
     if may(request.user, Action.VIEW_USAGE):
@@ -189,6 +190,13 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         context["changes"] = [event_in_words(site, event) for event in changes_of(row, policies)]
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context)
+
+
+def _plans(request: HttpRequest, identifier: str) -> list[str]:
+    """The plans that the user may give the client."""
+    if not may(request.user, Action.VIEW_LIMITS, permission("change", Entity), *to_create_entity(identifier)):
+        return []
+    return [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]]
 
 
 def _limits(site: AdminSite, identifier: str) -> dict[str, Any]:

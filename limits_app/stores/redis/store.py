@@ -294,7 +294,7 @@ class RedisStore(AskedInThread):
             if reply[0] == _STALE:
                 raise StaleConfiguration
             foreign = self._learned(reply, foreign)
-        raise StoreUnavailable(f"gave up after {_MOST_ATTEMPTS} attempts: the limits of this scope keep changing")
+        raise _keep_changing()
 
     def _learned(self, reply: bytes, foreign: ForeignCalendars | None) -> ForeignCalendars | None:
         """Return what a script needs to know before it decides, which its reply asks for."""
@@ -368,7 +368,7 @@ class RedisStore(AskedInThread):
             if reply[0] in _SETTLED:
                 return bool(reply[0] != _LEASE_LOST)
             foreign = self._learned(reply, foreign)
-        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+        raise _keep_changing()
 
     def _settle_abandoned(self, claim: Claim, changes: Amounts, outcome: object) -> None:
         """End the settlement of a cancelled task."""
@@ -395,3 +395,7 @@ class RedisStore(AskedInThread):
             logger.warning("a cancelled request could not be settled: %s", error)
         else:
             self.settle_later(claim, changes)
+
+
+def _keep_changing() -> StoreUnavailable:
+    return StoreUnavailable(f"gave up after {_MOST_ATTEMPTS} attempts: the limits of this scope keep changing")

@@ -184,9 +184,10 @@ def test_a_refund_has_the_same_result_at_any_later_time(limit: RateLimit | None,
             taken.append((course.now, amount))
     assume(taken)
     taken_at, amount = taken[course.up_to(len(taken) - 1, "what is given back")]
+    settled_at = course.now
     course.pass_time()
     then, now = Driven(course.limit, course.tested.state), course.tested
-    then.settle(taken_at, -amount, taken_at)
+    then.settle(settled_at, -amount, taken_at)
     now.settle(course.now, -amount, taken_at)
     for _ in range(course.length()):
         assert then.used(course.now) == now.used(course.now)
