@@ -242,7 +242,7 @@ class ViewCall:
         for charge in self.limits.charges:
             if self in charge.calls and self.outer not in charge.calls:
                 charge.calls += (self.outer,)
-        self._leave(has_returned=True)
+        self._leave()
 
     def _leave(self, *, has_returned: bool = False) -> None:
         """Answer for no charges any more; the last outermost call leaves what no call answers for released."""

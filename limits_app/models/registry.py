@@ -14,7 +14,7 @@ from typing import Final
 
 from django.db.models import Model
 
-from limits_app.models import audit_log, menu, resource, state, usage
+from limits_app.models import audit_log, jobs, menu, resource, state, usage
 from limits_app.models.alerts import Alert, AlertRule
 from limits_app.models.base import Configuration, Definable
 from limits_app.models.candidate import Candidate
@@ -266,6 +266,7 @@ NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
         audit_log.AuditEvent: "recorded changes",
         audit_log.AuditHead: "recorded changes",
         audit_log.Manifest: "what limits files have made",
+        jobs.BackgroundJob: "who does what is due",
         resource.CodeLimits: "what code has passed",
         CoolDown: "what upstreams have asked for",
         menu.ActivityEntry: "an entry of the menu",

@@ -35,7 +35,7 @@ def advance_version(
             store.open().advance_version(changes, keys.configuration)
         except StoreUnavailable as error:
             logger.warning(
-                "the store %r does not know yet that limits have changed, and other processes apply the change within "
+                "the store %r has not received a change of limits; other processes apply the change within "
                 "RESOLVER_TTL_SECONDS: %s",
                 alias,
                 error,

@@ -120,7 +120,7 @@ def test_children_that_end_after_some_tasks_return_their_slices_and_write_their_
 def _reported(site: CelerySite) -> tuple[int, int]:
     """Return what the site has used of `hot`, and how often `full` has rejected."""
     program = (
-        "import django; django.setup(); from limits_app import limits; "
+        "import django; django.setup(); from limits_app import limits; limits.roll_up(); "
         "print(limits.status('hot').limits['units']['used'], sum(one.count for one in limits.denials(resource='full')))"
     )
     ended = subprocess.run(

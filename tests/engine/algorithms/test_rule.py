@@ -64,11 +64,11 @@ def test_the_ceiling_is_what_can_be_admitted_at_once(limit: Limit) -> None:
 @pytest.mark.parametrize(
     ("limit", "parameters"),
     [
-        (RateLimit("k", 3, 7, RateLimitAlgorithm.TOKEN_BUCKET), ("token_bucket", 3, 1, 21_000_000, 7_000_000)),
-        (RateLimit("k", 3, 1.5, RateLimitAlgorithm.LEAKY_BUCKET), ("leaky_bucket", 1, 1, 1_500_000, 1_500_000)),
+        (RateLimit("k", 3, 7, RateLimitAlgorithm.TOKEN_BUCKET), ("token_bucket", 21_000_000, 3, 1, 7_000_000)),
+        (RateLimit("k", 3, 1.5, RateLimitAlgorithm.LEAKY_BUCKET), ("leaky_bucket", 1_500_000, 1, 1, 1_500_000)),
         (RateLimit("k", 3, 1.5, RateLimitAlgorithm.SLIDING_WINDOW), ("sliding_window", 3, 1_500_000, 1464)),
         (RateLimit("k", 3, 1.5, RateLimitAlgorithm.FIXED_WINDOW), ("fixed_window", 3, 1_500_000)),
-        (RateLimit("k", 3, 1.5, RateLimitAlgorithm.GCRA), ("token_bucket", 1, 1, 1_500_000, 1_500_000)),
+        (RateLimit("k", 3, 1.5, RateLimitAlgorithm.GCRA), ("token_bucket", 1_500_000, 1, 1, 1_500_000)),
         (ResourceLimit("k", 3), ("permits", 3, LEASE_US, 0)),
         (ResourceLimit("k", 3, max_hold_seconds=40), ("permits", 3, LEASE_US, 40_000_000)),
         (QuotaLimit.per_day("k", 3), ("quota", 3, 0)),
