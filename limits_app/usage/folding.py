@@ -7,7 +7,7 @@ in the bucket `others`, with the common prefix as its entity. Totals stay the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -67,7 +67,7 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
     since, names = unfolded.aggregate(since=Min("unfolded_since"))["since"], [*unfolded.values_list("pk", flat=True)]
     if since is None:
         return 0
-    hours = [*_hours(aware(since).astimezone(UTC), ended)]
+    hours = _hours(since, in_site_time(ended), using)
     folded = 0
     for hour in hours:
         folded += _fold(_USAGE, {"period": Period.HOUR, "start": in_site_time(hour)}, hour_kept, using)
@@ -83,10 +83,15 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
     return folded
 
 
-def _hours(since: datetime, until: datetime) -> Iterator[datetime]:
-    while since < until:
-        yield since
-        since += _HOUR
+def _hours(since: datetime, until: datetime, using: str) -> list[datetime]:
+    """The hours in this time of which there are rows, in order: there may be a long time without any."""
+    of_usage = UsageSnapshot._default_manager.using(using).filter(period=Period.HOUR, start__gte=since, start__lt=until)
+    of_rejections = Denial._default_manager.using(using).filter(minute__gte=since, minute__lt=until)
+    moments = {
+        *of_usage.order_by().values_list("start", flat=True).distinct(),
+        *of_rejections.order_by().values_list("minute", flat=True).distinct(),
+    }
+    return sorted({aware(moment).astimezone(UTC).replace(minute=0) for moment in moments})
 
 
 @dataclass(frozen=True, slots=True)
