@@ -69,7 +69,7 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
             *[get(f"{ROOT}{page}") for page in ("explain/?resource=api", "status/?resource=api", "shadow-refusals/")],
         ],
         Action.VIEW_USAGE: [
-            *[get(f"{ADMIN}{page}/") for page in ("overview", "usagesnapshot", "denial", "live")],
+            *[get(f"{ADMIN}{page}/") for page in ("overview", "usagesnapshot", "denial", "activityentry/live")],
             *[get(f"{ROOT}{page}/") for page in ("usage", "denials")],
         ],
         Action.BOOST: [form("policy/boost/", **boost), act("boost_entities", **factor), api("boosts/", **raised)],
