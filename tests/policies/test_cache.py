@@ -243,7 +243,7 @@ def test_threads_that_need_different_things_do_not_wait_for_each_other(slow: Slo
     [thread] = in_threads(1, lambda: own.get(("api", "user:1", (), None)))
     assert slow.begun.wait(20)
     slow.may_end.set()
-    assert isinstance(own.get(("api", "user:2", (), None)), ResolvedSet)
+    assert isinstance(own.get(("mail", "user:2", (), None)), ResolvedSet)
     thread.join(20)
     assert slow.count == 2
 
