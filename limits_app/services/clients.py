@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.exceptions import FieldError
-from django.db.models import Q, QuerySet
+from django.db.models import Q, prefetch_related_objects
 from django.utils import timezone
 
 from limits_app.models import AuditEvent, Bucket, Entity, Policy, Resource, UsageSnapshot
@@ -23,6 +23,7 @@ from limits_app.services.usage import usage
 _MOST_FOUND: Final = 20
 _MOST_RESOURCES: Final = 12
 _MOST_CHANGES: Final = 10
+_MOST_POLICIES: Final = 500
 _LATELY: Final = timedelta(days=7)
 
 
@@ -88,13 +89,12 @@ def _of_usage(text: str) -> list[str]:
     return [*seen.distinct()[:_MOST_FOUND]]
 
 
-def resources_of(identifier: str) -> list[str]:
+def resources_of(identifier: str, policies: Iterable[Policy]) -> list[str]:
     """The resources that are about a client: those of its policies, then those that it used most in 7 days; at most 12.
 
     Without any, the first ones of the site.
     """
-    of_policies = own_policies(identifier).exclude(resource=None).order_by("resource__name")
-    names = [*of_policies.values_list("resource__name", flat=True)[:_MOST_RESOURCES]]
+    names = sorted({policy.resource.name for policy in policies if policy.resource is not None})[:_MOST_RESOURCES]
     uses = usage(entity=identifier, by="resource", since=_since())
     names += [use.resource for use in sorted(uses, key=lambda use: -use.admitted - use.refused) if use.resource]
     if not names:
@@ -102,16 +102,17 @@ def resources_of(identifier: str) -> list[str]:
     return [*dict.fromkeys(names)][:_MOST_RESOURCES]
 
 
-def own_policies(identifier: str) -> QuerySet[Policy]:
-    """The policies of a client itself."""
-    return Policy.objects.filter(entity__identifier=identifier)
+def own_policies(identifier: str) -> list[Policy]:
+    """The policies of a client itself, at most 500."""
+    return [*Policy.objects.filter(entity__identifier=identifier).select_related("resource", "entity")[:_MOST_POLICIES]]
 
 
-def ending_policies(identifier: str) -> list[Policy]:
-    """The temporary policies of a client that have not ended, such as boosts; those that end first come first."""
+def ending(policies: Iterable[Policy]) -> list[Policy]:
+    """The temporary ones of these policies that have not ended, such as boosts; those that end first come first."""
     now = in_site_time(timezone.now())
-    boosts = own_policies(identifier).filter(valid_until__gt=now).order_by("valid_until")
-    return [*boosts.select_related("resource", "entity").prefetch_related("limits")]
+    temporary = [policy for policy in policies if policy.valid_until is not None and policy.valid_until > now]
+    prefetch_related_objects(temporary, "limits")
+    return sorted(temporary, key=lambda policy: policy.valid_until or now)
 
 
 def changes_of(row: Entity | None, policies: Collection[int]) -> list[AuditEvent]:

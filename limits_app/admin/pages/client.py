@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,12 +23,12 @@ from limits_app.admin.formatting import moment, written_limits
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
-from limits_app.models import Entity, Plan, write_alias
+from limits_app.models import Entity, Plan, Policy, write_alias
 from limits_app.policies import Access, AccessVerdict
 from limits_app.services.clients import (
     changes_of,
     client_names,
-    ending_policies,
+    ending,
     find_clients,
     own_policies,
     resources_of,
@@ -110,7 +110,8 @@ def _boost(request: HttpRequest, identifier: str, form: QuickBoostForm) -> str:
 
 def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
     _check(request, Action.BOOST)
-    policy = own_policies(identifier).filter(pk=_number(request.POST["_end_boost"]), extends=True).first()
+    boosts = Policy.objects.filter(entity__identifier=identifier, extends=True)
+    policy = boosts.filter(pk=_number(request.POST["_end_boost"])).first()
     if policy is None:
         return gettext("This boost has ended already.")
     name = str(policy)
@@ -159,7 +160,7 @@ def _number(text: str) -> int:
 def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickBoostForm) -> HttpResponse:
     bring_up_to_date()
     row = Entity.objects.filter(identifier=identifier).select_related("plan", "parent").first()
-    policies = [*own_policies(identifier).values_list("pk", flat=True)]
+    policies = own_policies(identifier)
     above = row.parent.identifier if row is not None and row.parent is not None else ""
     members = [] if row is None else [*row.children.order_by("identifier")[: _MOST_MEMBERS + 1]]
     names = client_names([identifier, above, *(member.identifier for member in members)])
@@ -177,32 +178,35 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
                 "limits": written_limits(policy.limits.all()),
                 "until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
             }
-            for policy in ending_policies(identifier)
+            for policy in ending(policies)
         ],
         "boost": boost,
-        "plans": _plans(request, identifier),
+        "plans": _plans(request, row),
         "may_view_row": may_change_rows(request.user, "view", Entity),
-        **_limits(site, identifier),
+        **_limits(site, identifier, policies),
     }
     if may(request.user, Action.VIEW_USAGE):
         context |= {"days": [*_days(identifier)], "rejections": [*_rejections(identifier)]}
     if may(request.user, Action.VIEW_HISTORY):
-        context["changes"] = [event_in_words(site, event) for event in changes_of(row, policies)]
+        context["changes"] = [
+            event_in_words(site, event) for event in changes_of(row, [policy.pk for policy in policies])
+        ]
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context)
 
 
-def _plans(request: HttpRequest, identifier: str) -> list[str]:
+def _plans(request: HttpRequest, row: Entity | None) -> list[str]:
     """The plans that the user may give the client."""
-    if not may(request.user, Action.VIEW_LIMITS, permission("change", Entity), *to_create_entity(identifier)):
+    to_create = (permission("add", Entity),) if row is None else ()
+    if not may(request.user, Action.VIEW_LIMITS, permission("change", Entity), *to_create):
         return []
     return [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]]
 
 
-def _limits(site: AdminSite, identifier: str) -> dict[str, Any]:
+def _limits(site: AdminSite, identifier: str, policies: Sequence[Policy]) -> dict[str, Any]:
     """What limits the client, on the resources that are about it; a problem where that cannot be read."""
     try:
-        explained = explain_each(resources_of(identifier), entity=identifier)
+        explained = explain_each(resources_of(identifier, policies), entity=identifier)
     except (LimitsError, ValueError) as error:
         return {"problem": str(error), "state": gettext("Unknown")}
     resources = []
