@@ -119,7 +119,7 @@ def test_a_user_is_blocked_and_unblocked(window: Browser, place: Place) -> None:
     assert run(place, "print(Entity.objects.get(identifier='user:7').blocked)") == ("False")
 
 
-@pytest.mark.parametrize(("client", "ends"), [("tenant:acme", "today"), ("tenant:globex", "friday")])
+@pytest.mark.parametrize(("client", "ends"), [("tenant:hooli", "today"), ("tenant:globex", "friday")])
 def test_a_client_is_helped_for_a_while(window: Browser, place: Place, client: str, ends: str) -> None:
     clicks = Clicks(window)
     clicks.follow("overview/")
