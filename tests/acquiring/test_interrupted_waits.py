@@ -172,7 +172,10 @@ def test_waits_that_signals_interrupt_leave_nothing() -> None:
 
     contenders = [Caller(contend) for _ in range(3)]
     try:
-        assert interrupt_anywhere(lambda: limits.acquire({"db": 2}, timeout=20).release(), within_us=1999) > 100
+        interrupted = interrupt_anywhere(
+            lambda: limits.acquire({"db": 2}, timeout=20).release(), times=6_000, within_us=1999
+        )
+        assert interrupted > 100
     finally:
         done.set()
     for contender in contenders:
