@@ -93,14 +93,14 @@ def verify(*, using: str | None = None, known: tuple[int, str] | None = None) ->
             return report
 
 
-def _read(using: str, known: tuple[int, str] | None) -> tuple[int, AuditReport]:
+def _read(using: str, recorded: tuple[int, str] | None) -> tuple[int, AuditReport]:
     """Return the number of the last pruned event, and the report."""
     with transaction.atomic(using=using):
         head = AuditHead.locked(using)  # locked, so that no event is added while the end is determined
         end = _Position(head.number, head.digest)
         begin = _Position(head.pruned_number, head.pruned_digest)
         beyond = AuditEvent.objects.using(using).filter(number__gt=end.number).exists()
-    report = _followed(begin, end, using, known)
+    report = _followed(begin, end, using, recorded)
     if report.ok and (broken := _broken_head(head, using)) is not None:
         report = replace(report, broken=broken)
     if beyond and report.ok:
@@ -127,17 +127,17 @@ def _broken_head(head: AuditHead, using: str) -> BrokenLink | None:
     return None
 
 
-def _followed(begin: _Position, end: _Position, using: str, known: tuple[int, str] | None) -> AuditReport:
+def _followed(begin: _Position, end: _Position, using: str, recorded: tuple[int, str] | None) -> AuditReport:
     last, count, redacted = begin, 0, 0
     digests = redactions(using)
     events = AuditEvent.objects.using(using).filter(number__lte=end.number).order_by("number")
     for event in events.iterator(chunk_size=_CHUNK):
         has_changed = is_redacted(event)
-        broken = _broken(last, event, using, digests if has_changed else None) or _unknown(event, known)
+        broken = _broken(last, event, using, digests if has_changed else None) or _unknown(event, recorded)
         if broken is not None:
             return AuditReport(count, last.number, last.digest, broken, redacted)
         last, count, redacted = _Position(event.number, event.digest), count + 1, redacted + has_changed
-    broken = _broken_end(last, end, known) or _forgotten(begin, known)
+    broken = _broken_end(last, end, recorded) or _forgotten(begin, recorded)
     return AuditReport(count, last.number, last.digest, broken, redacted)
 
 
@@ -165,25 +165,25 @@ def _misplaced(last: _Position, event: AuditEvent, using: str) -> BrokenLink:
     return BrokenLink(Fault.INSERTED, first, f"this app did not write the events from here to event {last.number}")
 
 
-def _unknown(event: AuditEvent | _Position, known: tuple[int, str] | None) -> BrokenLink | None:
-    if known is None or event.number != known[0] or event.digest == known[1]:
+def _unknown(event: AuditEvent | _Position, recorded: tuple[int, str] | None) -> BrokenLink | None:
+    if recorded is None or event.number != recorded[0] or event.digest == recorded[1]:
         return None
     return BrokenLink(Fault.CHANGED, event.number, "its digest differs from the known one")
 
 
-def _forgotten(begin: _Position, known: tuple[int, str] | None) -> BrokenLink | None:
+def _forgotten(begin: _Position, recorded: tuple[int, str] | None) -> BrokenLink | None:
     """Compare the last pruned event; an earlier one cannot be compared, which is a broken link."""
-    if known is None or known[0] >= begin.number:
-        return _unknown(begin, known)
+    if recorded is None or recorded[0] >= begin.number:
+        return _unknown(begin, recorded)
     return BrokenLink(
         Fault.PRUNED,
-        known[0],
+        recorded[0],
         f"it was pruned and cannot be compared: record the number and digest of event {begin.number} or a later one",
     )
 
 
-def _broken_end(last: _Position, end: _Position, known: tuple[int, str] | None) -> BrokenLink | None:
-    if last.number < end.number or (known is not None and last.number < known[0]):
+def _broken_end(last: _Position, end: _Position, recorded: tuple[int, str] | None) -> BrokenLink | None:
+    if last.number < end.number or (recorded is not None and last.number < recorded[0]):
         return BrokenLink(Fault.MISSING, last.number + 1, "the events from this one to the last were deleted")
     if last != end:
         return BrokenLink(Fault.CHANGED, last.number, "it is not the last event that was written")

@@ -105,25 +105,26 @@ class AccessTable:
         limited, names = self._limited, []  # another set after a change
         now = datetime.fromtimestamp(resolver.clock(), UTC)
         judged = partial(access_of, switch=self.index.switch, now=now, on_resource=resource is not None)
-        known: list[Sequence[EntityPolicies]] = []
+        policies: list[Sequence[EntityPolicies]] = []
         unread: list[Sequence[EntityPolicies]] = []
         error: Unresolved | None = None
         for name, plan in identities:
             names.append(name)
             try:
-                known += filter(None, [self._chain(name, plan, resource, now)])
+                policies += filter(None, [self._chain(name, plan, resource, now)])
             except Unresolved as failed:
                 error = failed
-                unread += [[one] for one in [self.index.policies_of(name, resource)] if one is not None]
-        if not (known or unread or error or self.index.plans):
+                indexed = self.index.policies_of(name, resource)
+                unread += [] if indexed is None else [[indexed]]
+        if not (policies or unread or error or self.index.plans):
             if len(limited) >= _MOST_KEPT:
                 limited.clear()
             limited.add(tuple(names))
-        verdict = judged([*known, *unread])
+        verdict = judged([*policies, *unread])
         if error is None or verdict.access is Access.BLOCKED:
             return verdict
         without_limits(error)
-        return judged(known)
+        return judged(policies)
 
     def is_limited(self, names: Sequence[str]) -> bool:
         """Whether a request with some identities is known to be limited, other than by a policy of one resource."""
@@ -139,22 +140,22 @@ class AccessTable:
         is_saved = is_user_of_site(user) and is_logged_in(user) and user.pk is not None
         if not is_saved or memberships() is None:
             return {}
-        seen, found = self._follow(), self._groups.get(user.pk)
-        if found is None:
+        seen, names = self._follow(), self._groups.get(user.pk)
+        if names is None:
             groups = getattr(user, memberships().name)
             rows: list[tuple[Any, str]] = read(groups.db, lambda: [*groups.values_list("pk", "name")], [])
-            found = {str(key): name for key, name in rows}
+            names = {str(key): name for key, name in rows}
             using = router.db_for_write(PlanGroup)
             if groups.db == using:  # others announce no change
-                self._keep(self._groups, user.pk, found, using=using, seen=seen)
-        return found
+                self._keep(self._groups, user.pk, names, using=using, seen=seen)
+        return names
 
     def plan_of_groups(self, user: Any) -> str | None:
         """The plan of the groups of a user: of several the one with the highest priority, then the first by name."""
         if not self.index.groups:
             return None
         plans = [self.index.groups[key] for key in self.groups_of(user) if key in self.index.groups]
-        return min(plans, key=lambda one: (-one[0], one[1]))[1] if plans else None
+        return min(plans, key=lambda plan: (-plan[0], plan[1]))[1] if plans else None
 
     def _chain(
         self, name: str, plan: str | None, resource: str | None, now: datetime
@@ -162,7 +163,9 @@ class AccessTable:
         """The policies of an identity and of those above it; None where nothing blocks or exempts it."""
         seen = self._follow()
         touched = configuration.touched
-        is_touched = touched and any(identifier_digest(one) in touched for one in identifiers_of_client(name))
+        is_touched = touched and any(
+            identifier_digest(identifier) in touched for identifier in identifiers_of_client(name)
+        )
         if not (is_touched or self.index.must_read(name, plan)):
             policies = self.index.policies_of(name, resource)
             return None if policies is None else [policies]

@@ -158,8 +158,8 @@ def _namespaces() -> Iterator[Callable[[], AbstractContextManager[None]]]:
         for name in all_namespaces():
             yield partial(entered_by_name, name)
         return
-    known = dict.fromkeys([current_namespace(), *[kept.namespace for kept in configuration.all()]])
-    for namespace in known:
+    namespaces = dict.fromkeys([current_namespace(), *[kept.namespace for kept in configuration.all()]])
+    for namespace in namespaces:
         if namespace is not WHOLE_SITE or not sources.is_used:
             yield partial(entered, namespace)
 

@@ -109,13 +109,13 @@ class EndpointTable:
         return find(path, None if match is None else match.view_name, method)
 
     def _matching(self, path: str, view_name: str | None, method: str) -> tuple[UrlRule, ...]:
-        found: list[UrlRule] = []
+        rules: list[UrlRule] = []
         for rule in self.candidates(path, view_name):
             if rule.fits(path, method):
-                found.append(rule)
+                rules.append(rule)
                 if rule.stop and not rule.exemptions:
                     break
-        return tuple(found)
+        return tuple(rules)
 
     def candidates(self, path: str, view_name: str | None) -> list[UrlRule]:
         """Return the rules whose path or view may match, in their order."""
@@ -138,17 +138,17 @@ class EndpointTable:
         """
         generation, access = self.generation, self.access
 
-        def amounts_if_current(found: LimitSet) -> Requested:
+        def amounts_if_current(limits: LimitSet) -> Requested:
             kept = configuration.current() if sources.is_used else configuration.of_whole_site
             # The limits that decide in place of an unavailable store are in another kind of store.
             is_outdated = generation not in {None, kept.generation}
             # A change since the last verdict may have made it another one.
             is_outdated = is_outdated or (access.seen is not kept.sync.seen and access.is_used)
-            if is_outdated and isinstance(found.store, ResilientStore):
+            if is_outdated and isinstance(limits.store, ResilientStore):
                 raise OutdatedEndpoints
             if callable(requested):
-                return requested(found)
-            return found.ones if requested is None else requested
+                return requested(limits)
+            return limits.ones if requested is None else requested
 
         return amounts_if_current
 

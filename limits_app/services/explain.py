@@ -184,14 +184,17 @@ def explain_each(resources: Collection[str], *, entity: EntityName = None) -> li
     name = entity_name(entity)
     while True:
         try:
-            resolutions = resolve_each([Subject(one, name) for one in resources], latest, now=resolver.clock())
+            resolutions = resolve_each(
+                [Subject(resource, name) for resource in resources], latest, now=resolver.clock()
+            )
             explained = [
-                _explained(one, None, tuple([row.limits for row in of_code[one.resource][1:]])) for one in resolutions
+                _explained(resolution, None, tuple([row.limits for row in of_code[resolution.resource][1:]]))
+                for resolution in resolutions
             ]
         except StaleConfiguration:
             continue
         access = verdict_on(name, None, resolutions[0].emergency) if resolutions else LIMITED
-        return [replace(one, access=access) for one in explained]
+        return [replace(explanation, access=access) for explanation in explained]
 
 
 aexplain: Final = sync_to_async(explain)

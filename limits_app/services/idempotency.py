@@ -58,7 +58,7 @@ class IdempotentRequest(Request):
         once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
         schema = schema_of((once,), limits.store.lease_us)
         scopes = (self._key_scope, self._same_scope)
-        keys = [ScopedLimits(one, schema, IDEMPOTENCY_LEVEL, prefix=_PREFIX) for one in scopes]
+        keys = [ScopedLimits(scope, schema, IDEMPOTENCY_LEVEL, prefix=_PREFIX) for scope in scopes]
         return resolved.with_scopes(keys), amounts
 
     def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:

@@ -69,9 +69,9 @@ def admitted(resource: str, acquisition: Acquisition, *, in_task: bool = False) 
 
     `in_task` calls receivers in a thread, and does not wait for them: they may use a database.
     """
-    for one in _resources(acquisition, resource) if OBSERVERS else ():
+    for admitted_on in _resources(acquisition, resource) if OBSERVERS else ():
         for observer in OBSERVERS:
-            observer.admitted(one)
+            observer.admitted(admitted_on)
     if not signals.limit_near.receivers:
         return
     crossings = thresholds.crossings(acquisition)

@@ -295,7 +295,7 @@ def waiting_time(limits: LimitSet, seconds: float | None, *, longest: float | No
     """
     until_change = None if limits.changes_at is None else max(limits.changes_at - resolver.clock(), 0)
     ends_by_change = until_change is not None and (seconds is None or until_change < seconds)
-    wait_seconds = min([one for one in (seconds, longest, until_change) if one is not None], default=None)
+    wait_seconds = min([most for most in (seconds, longest, until_change) if most is not None], default=None)
     blocked = not ends_by_change and any(isinstance(limit, Blocked) for limit in limits)
     try:
         with notify.waiting():
@@ -317,9 +317,9 @@ def _of_same_member(limits: LimitSet, stale: BoundLimits) -> LimitSet:
     """
     if not isinstance(limits, PooledSet):
         return limits
-    for one in limits.pool:
-        if isinstance(stale, MemberSet) and isinstance(one, MemberSet) and one.member == stale.member:
-            return one
+    for member_set in limits.pool:
+        if isinstance(stale, MemberSet) and isinstance(member_set, MemberSet) and member_set.member == stale.member:
+            return member_set
     raise StaleConfiguration("the members of the pool have changed: release the acquisition, and acquire again")
 
 

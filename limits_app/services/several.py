@@ -112,8 +112,8 @@ class SharesSource:
 
     def cached(self, _key: Key) -> ResolvedSet | None:
         """The cached limits of all shares; None unless all of them are of one version of one store."""
-        sets = tuple([found for share in self.shares if (found := self._source.cached(share.key)) is not None])
-        if len(sets) < len(self.shares) or len({(one.alias, one.limit_set.version) for one in sets}) > 1:
+        sets = tuple([resolved for share in self.shares if (resolved := self._source.cached(share.key)) is not None])
+        if len(sets) < len(self.shares) or len({(resolved.alias, resolved.limit_set.version) for resolved in sets}) > 1:
             return None
         self._sets = sets
         return _joined(sets, self._prefixes)
@@ -126,13 +126,15 @@ class SharesSource:
                 self._source.catch_up(share.key, resolved)
             sets = tuple([self._resolved(share) for share in self.shares])
         if _are_in_several_stores(sets):
-            where = [f"{share.resource} in {one.alias!r}" for share, one in zip(self.shares, sets, strict=True)]
+            where = [
+                f"{share.resource} in {resolved.alias!r}" for share, resolved in zip(self.shares, sets, strict=True)
+            ]
             raise InvalidRequest(
                 f"the resources of a request must be in one store, and are in several: {', '.join(where)}; "
                 "request them one by one, or move them into one store"
             )
         self._sets = sets
-        if all(one.available for one in sets) and len({one.limit_set.version for one in sets}) > 1:
+        if all(resolved.available for resolved in sets) and len({resolved.limit_set.version for resolved in sets}) > 1:
             raise StaleConfiguration("the shares of a request are of different configurations")
         return _joined(sets, self._prefixes)
 
@@ -146,11 +148,11 @@ class SharesSource:
 
     def amounts(self, limits: LimitSet) -> Mapping[str, Amount]:
         """The amounts of all shares by the keys of some limits; InvalidRequest for an invalid amount of a share."""
-        known = {key for one in limits.scoped for rule in one.schema.rules for key in one.keys_of(rule)}
+        known_keys = {key for scoped in limits.scoped for rule in scoped.schema.rules for key in scoped.keys_of(rule)}
         requested: dict[str, Amount] = {}
         for share, resolved, prefix in zip(self.shares, self._sets, self._prefixes, strict=False):
             amounts = _amounts(share, resolved.limit_set)
-            requested |= {prefix + key: amount for key, amount in amounts.items() if prefix + key in known}
+            requested |= {prefix + key: amount for key, amount in amounts.items() if prefix + key in known_keys}
         return requested
 
 
@@ -168,7 +170,7 @@ def _amounts(share: Share, limits: LimitSet) -> Mapping[str, Amount]:
 
 
 def _are_in_several_stores(sets: Sequence[ResolvedSet]) -> bool:
-    return len({one.alias for one in sets}) > 1
+    return len({resolved.alias for resolved in sets}) > 1
 
 
 @lru_cache(maxsize=1024)
@@ -186,9 +188,9 @@ def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> Resolve
 
     These are other sets where other shares have a scope in common, such as a total of their entity.
     """
-    own = [scope for one in sets for scope in one.own_scopes]
-    in_shadow = [scope for one in sets if one.shadow is not None for scope in one.shadow.scopes]
-    form = tuple([one.template or one for one in sets]), prefixes, _repeated(own), _repeated(in_shadow)
+    own = [scope for resolved in sets for scope in resolved.own_scopes]
+    in_shadow = [scope for resolved in sets if resolved.shadow is not None for scope in resolved.shadow.scopes]
+    form = tuple([resolved.template or resolved for resolved in sets]), prefixes, _repeated(own), _repeated(in_shadow)
     aged = _JOINED.get(form)
     if aged is None:
         joined = _compiled(sets, prefixes)
@@ -212,19 +214,19 @@ def _repeated(scopes: Sequence[Scope]) -> tuple[int, ...]:
 
 
 def _identity(sets: Sequence[ResolvedSet]) -> Hashable:
-    return tuple([one.limit_set.identity for one in sets])
+    return tuple([resolved.limit_set.identity for resolved in sets])
 
 
 def _evaluated(sets: Sequence[ResolvedSet]) -> dict[tuple[str, str], Evaluated]:
-    return {place: one for resolved in sets for place, one in resolved.evaluated.items()}
+    return {place: evaluated for resolved in sets for place, evaluated in resolved.evaluated.items()}
 
 
 def _compiled(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> ResolvedSet:
-    first = next((one for one in sets if not one.available), sets[0])
-    shadow = _unique([() if one.shadow is None else one.shadow.scoped for one in sets], prefixes)
-    policies = {one.on_unavailable or conf.get(conf.ON_UNAVAILABLE) for one in sets}
+    first = next((resolved for resolved in sets if not resolved.available), sets[0])
+    shadow = _unique([() if resolved.shadow is None else resolved.shadow.scoped for resolved in sets], prefixes)
+    policies = {resolved.on_unavailable or conf.get(conf.ON_UNAVAILABLE) for resolved in sets}
     return ResolvedSet.of(
-        _unique([one.own for one in sets], prefixes),
+        _unique([resolved.own for resolved in sets], prefixes),
         first.store_version,
         _members(sets, prefixes),
         resource=sets[0].limit_set.resource,
@@ -234,7 +236,7 @@ def _compiled(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> ResolvedS
         if shadow
         else None,
         evaluated=_evaluated(sets),
-        accepts_all=any(one.limit_set.accepts_all for one in sets),
+        accepts_all=any(resolved.limit_set.accepts_all for resolved in sets),
     )
 
 
@@ -256,14 +258,14 @@ def _unique(sets: Sequence[Iterable[ScopedLimits]], prefixes: Sequence[str]) -> 
     """The scopes of all sets, each once; a total is charged with the sum of all its shares."""
     scoped: dict[str, ScopedLimits] = {}
     for limits, prefix in zip(sets, prefixes, strict=True):
-        for one in limits:
-            there = scoped.get(one.scope.key)
-            if there is None:
-                scoped[one.scope.key] = _prefixed(one, prefix)
-            elif one.scope.total:
-                scoped[one.scope.key] = replace(there, more_prefixes=(*there.more_prefixes, prefix))
+        for scope_limits in limits:
+            earlier = scoped.get(scope_limits.scope.key)
+            if earlier is None:
+                scoped[scope_limits.scope.key] = _prefixed(scope_limits, prefix)
+            elif scope_limits.scope.total:
+                scoped[scope_limits.scope.key] = replace(earlier, more_prefixes=(*earlier.more_prefixes, prefix))
     return list(scoped.values())
 
 
-def _prefixed(one: ScopedLimits, prefix: str) -> ScopedLimits:
-    return replace(one, prefix=prefix)
+def _prefixed(scoped: ScopedLimits, prefix: str) -> ScopedLimits:
+    return replace(scoped, prefix=prefix)

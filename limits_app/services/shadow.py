@@ -45,9 +45,9 @@ def count(resolved: ResolvedSet, acquisition: Acquisition, entity: str | None = 
     """Count a decision on a request of an entity, for the policies whose decisions are counted."""
     buckets = [(scope.key, limit.rule.key) for limit, scope, _ in acquisition.limits()]
     rejecting = acquisition.rejecting()
-    found = [(bucket, resolved.evaluated[bucket]) for bucket in buckets if bucket in resolved.evaluated]
-    if found:
-        evaluations.note(((policy, bucket[1], bucket in rejecting) for bucket, policy in found), entity)
+    evaluated = [(bucket, resolved.evaluated[bucket]) for bucket in buckets if bucket in resolved.evaluated]
+    if evaluated:
+        evaluations.note(((policy, bucket[1], bucket in rejecting) for bucket, policy in evaluated), entity)
 
 
 def follow(acquisition: Acquisition, resolved: ResolvedSet, requested: RequestedAmounts) -> Acquisition:
@@ -143,15 +143,15 @@ class Trial:
 
     def extend(self, requested: Mapping[str, Amount]) -> None:
         """See `Acquisition.extend`."""
-        if self.tried and (known := _known(self.tried.limit_set, requested)):
+        if self.tried and (of_shadow := _known(self.tried.limit_set, requested)):
             with self.trying():
-                self.tried.extend(known)
+                self.tried.extend(of_shadow)
 
     async def aextend(self, requested: Mapping[str, Amount]) -> None:
         """See `Acquisition.aextend`."""
-        if self.tried and (known := _known(self.tried.limit_set, requested)):
+        if self.tried and (of_shadow := _known(self.tried.limit_set, requested)):
             with self.trying():
-                await self.tried.aextend(known)
+                await self.tried.aextend(of_shadow)
 
     def end(self, *, refunds_unreported: bool) -> None:
         """Release the acquisition in shadow mode."""
@@ -177,8 +177,8 @@ def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str,
 
 
 def _known(shadow: BoundLimits, amounts: Mapping[str, Amount]) -> Mapping[str, Amount]:
-    known = {key: amount for key, amount in amounts.items() if key in shadow}
-    return PermitsOnly(known) if isinstance(amounts, PermitsOnly) else known
+    of_shadow = {key: amount for key, amount in amounts.items() if key in shadow}
+    return PermitsOnly(of_shadow) if isinstance(amounts, PermitsOnly) else of_shadow
 
 
 def block_in_shadow(entity: str | None, level: str, resource: str | None) -> object:

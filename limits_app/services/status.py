@@ -97,20 +97,20 @@ def _status(key: Key) -> Status:
     alias, limits, members = _read(key)
     if entity is not None:
         return Status(resource, entity, limits, members=members)
-    known, total = _used_by_all(resource, alias)
-    return Status(resource, None, limits, known, total, members)
+    clients, total = _used_by_all(resource, alias)
+    return Status(resource, None, limits, clients, total, members)
 
 
 def _read(key: Key) -> tuple[str, dict[str, Stats], dict[str, dict[str, Stats]]]:
     """The alias of the store of an entity, the state of its limits, and that of the pool's members."""
     while True:
-        found = resolver.get(key)
+        resolved = resolver.get(key)
         try:
-            limits = found.in_store()
+            limits = resolved.in_store()
             members = limits.member_stats() if isinstance(limits, PooledSet) else {}
-            return found.alias, _with_slices(found.alias, limits), members
+            return resolved.alias, _with_slices(resolved.alias, limits), members
         except StaleConfiguration:
-            resolver.catch_up(key, found)
+            resolver.catch_up(key, resolved)
 
 
 def in_slices(alias: str, scoped: Iterable[ScopedLimits]) -> Iterator[tuple[ScopedLimits, int, Amount]]:
@@ -125,10 +125,10 @@ def in_slices(alias: str, scoped: Iterable[ScopedLimits]) -> Iterator[tuple[Scop
 def _with_slices(alias: str, limits: LimitSet) -> dict[str, Stats]:
     """The state of the limits, with what this process holds in slices."""
     stats = limits.get_stats()
-    for scoped, index, held in in_slices(alias, limits.scoped):
+    for scoped, index, unspent in in_slices(alias, limits.scoped):
         key = scoped.schema.rules[index].key
-        found = stats[TOTAL_PREFIX + key if scoped.scope.total else key]
-        found["in_slices"] = max(held, found.get("in_slices", 0))
+        stat = stats[TOTAL_PREFIX + key if scoped.scope.total else key]
+        stat["in_slices"] = max(unspent, stat.get("in_slices", 0))
     return stats
 
 
@@ -209,8 +209,9 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
                 stats |= zip(rows, _stats_of_rows(versions.of(alias), rows.values()), strict=True)
         except StaleConfiguration:
             continue
-        found = enumerate(zip(pairs, choices, strict=True))
-        return [_row(pair, choice, stats[number]) for number, (pair, choice) in found]
+        return [
+            _row(pair, choice, stats[number]) for number, (pair, choice) in enumerate(zip(pairs, choices, strict=True))
+        ]
 
 
 def _stats_of_rows(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
@@ -222,11 +223,14 @@ def _stats_of_rows(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -
             [] if resource is None else resource_scopes(resource.name, choice, place.store)
             for (resource, _), choice in rows
         ]
-        unique = {one.scope.key: one for some in scoped for one in some}
+        unique = {scope_limits.scope.key: scope_limits for some in scoped for scope_limits in some}
         stats = survey(unique.values(), place.store, place.version)
         for one, index, held in in_slices(place.alias, unique.values()):
             stats[one.key][one.schema.rules[index].key]["in_slices"] = held
-        return [{key: value for one in some for key, value in stats[one.scope.key].items()} for some in scoped]
+        return [
+            {key: value for scope_limits in some for key, value in stats[scope_limits.scope.key].items()}
+            for some in scoped
+        ]
     except StaleConfiguration:
         raise
     except LimitsError:
@@ -256,16 +260,16 @@ def _levels(choice: Choice, *statuses: PolicyStatus) -> tuple[str, ...]:
 def _limits(choice: Choice, stats: dict[str, Stats]) -> tuple[LimitState, ...]:
     limits = [
         LimitState(
-            held.limit.key,
-            held.policy.level,
-            held.shared,
-            held.limit.capacity,
-            _amount(stats.get(held.limit.key, {}), "used"),
-            _amount(stats.get(held.limit.key, {}), "available"),
-            _amount(stats.get(held.limit.key, {}), "in_slices") or 0,
+            effective.limit.key,
+            effective.policy.level,
+            effective.shared,
+            effective.limit.capacity,
+            _amount(stats.get(effective.limit.key, {}), "used"),
+            _amount(stats.get(effective.limit.key, {}), "available"),
+            _amount(stats.get(effective.limit.key, {}), "in_slices") or 0,
         )
-        for held in choice.limits
-        if not isinstance(held.limit, Blocked)
+        for effective in choice.limits
+        if not isinstance(effective.limit, Blocked)
     ]
     return tuple(sorted(limits, key=lambda limit: -limit.share))
 
@@ -303,10 +307,10 @@ class StoreHealth:
 
 def store_health() -> dict[str, StoreHealth]:
     """The health of the store of each alias, also of aliases that are missing in the settings; no store is called."""
-    found = {}
+    health = {}
     for alias in aliases():
         store = resilient_store(alias)
         degraded = {policy: store.degraded[policy] for policy in OnUnavailable}
         error = None if store.error is None else str(store.error)
-        found[alias] = StoreHealth(store.breaker.state, error, degraded, store.unsettled)
-    return found
+        health[alias] = StoreHealth(store.breaker.state, error, degraded, store.unsettled)
+    return health

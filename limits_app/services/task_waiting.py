@@ -57,10 +57,10 @@ class Waiting:
         waits_us = [0]
         with suppress(StoreUnavailable):
             # Members of a pool replace each other, so that none is waited for.
-            demands = [one for one in _demands(prepared) if one.scope.member is None]
+            demands = [demand for demand in _demands(prepared) if demand.scope.member is None]
             if not demands or not prepared.can_fit:
                 return 0
-            self._lines = read_lines([one.line for one in demands], prepared.limit_set.store)
+            self._lines = read_lines([demand.line for demand in demands], prepared.limit_set.store)
             for demand in demands:
                 key = demand.line.key
                 line, place = self._lines[key], self.places.get(key)

@@ -70,16 +70,16 @@ def _in_store(
     The last result is cached; all clients of a template have it under their own names.
     """
 
-    def changed(one: ScopedLimits) -> ScopedLimits:
-        schema = schema_of(tuple(map(change, one.schema.limits)), store.lease_us)
-        return replace(one, schema=schema, degraded=degraded)
+    def changed(scoped: ScopedLimits) -> ScopedLimits:
+        schema = schema_of(tuple(map(change, scoped.schema.limits)), store.lease_us)
+        return replace(scoped, schema=schema, degraded=degraded)
 
     key, own = (store, store.version(resolved.limit_set.namespace)), resolved.template or resolved
-    found = own.fallbacks.get(key)
-    if found is None:
+    fallback = own.fallbacks.get(key)
+    if fallback is None:
         own.fallbacks.clear()
-        found = own.fallbacks[key] = own.moved(changed, store)
-    return found if own is resolved else found.bound(resolved.limit_set.scopes, version=found.version)
+        fallback = own.fallbacks[key] = own.moved(changed, store)
+    return fallback if own is resolved else fallback.bound(resolved.limit_set.scopes, version=fallback.version)
 
 
 def _unchanged(limit: AnyLimit) -> AnyLimit:

@@ -68,8 +68,8 @@ def unpack_kept(packed: bytes | None) -> KeptUse:
         for described, numbers, log in json.loads(packed) if packed else ():
             [rule] = schema_of((_limit(*described),)).rules
             logs = [] if log is None else [Log.stored(partial(bytes.fromhex, log))]
-            for one in logs:
-                one.arrays()  # so that it is saved with the record that takes it back
+            for stored in logs:
+                stored.arrays()  # so that it is saved with the record that takes it back
             kept[rule.key] = rule, (*numbers, *logs)
     except (TypeError, ValueError):
         return NOTHING_KEPT

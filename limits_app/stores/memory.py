@@ -235,9 +235,9 @@ class MemoryStore:
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
         """
         self._met_new = False
-        known, records = self._records, []
+        stored, records = self._records, []
         for key, schema in plan.schemas:
-            record = known.get(key)
+            record = stored.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, migrate_at)
             records.append(record)

@@ -81,7 +81,7 @@ def is_in_file_of(using: str, alias: str) -> bool:
     if chosen is None or chosen.kind is not StoreKind.DATABASE:
         return False
     settings_of = [connections[name].settings_dict for name in (chosen.using or DEFAULT_DB_ALIAS, using)]
-    [mine, other] = [(found["ENGINE"], realpath(found["NAME"])) for found in settings_of]
+    [mine, other] = [(settings["ENGINE"], realpath(settings["NAME"])) for settings in settings_of]
     return mine == other and connections[using].vendor == "sqlite"
 
 
@@ -99,7 +99,7 @@ def is_redis_cache(alias: str) -> bool:
         classes = import_string(backend).__mro__
     except ImportError:
         return False
-    return any(f"{one.__module__}.{one.__qualname__}" in _REDIS_CACHES for one in classes)
+    return any(f"{base.__module__}.{base.__qualname__}" in _REDIS_CACHES for base in classes)
 
 
 def shared_store() -> Store:
@@ -108,7 +108,9 @@ def shared_store() -> Store:
     Without any, the cache `default` where that is on Redis, else the database `default`.
     """
     kinds = {alias: chosen.kind for alias, chosen in conf.get(conf.STORES).items()}
-    shared = [alias for wanted in (StoreKind.REDIS, StoreKind.DATABASE) for alias in kinds if kinds[alias] is wanted]
+    shared = [
+        alias for preferred in (StoreKind.REDIS, StoreKind.DATABASE) for alias in kinds if kinds[alias] is preferred
+    ]
     if shared:
         return store(shared[0])
     kind = StoreKind.REDIS if is_redis_cache(DEFAULT_CACHE_ALIAS) else StoreKind.DATABASE
@@ -171,8 +173,8 @@ _RESILIENT: Final[dict[str, ResilientStore]] = {}
 def resilient_store(alias: str | None = None) -> ResilientStore:
     """The store of an alias (None: the default one) behind its circuit breaker, not necessarily opened yet."""
     name = conf.get(conf.STORE) if alias is None else alias
-    found = _RESILIENT.get(name)
-    return _RESILIENT.setdefault(name, ResilientStore(name, open_store)) if found is None else found
+    opened = _RESILIENT.get(name)
+    return _RESILIENT.setdefault(name, ResilientStore(name, open_store)) if opened is None else opened
 
 
 def aliases() -> list[str]:

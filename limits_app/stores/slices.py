@@ -63,9 +63,9 @@ def sliced(limits: Sequence[tuple[AnyLimit, int]]) -> tuple[tuple[AnyLimit, ...]
     slice_us = min([seconds for _, seconds in limits], default=0) * _SECOND
     if not slice_us:
         return tuple([limit for limit, _ in limits]), 0
-    found = [_sliced(limit, slice_us) for limit, _ in limits]
-    held_us = min([one for _, one in found], default=0)
-    return (tuple([limit for limit, _ in found]) if held_us else tuple([limit for limit, _ in limits])), held_us
+    slices = [_sliced(limit, slice_us) for limit, _ in limits]
+    held_us = min([us for _, us in slices], default=0)
+    return (tuple([limit for limit, _ in slices]) if held_us else tuple([limit for limit, _ in limits])), held_us
 
 
 def _sliced(limit: AnyLimit, slice_us: int) -> tuple[AnyLimit, int]:
@@ -263,12 +263,12 @@ class Slices:
                 if traffic.slice is None and not lasts(traffic.asked_at, 2 * traffic.plan.shape.slice_us, now):
                     del self._traffic[key]
             ended, self._ended = [*self._ended, *self._take_spent(now, everything=everything)], []
-        for one in ended:
+        for piece in ended:
             try:
-                if now < one.ends_at + _RETURN_US or not any(one.left):
-                    settle(one.claim, one.returns(now))
+                if now < piece.ends_at + _RETURN_US or not any(piece.left):
+                    settle(piece.claim, piece.returns(now))
             except StoreUnavailable:
-                self._ended.append(one)
+                self._ended.append(piece)
         with self._lock:
             if self._ended:
                 return _RETRY_US
@@ -293,17 +293,17 @@ class Slices:
                 piece = traffic.slice
                 if piece is not None and not set(scopes).isdisjoint(traffic.plan.scope_keys):
                     self._close(traffic)
-            spent = [one for one in self._spent if not set(scopes).isdisjoint(one.claim.plan.scope_keys)]
-            self._spent = deque([one for one in self._spent if one not in spent])
+            spent = [piece for piece in self._spent if not set(scopes).isdisjoint(piece.claim.plan.scope_keys)]
+            self._spent = deque([piece for piece in self._spent if piece not in spent])
             self._ended += spent
 
     def unspent(self) -> dict[Bucket, int]:
         """Return how much is charged and not spent, in parts by bucket."""
         amounts: dict[Bucket, int] = {}
         with self._lock:
-            slices = [*self._ended, *[one.slice for one in self._traffic.values() if one.slice is not None]]
-        for one in slices:
-            for bucket, left in zip(one.claim.plan.buckets, one.left, strict=False):
+            slices = [*self._ended, *[piece.slice for piece in self._traffic.values() if piece.slice is not None]]
+        for piece in slices:
+            for bucket, left in zip(piece.claim.plan.buckets, piece.left, strict=False):
                 amounts[bucket] = amounts.get(bucket, 0) + left
         return amounts
 

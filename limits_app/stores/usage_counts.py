@@ -142,13 +142,13 @@ def _remove_old(counts: _Counts, now: int) -> None:
 
 def _fill_batch(counts: _Counts, *, is_full: bool) -> None:
     """Move the oldest counts into a batch, unless there are none."""
-    found = [
+    usage = [
         Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts)
         for (hour, scope), amounts in islice(counts.finished.items(), _BATCH)
     ]
     rejections = dict(islice(counts.rejections.items(), _BATCH))
-    if found or rejections:
-        batch = Batch(unique_name(), found, is_full, rejections)
+    if usage or rejections:
+        batch = Batch(unique_name(), usage, is_full, rejections)
         left = dict(islice(counts.finished.items(), _BATCH, None))
         left_rejections = dict(islice(counts.rejections.items(), _BATCH, None))
         # Without a call in between, where a signal handler could raise.

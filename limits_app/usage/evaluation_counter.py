@@ -78,23 +78,27 @@ class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
         hour, origin = int(self.now() // _HOUR), self._origin()
         counts: dict[Evaluation, Decisions] = {}
         for policy, key, rejected in decided:
-            for one in (Evaluation(hour, *policy, key), Evaluation(hour, *policy, "")):
-                before = counts.get(one)
-                counts[one] = Decisions(1, int(rejected or (before is not None and before.rejected > 0)))
+            for evaluation in (Evaluation(hour, *policy, key), Evaluation(hour, *policy, "")):
+                before = counts.get(evaluation)
+                counts[evaluation] = Decisions(1, int(rejected or (before is not None and before.rejected > 0)))
         with self._lock:
             for place, new in counts.items():
                 self._keep(origin, place, new)
             self._keep_entity(origin, counts, entity)
-            self._decided.update((one.policy_id, one.kind, n.rejected > 0) for one, n in counts.items() if not one.key)
+            self._decided.update(
+                (evaluation.policy_id, evaluation.kind, n.rejected > 0)
+                for evaluation, n in counts.items()
+                if not evaluation.key
+            )
         self._schedule_writing(origin)
 
     def _keep_entity(self, origin: Origin, counts: Mapping[Evaluation, Decisions], entity: str | None) -> None:
         """Count the decision of each promoted candidate for the entity; the caller holds `_lock`."""
         for place, decisions in counts.items():
             if place.kind == EvaluationKind.PROMOTED and not place.key:
-                known, digest = self._entities.setdefault((origin, place.candidate_id), set()), digest_of(entity)
-                if digest in known or len(known) < _MOST_ENTITIES:
-                    known.add(digest)
+                counted, digest = self._entities.setdefault((origin, place.candidate_id), set()), digest_of(entity)
+                if digest in counted or len(counted) < _MOST_ENTITIES:
+                    counted.add(digest)
                     self._keep(origin, EntityOfCandidate(place.candidate_id, digest), decisions)
 
     def _write(self, taken: Mapping[Evaluation | EntityOfCandidate, Decisions], using: str) -> int:
@@ -133,10 +137,10 @@ def totals(candidate_ids: Iterable[int]) -> dict[tuple[int, str], dict[str, tupl
     """What was written of candidates: evaluated and rejected requests by key, by candidate and kind."""
     rows = EvaluationCount.objects.using(router.db_for_write(EvaluationCount)).filter(candidate_id__in=candidate_ids)
     sums = rows.order_by().values_list("candidate_id", "kind", "key").annotate(Sum("evaluated"), Sum("rejected"))
-    found: dict[tuple[int, str], dict[str, tuple[int, int]]] = {}
+    by_candidate: dict[tuple[int, str], dict[str, tuple[int, int]]] = {}
     for candidate_id, kind, key, evaluated, rejected in sums.order_by("key"):
-        found.setdefault((candidate_id, kind), {})[key] = evaluated, rejected
-    return found
+        by_candidate.setdefault((candidate_id, kind), {})[key] = evaluated, rejected
+    return by_candidate
 
 
 evaluations: Final = Evaluations()

@@ -160,9 +160,9 @@ def _fold(table: _Table, period: Mapping[str, Any], most: int, using: str) -> in
 
 def _one_time(rows: QuerySet[Any], using: str) -> QuerySet[Any]:
     """The rows of one-time clients."""
-    known = Entity._base_manager.using(using).filter(identifier=OuterRef("entity"))
+    rows_of_clients = Entity._base_manager.using(using).filter(identifier=OuterRef("entity"))
     kinds = reduce(or_, (Q(entity__startswith=prefix) for prefix in PREFIXES))
-    return rows.filter(kinds, ~Exists(known), bucket=Bucket.ENTITY).order_by()
+    return rows.filter(kinds, ~Exists(rows_of_clients), bucket=Bucket.ENTITY).order_by()
 
 
 def _fold_rows(table: _Table, rows: QuerySet[Any], using: str) -> int:

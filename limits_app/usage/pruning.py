@@ -146,16 +146,16 @@ def prune(
 def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
     """The model and the filter of old rows, by the name of the archive."""
     hours, days, denied = map(conf.get, (conf.USAGE_HOURS_KEPT, conf.USAGE_DAYS_KEPT, conf.DENIALS_HOURS_KEPT))
-    found: dict[str, tuple[type[Model], Q]] = {}
+    filters: dict[str, tuple[type[Model], Q]] = {}
     if hours is not None:
         begun = in_site_time(now - timedelta(hours=hours))
-        found["usage-hours"] = UsageSnapshot, Q(period=Period.HOUR, start__lt=begun)
+        filters["usage-hours"] = UsageSnapshot, Q(period=Period.HOUR, start__lt=begun)
     if days is not None:
         begun = in_site_time(now - timedelta(days=days))
-        found["usage-days"] = UsageSnapshot, Q(period=Period.DAY, start__lt=begun)
+        filters["usage-days"] = UsageSnapshot, Q(period=Period.DAY, start__lt=begun)
     if denied is not None:
-        found["denials"] = Denial, Q(minute__lt=in_site_time(now - timedelta(hours=denied)))
-    return found
+        filters["denials"] = Denial, Q(minute__lt=in_site_time(now - timedelta(hours=denied)))
+    return filters
 
 
 def _prune(
@@ -183,4 +183,4 @@ def prunable(*, now: datetime | None = None) -> dict[str, int]:
     """Number of rows by table that `prune` would delete."""
     moment = datetime.now(UTC) if now is None else now
     rows = {name: model._default_manager.filter(old) for name, (model, old) in _old(moment).items()}
-    return {name: found.count() for name, found in rows.items()}
+    return {name: old_rows.count() for name, old_rows in rows.items()}

@@ -128,7 +128,7 @@ def read(
     """
     rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
     rows = chosen(begun(rows, "start", since, until, usual=USUAL[period]), resource, entity, key)
-    columns = [column for one, column in _COLUMNS.items() if one in by]
+    columns = [column for grouping, column in _COLUMNS.items() if grouping in by]
     order = ["-start"] if By.PERIOD in by else []
     return Uses(
         rows.values("bucket", "key", *columns)
@@ -141,7 +141,7 @@ _COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PERIOD: "sta
 
 
 def begun(
-    found: QuerySet[R], column: str, since: datetime | None, until: datetime | None, *, usual: timedelta
+    rows: QuerySet[R], column: str, since: datetime | None, until: datetime | None, *, usual: timedelta
 ) -> QuerySet[R]:
     """Filter rows by `since` <= column < `until`; without `since`, it is the time `usual` before the end.
 
@@ -152,8 +152,8 @@ def begun(
             raise InvalidRequest(f"{name} must be a datetime or None, not {shown(moment)}")
     if since is None:
         since = _before(datetime.now(UTC) if until is None else aware(until), usual)
-    found = found.filter(**{f"{column}__gte": in_site_time(since)})
-    return found if until is None else found.filter(**{f"{column}__lt": in_site_time(until)})
+    rows = rows.filter(**{f"{column}__gte": in_site_time(since)})
+    return rows if until is None else rows.filter(**{f"{column}__lt": in_site_time(until)})
 
 
 def _before(moment: datetime, lapse: timedelta) -> datetime:
@@ -165,32 +165,32 @@ def _before(moment: datetime, lapse: timedelta) -> datetime:
         ) from None
 
 
-def chosen(found: QuerySet[R], resource: str | None, entity: EntityName, key: Keys) -> QuerySet[R]:
+def chosen(rows: QuerySet[R], resource: str | None, entity: EntityName, key: Keys) -> QuerySet[R]:
     """Filter rows by resource, entity and limit keys; None matches all. An entity may be a pattern.
 
     Raises InvalidRequest for an entity that looks like a pattern and is not a valid one, which would match nothing.
     """
     keys = [key] if isinstance(key, str) else key
     name = entity_name(entity)
-    wanted = {"resource": resource, "key__in": keys}
-    found = found.filter(**{column: value for column, value in wanted.items() if value is not None})
+    conditions = {"resource": resource, "key__in": keys}
+    rows = rows.filter(**{column: value for column, value in conditions.items() if value is not None})
     if name is None:
-        return found
+        return rows
     try:
         check_pattern(name)
     except ValidationError as error:
         raise InvalidRequest("; ".join(error.messages)) from error
-    return of_entity(found, storable(name))
+    return of_entity(rows, storable(name))
 
 
-def of_entity(found: QuerySet[R], name: str) -> QuerySet[R]:
+def of_entity(rows: QuerySet[R], name: str) -> QuerySet[R]:
     """Filter rows by an entity, or by all entities that match a pattern."""
     if not is_pattern(name):
-        return found.filter(entity=name)
+        return rows.filter(entity=name)
     stem = name.removesuffix("*") if name.endswith("*") else "ip:"
-    matching, patterns = found.filter(entity__startswith=stem).order_by(), Patterns([name])
-    names = [one for one in matching.values_list("entity", flat=True).distinct() if one in patterns]
-    return found.filter(entity__in=names)
+    matching, patterns = rows.filter(entity__startswith=stem).order_by(), Patterns([name])
+    names = [entity for entity in matching.values_list("entity", flat=True).distinct() if entity in patterns]
+    return rows.filter(entity__in=names)
 
 
 def _use(row: dict[str, Any]) -> Use:

@@ -130,8 +130,8 @@ def _storable(rejections: RejectionCounts) -> dict[Rejected, Times]:
     """RejectionCounts by identifiers that every database can store."""
     stored: dict[Rejected, Times] = {}
     for rejected, times in rejections.items():
-        known = rejected._replace(entity=storable(rejected.entity))
-        stored[known] = stored[known].merged(times) if known in stored else times
+        storable_rejected = rejected._replace(entity=storable(rejected.entity))
+        stored[storable_rejected] = stored[storable_rejected].merged(times) if storable_rejected in stored else times
     return stored
 
 

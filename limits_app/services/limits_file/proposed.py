@@ -41,7 +41,8 @@ def dropped_limits(entries: Iterable[FileEntry], changed: Iterable[FileEntry], u
     """Say of each changed policy which limits of the policies that it replaces it drops; `entries` are all objects."""
     numbered = dict(enumerate(entries, 1))
     numbers = {entry.name: number for number, entry in numbered.items()}
-    dropped = dropped_by_proposed(proposed_rows(numbered.values()), [numbers[one.name] for one in changed], using)
+    changed_numbers = [numbers[entry.name] for entry in changed]
+    dropped = dropped_by_proposed(proposed_rows(numbered.values()), changed_numbers, using)
     for number, key, (first, *others) in dropped:
         entry = numbered[number]
         is_total = entry.key[-1] == Counted.TOTAL

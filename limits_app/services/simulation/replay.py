@@ -169,22 +169,22 @@ class RequestForm:
     A scope is None for the requesting entity.
     """
 
-    def __init__(self, tried: Tried, wanted: Wanted, *, implied: bool, held: bool) -> None:
-        named = {key for key, _ in wanted}
+    def __init__(self, tried: Tried, requested: Wanted, *, implied: bool, holds: bool) -> None:
+        named = {key for key, _ in requested}
         left_out = set()
         scoped = []
         for number, (_, schema) in enumerate(tried.parts):
             scoped.append(ScopedLimits(Scope(f"simulation:{number}"), schema))
-            left_out |= {rule.key for rule in schema.rules if _is_left_out(rule, named, implied=implied, held=held)}
+            left_out |= {rule.key for rule in schema.rules if _is_left_out(rule, named, implied=implied, holds=holds)}
         self.plan = plan_for(scoped, named, left_out=left_out)
         self.keys = [tried.parts[position][0] for position in self.plan.shape.positions]
         self._amounts: dict[Wanted, tuple[list[int], tuple[str, ...]]] = {}
 
-    def amounts(self, wanted: Wanted) -> tuple[list[int], tuple[str, ...]]:
+    def amounts(self, key_amounts: Wanted) -> tuple[list[int], tuple[str, ...]]:
         """Return the amounts of a request in parts, and the keys that can never admit as much."""
-        amounts = self._amounts.get(wanted)
+        amounts = self._amounts.get(key_amounts)
         if amounts is None:
-            requested = dict(wanted)
+            requested = dict(key_amounts)
             parts, never = [], []
             for limit in self.plan.shape.limits:
                 amount = requested.get(limit.rule.key, MILLI) * limit.rule.parts_per_unit // MILLI
@@ -193,13 +193,13 @@ class RequestForm:
                     never.append(limit.rule.key)
             amounts = parts, tuple(dict.fromkeys(never))
             if len(self._amounts) < _MOST_AMOUNTS:
-                self._amounts[wanted] = amounts
+                self._amounts[key_amounts] = amounts
         return amounts
 
 
-def _is_left_out(rule: Rule, named: set[str], *, implied: bool, held: bool) -> bool:
+def _is_left_out(rule: Rule, named: set[str], *, implied: bool, holds: bool) -> bool:
     """Whether a request leaves a limit out that it would take from by default."""
-    return (rule.is_permit and not held) or (rule.key not in named and not implied)
+    return (rule.is_permit and not holds) or (rule.key not in named and not implied)
 
 
 class Road:
@@ -282,18 +282,18 @@ class _Machine:
 
     def _charge(self, event: SimulatedRequest) -> tuple[Sequence[str], bool]:
         """Charge an event to all scopes, or nothing; return the keys that reject it, and whether always."""
-        now, resource, entity, wanted, hold_us, implied = event
+        now, resource, entity, requested, hold_us, implied = event
         while self._held and self._held[0][0] <= now:
             self._release_first()
         pair = (resource, entity)
         road = self._roads.get(pair)
         if road is None or now >= road.tried.until_us:
             road = self._road(pair, now)
-        shape = (tuple([key for key, _ in wanted]), implied, hold_us > 0)
+        shape = (tuple([key for key, _ in requested]), implied, hold_us > 0)
         form = road.forms.get(shape)
         if form is None:
-            form = road.forms[shape] = RequestForm(road.tried, wanted, implied=implied, held=hold_us > 0)
-        amounts, never = form.amounts(wanted)
+            form = road.forms[shape] = RequestForm(road.tried, requested, implied=implied, holds=hold_us > 0)
+        amounts, never = form.amounts(requested)
         claim = Claim(form.plan, amounts)
         keys = [pair if key is None else key for key in form.keys]
         if never:

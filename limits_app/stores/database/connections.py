@@ -98,10 +98,10 @@ class StoreConnection(ABC):
         """Whether no step is running, and none was interrupted in the middle of a transaction or of a statement."""
         self._pid = os.getpid()
         site = wrapper.settings_dict
-        given = self.django_options(site["OPTIONS"])
-        given.pop("pool", None)  # a request that has taken one of its connections would wait for another one
+        driver_options = self.django_options(site["OPTIONS"])
+        driver_options.pop("pool", None)  # a request that has taken one of its connections would wait for another one
         # Another dictionary, as that of the alias belongs to the connections of the site.
-        wrapper.settings_dict = {**site, "AUTOCOMMIT": True, "OPTIONS": given}
+        wrapper.settings_dict = {**site, "AUTOCOMMIT": True, "OPTIONS": driver_options}
         driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
         self.error: type[Exception] = driver.Error
 

@@ -96,12 +96,12 @@ def _close_rows(
     namespace: int, labels: Mapping[bytes, bytes], keys: Sequence[bytes], transaction: Transaction, *, skip_locked: bool
 ) -> set[bytes]:
     """Move the counted usage of some rows into the table of counts; returns the keys of rows that were left out."""
-    found = transaction.lock_rows(keys, skip_locked=skip_locked)
-    for stored in found:
+    locked = transaction.lock_rows(keys, skip_locked=skip_locked)
+    for stored in locked:
         stored.label = labels[stored.key], namespace
         engine.close_usage(stored.record)
     transaction.save()
-    return set(keys).difference([stored.key for stored in found])
+    return set(keys).difference([stored.key for stored in locked])
 
 
 def _counting_rows(namespace: int, transaction: Transaction) -> dict[bytes, bytes]:

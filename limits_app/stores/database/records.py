@@ -125,8 +125,8 @@ class RecordTable:
 
 
 def _find_definitions(connection: StoreConnection, name: bytes) -> bytes | None:
-    found = connection.execute(_DEFINITIONS, (name,))
-    return bytes(found[0][0]) if found else None
+    rows = connection.execute(_DEFINITIONS, (name,))
+    return bytes(rows[0][0]) if rows else None
 
 
 @cache

@@ -223,11 +223,11 @@ class DatabaseStore(AskedInThread):
         records = {stored.key: stored.record for stored in transaction.lock_rows(keys)}
         lost = []
         for claim in claims:
-            found = [
+            claimed = [
                 records.get(key) or new_record(schema)
                 for key, schema in zip(claim.plan.short_keys(), claim.shape.schemas, strict=True)
             ]
-            if not engine.renew(claim, found, transaction.now):
+            if not engine.renew(claim, claimed, transaction.now):
                 lost.append(claim)
         transaction.save()
         return lost

@@ -46,17 +46,17 @@ class ServerClock(Clock):
 
     def __call__(self) -> int:
         """Return the time in microseconds; reads the server's when it is not known yet."""
-        known = self._known
-        if known is None:
-            known = self.set(super().__call__())
-        server, here = known
+        reading = self._known
+        if reading is None:
+            reading = self.set(super().__call__())
+        server, here = reading
         passed = max(monotonic_ns() // 1000 - here, 0)
         return server + passed - passed // _DRIFT
 
     def set(self, now: int) -> tuple[int, int]:
         """Note what time it was on the server just now; returns that, and the time here."""
-        self._known = known = now, monotonic_ns() // 1000
-        return known
+        self._known = reading = now, monotonic_ns() // 1000
+        return reading
 
 
 class RowExistsError(Exception):

@@ -121,17 +121,17 @@ def unusable(state: Path, error: OSError) -> StoreUnavailable:
 
 def _check_private(path: Path, *, is_state: bool) -> None:
     """Raise StoreUnavailable when another user could replace the content of a directory."""
-    found, user = path.lstat(), _user_id()
-    if stat.S_ISLNK(found.st_mode):
+    status, user = path.lstat(), _user_id()
+    if stat.S_ISLNK(status.st_mode):
         raise StoreUnavailable(
             f"{path} is a symbolic link to {os.path.realpath(path)}: "
             "set LIMITS['STATE_DIR'] to the path of a directory without links, or remove the link"
         )
     if user is None:
         return
-    if found.st_uid != user and (is_state or found.st_uid != 0):
+    if status.st_uid != user and (is_state or status.st_uid != 0):
         raise StoreUnavailable(f"{path} belongs to another user: set LIMITS['STATE_DIR'] to a directory of your own")
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and not is_state:
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX and not is_state:
         raise StoreUnavailable(
             f"{path} can be written by all users: remove that permission, or set LIMITS['STATE_DIR']"
         )

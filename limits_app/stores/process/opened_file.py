@@ -35,10 +35,10 @@ class OpenedFile:
         Once a second, also when the file was moved, or the file with the locks deleted.
         Raises CorruptedError when another program has truncated the file: the kernel ends a process that reads on.
         """
-        found = os.fstat(self._descriptor)
-        if found.st_nlink == 0:
+        status = os.fstat(self._descriptor)
+        if status.st_nlink == 0:
             raise DeletedError("the state file was deleted")
-        if found.st_size < self._size:
+        if status.st_size < self._size:
             raise lmdb.CorruptedError("another program has truncated it")
         now = monotonic()
         if lasts(self._checked_at, files.SECONDS_BETWEEN_CHECKS, now):

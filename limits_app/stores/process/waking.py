@@ -61,7 +61,7 @@ class Waking:
 
     def _send(self, others: Sequence[Watcher]) -> None:
         own, directory = self._file.presence, self._file.directory
-        foreign = [one for one in others if own is None or one[1] != own.identity]
+        foreign = [watcher for watcher in others if own is None or watcher[1] != own.identity]
         gone = [(scope, process) for scope, process in foreign if not wake(directory, process, scope)]
         if gone:
             self._file.transact(_delete, gone)

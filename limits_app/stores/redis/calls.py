@@ -258,17 +258,17 @@ class Calls:
         decided on a part of the same claim.
         """
         time = self.clock.time if now is None else now
-        numbers, known = b"", list[tuple[int, int]]()
+        numbers, valid = b"", list[tuple[int, int]]()
         for claim, plan in zip(claims, acquire.plans, strict=True):
             shape, boundaries = plan.shape, tuple[int, ...]()
             if "quota" in shape.algorithms:
                 boundaries, right = shape.calendars.around(self.clock.estimate() if now is None else now)
-                known.append(right)
+                valid.append(right)
             numbers += _VERSION.pack(-1 if claim.version is None else claim.version)
             numbers += shape.numbers(claim.amounts, self.holder(claim) if shape.has_permits else b"", boundaries)
         if foreign is None:
-            return ScriptCall(acquire, (time, 0), _with_calendars(numbers, known))
-        numbers = _with_calendars(numbers, known or [_ALWAYS_KNOWN])
+            return ScriptCall(acquire, (time, 0), _with_calendars(numbers, valid))
+        numbers = _with_calendars(numbers, valid or [_ALWAYS_KNOWN])
         return ScriptCall(acquire.carrying, (time, 0), numbers, foreign.arguments())
 
     def settle(
@@ -287,15 +287,15 @@ class Calls:
         shape, verb = plan.shape, b"undo" if undo else b"credit" if plan.shape.is_credit else b"settle"
         if claim.unanswered:
             verb, changes = b"again", permits_and_debt(claim, changes)
-        boundaries, known = tuple[int, ...](), list[tuple[int, int]]()
+        boundaries, valid = tuple[int, ...](), list[tuple[int, int]]()
         if "quota" in shape.algorithms:
             boundaries, right = shape.calendars.around(self.clock.estimate())
-            known.append(right)
+            valid.append(right)
         numbers = shape.numbers(changes, self.holder(claim) if shape.has_permits else b"", boundaries)
         prepared, times = plan.settling(verb), (self.clock.time, claim.decided_at)
         if foreign is None:
-            return ScriptCall(prepared, times, _with_calendars(numbers, known))
-        numbers = _with_calendars(numbers, known or [_ALWAYS_KNOWN])
+            return ScriptCall(prepared, times, _with_calendars(numbers, valid))
+        numbers = _with_calendars(numbers, valid or [_ALWAYS_KNOWN])
         return ScriptCall(prepared.carrying, times, numbers, foreign.arguments())
 
     def reset(self, scope: str, fields: Sequence[bytes]) -> ScriptCall:
@@ -337,8 +337,8 @@ class Calls:
         return self._process + claim.number.to_bytes(8, "little")
 
 
-def _with_calendars(numbers: bytes, known: Sequence[tuple[int, int]]) -> bytes:
+def _with_calendars(numbers: bytes, valid: Sequence[tuple[int, int]]) -> bytes:
     """Return the numbers of a call, with the time in which the boundaries of each of its calendars are known."""
-    if not known:
+    if not valid:
         return numbers
-    return numbers + pack("<dd", max([start for start, _ in known]), min([end for _, end in known]))
+    return numbers + pack("<dd", max([start for start, _ in valid]), min([end for _, end in valid]))

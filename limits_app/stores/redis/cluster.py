@@ -106,11 +106,11 @@ class ClusterConnections:
         except _UNKNOWN as error:
             raise StoreUnavailable(f"the cluster has no server for these keys: {error}") from error
         with self._lock:
-            found = self._by_node.get(node.name)
-            if found is None:
+            connections = self._by_node.get(node.name)
+            if connections is None:
                 seconds = {"connect_seconds": self._connect_seconds, "reply_seconds": self.reply_seconds}
-                found = self._by_node[node.name] = Connections(pool, self._set_aside, **seconds)
-            return found
+                connections = self._by_node[node.name] = Connections(pool, self._set_aside, **seconds)
+            return connections
 
     def _update_nodes(self, seconds: float = 0) -> None:
         """Learn in a thread which server has which keys, and wait for that so long at most: servers may be frozen."""

@@ -81,11 +81,11 @@ _RECOGNIZED: Final = re.compile(rf"(?:^|(?<=[\s:-]))(?:{_WORDS})(?=\s|$)|{'|'.jo
 
 def error_kind(error: BaseException | None) -> ErrorKind:
     """Return what an error of redis-py means; the first word counts, since names such as those of users may follow."""
-    known = _BY_CLASS.get(type(error)) if isinstance(error, Exception) else None
-    found = _RECOGNIZED.search(str(error))
-    if known is not None or found is None:
-        return known or ErrorKind.OTHER
-    return _PHRASES.get(found[0]) or ErrorKind(found[0])
+    by_class = _BY_CLASS.get(type(error)) if isinstance(error, Exception) else None
+    match = _RECOGNIZED.search(str(error))
+    if by_class is not None or match is None:
+        return by_class or ErrorKind.OTHER
+    return _PHRASES.get(match[0]) or ErrorKind(match[0])
 
 
 def refusal(error: Exception) -> StoreUnavailable:

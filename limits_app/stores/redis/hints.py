@@ -61,14 +61,14 @@ class Calendars:
 
     def around(self, now: int) -> tuple[tuple[int, ...], tuple[int, int]]:
         """Return the boundaries around a time, and when its period and the next one are among them."""
-        period, boundaries, known = self._last  # read once: other threads may replace it
+        period, boundaries, valid = self._last  # read once: other threads may replace it
         if self._limits and now not in period:
-            found = [limit.rule.boundaries(now, _COUNT) for limit in self._limits]
-            period = range(max(some[_COUNT - 1] for some in found), min(some[_COUNT] for some in found))
-            boundaries = tuple([boundary for some in found for boundary in some])
-            known = max(some[0] for some in found), min(some[_COUNT] for some in found)
-            self._last = period, boundaries, known
-        return boundaries, known
+            calendars = [limit.rule.boundaries(now, _COUNT) for limit in self._limits]
+            period = range(max(some[_COUNT - 1] for some in calendars), min(some[_COUNT] for some in calendars))
+            boundaries = tuple([boundary for some in calendars for boundary in some])
+            valid = max(some[0] for some in calendars), min(some[_COUNT] for some in calendars)
+            self._last = period, boundaries, valid
+        return boundaries, valid
 
 
 class Rejections:
@@ -90,10 +90,10 @@ class Rejections:
 
     def reject(self, claim: Claim) -> bool:
         """Reject a claim, if it is known to be rejected."""
-        known = self._known.get(claim.plan.identity)
-        if known is None:
+        rejection = self._known.get(claim.plan.identity)
+        if rejection is None:
             return False
-        amounts, learned_at, most, decided_at, states = known
+        amounts, learned_at, most, decided_at, states = rejection
         passed = monotonic_ns() // 1000 - learned_at
         if not 0 <= passed < most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
             return False

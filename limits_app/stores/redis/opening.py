@@ -109,10 +109,10 @@ class Source:
     """
 
     def __init__(self, alias: str | None, url: str | None, client: Any) -> None:
-        given = [name for name, value in (("alias", alias), ("url", url), ("client", client)) if value is not None]
-        if len(given) > 1:
-            raise ValueError(f"give one of alias, url and client, not {' and '.join(given)}")
-        self._alias = alias if given else "default"
+        named = [name for name, value in (("alias", alias), ("url", url), ("client", client)) if value is not None]
+        if len(named) > 1:
+            raise ValueError(f"give one of alias, url and client, not {' and '.join(named)}")
+        self._alias = alias if named else "default"
         self._url = url
         self._client = client
         self.is_ours = client is None
@@ -167,9 +167,9 @@ def _cache_pool(alias: str) -> Any:
 
 def open_store(kind: Callable[..., S], alias: str | None, url: str | None, options: Mapping[str, Any]) -> S:
     """Open a store of a class, or return the one that this process has opened before."""
-    given = {**DEFAULTS, **options} | ({} if alias is None else {"alias": alias})
-    place = (kind, url, *sorted(given.items()), alias and repr(_cache_settings(alias)))
-    return open_once(place, partial(kind, url=url, **given))
+    all_options = {**DEFAULTS, **options} | ({} if alias is None else {"alias": alias})
+    place = (kind, url, *sorted(all_options.items()), alias and repr(_cache_settings(alias)))
+    return open_once(place, partial(kind, url=url, **all_options))
 
 
 def prefix_for(site: str) -> str:

@@ -69,11 +69,11 @@ class UsageCollector:
         if not progress.full:
             progress.began = self._calls.clock.estimate()
         for place in (*range(first, len(tags)), *range(first)):
-            found = self._collect_with(tags[place], namespace_digest(namespace), progress.began)
-            if found:
-                name, is_full = found[0].decode(), found[1] == _FULL
+            answer = self._collect_with(tags[place], namespace_digest(namespace), progress.began)
+            if answer:
+                name, is_full = answer[0].decode(), answer[1] == _FULL
                 progress.next, progress.full = place, name if is_full else ""
-                return _batch(name, found[2:], is_full=is_full or first <= place < len(tags) - 1)
+                return _batch(name, answer[2:], is_full=is_full or first <= place < len(tags) - 1)
         return None
 
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
@@ -108,14 +108,14 @@ class UsageCollector:
     def _collect_with(self, tag: bytes, namespace: bytes, began: int) -> Sequence[bytes]:
         """Return the name of the batch of a tag, whether it is full, and its counts; empty where there are none."""
         while True:
-            found = self._step(tag, namespace, [], pack("<dd", _MOST, began), b"look")
-            if not found or found[0]:
-                return found
-            fields = sorted(found[2:], key=lambda field: not field.startswith(_COUNTING_SCOPE))
+            answer = self._step(tag, namespace, [], pack("<dd", _MOST, began), b"look")
+            if not answer or answer[0]:
+                return answer
+            fields = sorted(answer[2:], key=lambda field: not field.startswith(_COUNTING_SCOPE))
             keys = [field[len(_COUNTING_SCOPE) :] for field in fields if field.startswith(_COUNTING_SCOPE)]
-            found = self._step(tag, namespace, keys, b"", b"take", tag + unique_name().encode(), found[1], *fields)
-            if found:
-                return found
+            answer = self._step(tag, namespace, keys, b"", b"take", tag + unique_name().encode(), answer[1], *fields)
+            if answer:
+                return answer
 
     def _step(
         self, tag: bytes, namespace: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes

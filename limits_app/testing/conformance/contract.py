@@ -204,12 +204,12 @@ def collected(store: CountingStore, namespace: str = "") -> CountsByScope:
 
 def rejections_in(store: CountingStore, namespace: str = "") -> dict[Rejected, Times]:
     """All rejections that were added to a namespace."""
-    found: dict[Rejected, Times] = {}
+    rejections: dict[Rejected, Times] = {}
     while (batch := store.collect_counts(namespace)) is not None:
         for rejected, times in batch.rejections.items():
-            found[rejected] = found[rejected].merged(times) if rejected in found else times
+            rejections[rejected] = rejections[rejected].merged(times) if rejected in rejections else times
         store.forget_counts(batch.name, namespace)
-    return found
+    return rejections
 
 
 def total(store: CountingStore) -> int:

@@ -259,9 +259,9 @@ class Counting(CountingNamespaces):
             ]
             store.add_rejections(dict.fromkeys(some, Times(1, 0.0, 0.0)))
         taken(counting(store, CallLimit(100, HOUR)))
-        found = rejections_in(store)
-        assert {rejected.entity for rejected in found} == {f"ip:{number}" for number in range(2_400)}
-        assert sum(times.number for times in found.values()) == 2_400
+        rejections = rejections_in(store)
+        assert {rejected.entity for rejected in rejections} == {f"ip:{number}" for number in range(2_400)}
+        assert sum(times.number for times in rejections.values()) == 2_400
 
     def test_rejections_of_a_namespace_are_its_own(self, store: CountingStore, clock: FakeClock) -> None:
         rejected = Rejected(clock() // 60_000_000, "api", "entity", "user:1", "call_count")

@@ -196,12 +196,12 @@ class StoreMachine(RuleBasedStateMachine):
         """Settle a claim again: nothing changes, as the next comparison shows."""
         settle(held.limit_set, held.claim, dict.fromkeys(held.requested, -1))
 
-    @rule(held=st.lists(held, unique_by=id, max_size=4))
-    def renew(self, held: list[Held]) -> None:
+    @rule(acquisitions=st.lists(held, unique_by=id, max_size=4))
+    def renew(self, acquisitions: list[Held]) -> None:
         """Renew some leases in one call."""
-        lost = self.store.renew([acquisition.claim for acquisition in held])
+        lost = self.store.renew([acquisition.claim for acquisition in acquisitions])
         now, expected = self.clock.now_us, []
-        for acquisition in held:
+        for acquisition in acquisitions:
             permits = [
                 self.permits[who, key]
                 for who in acquisition.entities
