@@ -98,6 +98,20 @@ def test_connections_are_closed_with_those_of_the_request(
             until(lambda: number(watcher) == left)
 
 
+@pytest.mark.parametrize("seconds", [0, 60, None])
+def test_requests_ask_no_database_for_the_age_of_a_connection(
+    open_store: Open, seconds: int | None, django_db_blocker: DjangoDbBlocker
+) -> None:
+    with max_age(seconds):
+        limits = limits_of(open_store(), LIMIT)
+        assert limits.try_acquire()
+        with django_db_blocker.block():
+            for signal in (request_started, request_finished):
+                assert [response for _, response in signal.send_robust(sender=None) if response is not None] == []
+        assert limits.try_acquire()
+    assert used(limits) == 2
+
+
 def test_a_store_that_is_not_referenced_any_more_leaves_no_connection(
     on_postgres: PostgresServer, watcher: psycopg.Connection[tuple[int]]
 ) -> None:
