@@ -203,7 +203,9 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
             yield ProcessStore(tmp_path, clock=clock, map_megabytes=4)
         case "database":
             request.getfixturevalue("second_database")
-            yield DatabaseStore(ALIAS)
+            store = DatabaseStore(ALIAS)
+            yield store
+            store.close()
         case "cluster":
             store = RedisClusterStore(url=shared.cluster()[0].url, prefix=prefix(), **PATIENT)
             yield store
