@@ -28,7 +28,7 @@ from limits_app import audit
 from limits_app.admin.forms import Autocomplete, DateTimeFormField, DateTimeWidget, JSONField, is_primary_key
 from limits_app.admin.menu import menu
 from limits_app.models.snapshots import snapshots
-from limits_app.services.rights import Action, may, may_change_rows
+from limits_app.services.rights import Action, may, may_change_rows, may_choose
 
 _NUL = "\0"
 
@@ -46,6 +46,13 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list."""
         return super().changelist_view(request, {**(extra_context or {}), "menu": menu(self.admin_site, request)})
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may view rows; a form that offers them needs only its own permission to find them."""
+        if super().has_view_permission(request, obj):
+            return True
+        match = request.resolver_match
+        return match is not None and match.url_name == "autocomplete" and may_choose(request.user, self.model)
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
         """Show the form."""

@@ -63,18 +63,12 @@ def _page(name: str, label: Any, action: Action) -> Tab:
     return Tab(name, label, lambda _site, request: may(request.user, action))
 
 
-def _may_only_boost(request: HttpRequest) -> bool:
-    """Whether the user finds no other page that leads to boosts."""
-    return may(request.user, Action.BOOST) and not may(request.user, Action.VIEW_LIMITS)
-
-
 MENU: Final[Mapping[type[Model], tuple[Tab, ...]]] = {
     Overview: (_page("overview_changelist", _("overview"), Action.VIEW_USAGE),),
     LimitsEntry: (_list(Policy), _list(Endpoint), _list(Plan), _list(Resource), _list(Candidate)),
     ClientsEntry: (
         _list(Entity),
         _page("explain", _("effective limits"), Action.VIEW_LIMITS),
-        Tab("policy_boost", _("grant a boost"), lambda _site, request: _may_only_boost(request)),
     ),
     ActivityEntry: (
         _list(Denial),

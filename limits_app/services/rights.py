@@ -12,7 +12,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from limits_app.audit import changed_by_revert
-from limits_app.models import AuditEvent, Candidate, Entity, Policy, write_alias
+from limits_app.models import AuditEvent, Candidate, Entity, Policy, Resource, write_alias
+
+APP: Final = "limits_app"
 
 
 class Action(StrEnum):
@@ -56,7 +58,7 @@ class Permissions:
 
 
 RIGHTS: Final[Mapping[Action, Permissions]] = {
-    Action.VIEW_LIMITS: Permissions(any_of=("view_policy", "change_policy")),
+    Action.VIEW_LIMITS: Permissions(any_of=("view_policy", "change_policy", "boost_policy")),
     Action.VIEW_USAGE: Permissions(("view_usagesnapshot",)),
     Action.BOOST: Permissions(("boost_policy",)),
     Action.BOOST_POLICIES: Permissions(("boost_policy", "add_policy")),
@@ -98,6 +100,21 @@ def may_change_rows(user: Any, verb: str, model: Any) -> bool:
     return Permissions(any_of=tuple(permission(verb, model) for verb in verbs)).allow(user)
 
 
+_CHOSEN_IN_ACTIONS: Final[Mapping[Any, tuple[Action, ...]]] = {
+    Resource: (Action.BOOST, Action.RESET, Action.TOP_UP, Action.SET_CANDIDATE),
+}
+"""The actions whose forms offer rows of a model, beside the forms of other models."""
+
+
+def may_choose(user: Any, model: Any) -> bool:
+    """Whether the user may read the names of a model's rows, because a form that the user may send offers them."""
+    if any(may(user, action) for action in _CHOSEN_IN_ACTIONS.get(model, ())):
+        return True
+    owners = [relation.related_model for relation in model._meta.related_objects]
+    names = [permission(verb, owner) for owner in owners if owner._meta.app_label == APP for verb in ("add", "change")]
+    return Permissions(any_of=(permission("view", model), *names)).allow(user)
+
+
 def to_create_entity(identifier: str | None) -> tuple[str, ...]:
     """The permission that an action needs beside its own where it creates the row of an entity (None: of none)."""
     if identifier is None or Entity.objects.using(write_alias()).filter(identifier=identifier).exists():
@@ -128,4 +145,4 @@ def may_revert(user: Any, event: AuditEvent) -> bool:
 
 
 def _full(name: str) -> str:
-    return f"limits_app.{name}"
+    return f"{APP}.{name}"

@@ -77,7 +77,7 @@ def table() -> Iterator[tuple[str, str]]:
     usage = "overview_changelist denial_changelist usagesnapshot_changelist live live_state"
     yield "view_usagesnapshot", usage
     yield "view_usagesnapshot add_policy", f"{usage} policy_add entity_limit preview"
-    yield "boost_policy", "policy_boost"
+    yield "boost_policy", "policy_boost explain client exemptions"
     candidates = READING.format("candidate")
     yield "view_candidate", candidates
     yield "add_candidate", "candidate_add"

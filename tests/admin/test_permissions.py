@@ -67,17 +67,23 @@ def test_each_kind_of_staff_is_offered_what_it_may_do(kind: str, visitor: Any, p
     assert (address("policy_import") in page) is (kind == "editor")
 
 
-def test_who_may_only_grant_boosts_is_led_there_and_told_what_is_missing(visitor: Any, policy: Policy) -> None:
+def test_who_may_only_grant_boosts_sees_what_limits_a_client_and_boosts_it(visitor: Any, policy: Policy) -> None:
     limits.set_system_limits([TPM])
     client: Client = visitor("boost_policy")
-    index = client.get("/admin/").content.decode()
-    assert "permission to view or edit anything" not in index
-    assert address("policy_changelist") not in index
-    granting = client.get("/admin/limits_app/").content.decode()
-    assert address("policy_boost") in granting
-    page = client.get(address("policy_boost")).content.decode()
-    assert "you need the permission to view resources" in page
-    assert address("policy_changelist") not in page
+    assert "permission to view or edit anything" not in client.get("/admin/").content.decode()
+    effective = client.get(address("explain"), {"resource": "api", "entity": "user:1"})
+    assert "tpm" in effective.content.decode()
+    page = client.get(address("client"), {"entity": "user:1"}).content.decode()
+    assert 'name="_boost"' in page
+    assert f'href="{address("policy_changelist")}"' not in page
+    boost = {"_boost": "1", "factor": "2", "reason": "a test", "ends": "hour"}
+    client.post(f"{address('client')}?entity=user:1", boost)
+    assert Policy.objects.filter(entity__identifier="user:1", extends=True).exists()
+
+
+def test_a_boost_of_an_entity_without_a_row_needs_the_permission_to_add_it(visitor: Any, policy: Policy) -> None:
+    limits.set_system_limits([TPM])
+    client: Client = visitor("boost_policy")
     until = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
     says = {"whom": "entity", "entity": "user:9", "factor": "2", "until": until, "reason": "a test"}
     assert client.post(address("policy_boost"), says).context["form"].errors.keys() == {"entity"}
@@ -86,9 +92,37 @@ def test_who_may_only_grant_boosts_is_led_there_and_told_what_is_missing(visitor
     Entity.objects.create(identifier="user:9")
     done = client.post(address("policy_boost"), says)
     assert (done.status_code, done.headers["location"]) == (302, "/admin/limits_app/")
-    for more in ("view_resource", "change_resource"):
-        page = visitor("boost_policy", more).get(address("policy_boost")).content.decode()
-        assert "you need the permission to view resources" not in page
+
+
+FINDS = {
+    "boost_policy": {"resource"},
+    "reset_resource": {"resource"},
+    "top_up_resource": {"resource"},
+    "add_policy": {"resource", "entity", "plan"},
+    "change_entity": {"entity", "plan"},
+    "add_resource": {"pool"},
+    "change_endpoint": {"resource"},
+    "view_plan": {"plan"},
+    "view_usagesnapshot": set(),
+}
+"""The models of which rows are found with one permission: those that a form offers which it may send."""
+_FIELDS = {"resource": "policy", "entity": "policy", "plan": "policy", "pool": "resource"}
+
+
+@pytest.mark.parametrize("name", FINDS)
+def test_a_form_finds_the_rows_that_it_offers_without_more_permissions(name: str, visitor: Any) -> None:
+    client: Client = visitor(name)
+    queries = {
+        field: {"app_label": "limits_app", "model_name": model, "field_name": field} for field, model in _FIELDS.items()
+    }
+    found = {field for field, query in queries.items() if client.get("/admin/autocomplete/", query).status_code == 200}
+    assert found == FINDS[name]
+
+
+def test_what_a_form_may_find_opens_no_list(visitor: Any, policy: Policy) -> None:
+    client: Client = visitor("boost_policy")
+    pages = ("resource", "entity", "plan", "policy")
+    assert {client.get(address(f"{page}_changelist")).status_code for page in pages} == {403}
 
 
 @pytest.mark.django_db

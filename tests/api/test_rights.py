@@ -235,7 +235,7 @@ def test_permissions_are_named_in_the_table_only() -> None:
         for file in package.rglob(kind)
         if pattern.search(file.read_text())
     }
-    assert named == {"services/rights.py", "templates/admin/limits_app/fields.html"}
+    assert named == {"services/rights.py"}
 
 
 def test_the_documentation_has_the_table() -> None:
