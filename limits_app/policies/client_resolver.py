@@ -209,7 +209,7 @@ class Resolver(BaseResolver):
         """Keep the limits of a client, which were read from rows with some identifiers."""
         entity, configuration = key[1], self.configuration
         identifiers = {*names, *(() if entity is None else identifiers_of_client(entity))}
-        digests = frozenset(map(identifier_digest, identifiers))
+        digests = tuple(set(map(identifier_digest, identifiers)))
         aged = Aged(resolved, conf.get(conf.RESOLVER_TTL_SECONDS), digests)
         configuration.keep(seen, partial(configuration.clients.add, key, aged, most=most_entries()))
 

@@ -35,11 +35,14 @@ class Age:
 
 
 class Aged(Age, Generic[V]):
-    """A value that is kept for some time; `digests` are those of the identifiers that it was read from."""
+    """A value that is kept for some time; `digests` are those of the identifiers that it was read from.
+
+    The garbage collector does not visit a tuple of bytes, as it would visit a set.
+    """
 
     __slots__ = ("digests", "value")
 
-    def __init__(self, value: V, seconds: float = inf, digests: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, value: V, seconds: float = inf, digests: tuple[bytes, ...] = ()) -> None:
         super().__init__(seconds)
         self.value = value
         self.digests = digests
@@ -55,7 +58,8 @@ class Kept(Generic[K, V]):
     def __init__(self) -> None:
         self.values: dict[K, Aged[V]] = {}
         """To look up a value; `get` also marks it as used."""
-        self._by_digest: dict[bytes, set[K]] = {}
+        self._by_digest: dict[bytes, dict[K, None]] = {}
+        """The keys by digest: the garbage collector does not visit a dictionary of texts, as it would visit a set."""
         self.after_fork()
         on_fork(self)
 
@@ -82,7 +86,7 @@ class Kept(Generic[K, V]):
                 self._drop(key)
             values[key] = aged
             for digest in aged.digests:
-                self._by_digest.setdefault(digest, set()).add(key)
+                self._by_digest.setdefault(digest, {})[key] = None
             while len(values) > most:
                 oldest = next(iter(values))
                 dropped = values[oldest]
@@ -107,7 +111,7 @@ class Kept(Generic[K, V]):
     def _drop(self, key: K) -> None:
         for digest in self.values.pop(key).digests:
             keys = self._by_digest[digest]
-            keys.discard(key)
+            keys.pop(key, None)
             if not keys:
                 del self._by_digest[digest]
 

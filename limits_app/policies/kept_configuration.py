@@ -42,7 +42,9 @@ _STORE: Final = conf.STORE.name
 _VERSION_SECONDS: Final = 1.0
 """How old the version of a store on another machine may be for requests that charge nothing."""
 _MOST_BOUND: Final = 256
-"""How many clients without rows are kept by name, for those that send several requests in a row."""
+"""How many clients without rows are kept by name, of those that send several requests."""
+_MOST_RECENT: Final = 512
+"""How many of the last clients without rows are remembered, so that the next request of one of them keeps it."""
 _GENERATIONS: Final = count(1)
 """Of all namespaces, so that what was read in one is never taken for that of another one."""
 _MOST_TOUCHED: Final = 4096
@@ -86,6 +88,8 @@ class KeptConfiguration:
         self.touched: set[bytes] = set()
         """The digests of the clients that have changed in this generation."""
         self._bound: dict[Key, ResolvedSet] = {}
+        self._recent: set[str | None] = set()
+        """Names alone, which cost the garbage collector nothing: most clients are never seen again."""
         self._read_soon = read_soon
         self.sync = Sync(self)
         self._forget_times()
@@ -148,13 +152,20 @@ class KeptConfiguration:
             return True
 
     def bound(self, key: Key, template: Template, version: int) -> ResolvedSet:
-        """The limits of a client without rows; those that were requested last are kept."""
+        """The limits of a client without rows; those that are requested a second time are kept."""
         bound = self._bound.get(key)
-        if bound is None or bound.template is not template.resolved or bound.limit_set.version != version:
-            bound = template.bind(key[1], version)
+        if bound is not None and bound.template is template.resolved and bound.limit_set.version == version:
+            return bound
+        entity, recent = key[1], self._recent
+        bound = template.bind(entity, version)
+        if entity in recent:
             if len(self._bound) >= _MOST_BOUND:
                 self._bound = {}
             self._bound[key] = bound
+        else:
+            if len(recent) >= _MOST_RECENT:
+                self._recent = recent = set()
+            recent.add(entity)
         return bound
 
     def keep(self, seen: Seen, keep: Callable[[], object]) -> None:
@@ -165,6 +176,7 @@ class KeptConfiguration:
     def clear(self) -> None:
         """Forget everything."""
         self.sync.forget()
+        self._recent.clear()
         self.url_rules = None
         self.noted.clear()
         self._forget_times()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from threading import Event, Thread, current_thread
 from typing import Any
@@ -79,6 +80,22 @@ def test_clients_without_rows_share_what_is_compiled(api: None) -> None:
     assert configuration.current().clients.values == {} or all(
         key[1] == "user:own" for key in configuration.current().clients.values
     )
+
+
+@pytest.mark.parametrize("resource", ["api", "unlimited"])
+def test_client_that_is_not_seen_again_leaves_the_garbage_collector_nothing(resource: str, api: None) -> None:
+    def request(names: Iterable[str]) -> int:
+        for name in names:
+            resolver.get((resource, name, (), None))
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = request(f"user:before {number}" for number in range(300))
+    assert request(f"user:once {number}" for number in range(100)) - before < 10
+    regular = [f"user:regular {number}" for number in range(50)] * 2
+    assert request(regular) - before > 50, "whoever comes back is kept"
+    first, second = (resolver.get((resource, "user:regular 1", (), None)) for _ in range(2))
+    assert first is second
 
 
 def test_client_with_rows_is_one_query(api: None) -> None:

@@ -11,7 +11,7 @@ def kept(most: int = 10) -> Kept[str, int]:
     """Two clients of one tenant, and one of no tenant."""
     values: Kept[str, int] = Kept()
     for number, (key, digests) in enumerate({"ann": {ANN, ACME}, "bob": {BOB, ACME}, "eve": set[bytes]()}.items()):
-        values.add(key, Aged(number, digests=frozenset(digests)), most=most)
+        values.add(key, Aged(number, digests=tuple(digests)), most=most)
     return values
 
 
@@ -25,7 +25,7 @@ def test_values_of_an_identifier_are_dropped_and_no_others() -> None:
 
 def test_a_replaced_value_is_dropped_by_its_own_identifiers() -> None:
     values = kept()
-    values.add("ann", Aged(7, digests=frozenset({BOB})), most=10)
+    values.add("ann", Aged(7, digests=(BOB,)), most=10)
     values.drop({ANN, ACME})
     assert {key: aged.value for key, aged in values.values.items()} == {"eve": 2, "ann": 7}
     values.drop({BOB})
@@ -37,7 +37,7 @@ def test_unused_values_make_room_and_are_not_found_by_their_identifiers() -> Non
     assert set(values.values) == {"bob", "eve"}
     values.drop({ANN})
     assert values.get("bob") is not None
-    values.add("new", Aged(9, digests=frozenset({ANN})), most=2)
+    values.add("new", Aged(9, digests=(ANN,)), most=2)
     assert set(values.values) == {"bob", "new"}, "bob was used, and eve was not"
     values.clear()
     values.drop({ANN, BOB, ACME})
