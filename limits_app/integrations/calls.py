@@ -50,18 +50,18 @@ class Report:
 
         Of several charges of a resource, each amount is reported to the last one that has its limit.
         """
-        held = [one for one in charges if not one.is_released]
-        if not held:
+        charged = [charge for charge in charges if not charge.is_released]
+        if not charged:
             return
         if self.counts is not None and not self.counts(result):
-            for one in held:
-                one.update(dict.fromkeys(one.uses(), 0))
+            for charge in charged:
+                charge.update(dict.fromkeys(charge.uses(), 0))
         elif self.usage is not None:
             used = dict(self.usage(result))
-            while len(held) > 1:
-                one = held.pop()
-                one.update({key: used.pop(key) for key in [*used] if key in one.uses()})
-            held[0].update(used)
+            while len(charged) > 1:
+                charge = charged.pop()
+                charge.update({key: used.pop(key) for key in [*used] if key in charge.uses()})
+            charged[0].update(used)
 
     def update_acquired(self, result: object, acquisition: Acquisition) -> None:
         """`update` for what a function or a generator holds by itself."""
@@ -137,9 +137,9 @@ class LimitedCall:
 
     async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
         async with acquisition:
-            found = await result
-            self.rule.report.update_acquired(found, acquisition)
-            return found
+            value = await result
+            self.rule.report.update_acquired(value, acquisition)
+            return value
 
     def hold(self) -> AbstractContextManager[Acquisition]:
         """Hold while a generator runs; with a request, until its response was sent."""
@@ -277,8 +277,8 @@ def is_awaited(function: Callable[..., Any], first: object = None) -> bool:
 
     `first` is the first argument of a call, which is the view where the function is a method.
     """
-    found: Any = unwrap(function, stop=lambda one: isinstance(one, partial))
-    bound = getattr(getattr(found, "func", found), "__self__", None)
+    inner: Any = unwrap(function, stop=lambda wrapper: isinstance(wrapper, partial))
+    bound = getattr(getattr(inner, "func", inner), "__self__", None)
     view = first if isinstance(first, View) else bound
     return isinstance(view, View) and view.view_is_async
 

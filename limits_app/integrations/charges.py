@@ -72,8 +72,8 @@ class Charge:
     def uses(self) -> dict[str, LimitUse]:
         """Return the amounts that were taken of this resource for this entity, by key without the prefix."""
         uses = {} if self.acquisition is None else self.acquisition.acquisitions
-        found = {name.removeprefix(self.prefix): use for name, use in uses.items() if name.startswith(self.prefix)}
-        return {key: use for key, use in found.items() if ":" not in key}  # others are of another entity
+        own = {name.removeprefix(self.prefix): use for name, use in uses.items() if name.startswith(self.prefix)}
+        return {key: use for key, use in own.items() if ":" not in key}  # others are of another entity
 
     def update(self, used: Mapping[str, Amount]) -> None:
         """Report the usage, by key without the prefix."""
@@ -84,20 +84,20 @@ class Charge:
         """Report 0 used of all limits, or of some, whose usage was not reported."""
         if not self.is_released:
             uses = self.uses()
-            wanted = uses if keys is None else keys
-            self.update({key: 0 for key, use in uses.items() if key in wanted and use.used is None})
+            chosen = uses if keys is None else keys
+            self.update({key: 0 for key, use in uses.items() if key in chosen and use.used is None})
 
 
 def are_held(charges: Sequence[Charge]) -> bool:
     """Whether some charges of one resource took something, also for policies in shadow mode, and hold it."""
-    taken = [one.acquisition for one in charges if one.acquisition is not None]
+    taken = [charge.acquisition for charge in charges if charge.acquisition is not None]
     return bool(charges) and not charges[-1].is_released and any(map(is_limited, taken))
 
 
 def missing(earlier: Sequence[Charge], named: Mapping[str, Amount]) -> RequestedAmounts:
     """Return the amounts that are requested after earlier charges of the same resource; None where none are."""
-    known = named_by(earlier)
-    new = {name: amount for name, amount in named.items() if name not in known}
+    named_before = named_by(earlier)
+    new = {name: amount for name, amount in named.items() if name not in named_before}
     taken: dict[str, Amount] = {}
     for charge in earlier:
         for key, use in charge.uses().items():
@@ -137,11 +137,11 @@ def transfer_former_charge(limits: RequestLimits, charge: Charge) -> None:
         withdrawn = [] if former.entity == charge.entity else _withdrawn(limits, charge.resource, former.entity)
         if not withdrawn:
             continue
-        limits.charges = [one for one in limits.charges if one not in withdrawn]
-        for one in withdrawn:
-            if one.acquisition is not None:
-                one.acquisition.release()
-        named = {name: amount for one in reversed(withdrawn) for name, amount in one.named.items()}
+        limits.charges = [kept for kept in limits.charges if kept not in withdrawn]
+        for earlier in withdrawn:
+            if earlier.acquisition is not None:
+                earlier.acquisition.release()
+        named = {name: amount for earlier in reversed(withdrawn) for name, amount in earlier.named.items()}
         try:
             limits.charge(*charge.key, named, default_limits=charge.default_limits)
         except InvalidRequest:  # the amounts are of limits that only the former entity has
@@ -155,8 +155,8 @@ def _withdrawn(limits: RequestLimits, resource: str, entity: str | None) -> list
     None where nothing is held, or where it was taken in one step with another resource.
     """
     charges = limits.held(resource, entity)
-    taken = [one.acquisition for one in charges]
-    if any(one.acquisition in taken and one not in charges and not one.by_view for one in limits.charges):
+    taken = [charge.acquisition for charge in charges]
+    if any(charge.acquisition in taken and charge not in charges and not charge.by_view for charge in limits.charges):
         return []
     for charge in charges:
         charge.report_unused()
@@ -172,21 +172,21 @@ def charge_all(limits: RequestLimits, charges: Sequence[Charge]) -> None:
     if len(charges) == 1:
         limits.take(charges[0])
         return
-    exempt = [one for one in charges if is_exempt(limits, one.key)] if limits.table.needs_verdict else []
+    exempt = [charge for charge in charges if is_exempt(limits, charge.key)] if limits.table.needs_verdict else []
     for charge in exempt:
         limits.take(charge)
-    charges = [one for one in charges if one not in exempt] if exempt else charges
+    charges = [charge for charge in charges if charge not in exempt] if exempt else charges
     for charge in charges if limits.charges else ():
         transfer_former_charge(limits, charge)
-    new = [one for one in charges if not limits.was_charged(*one.key)]
+    new = [charge for charge in charges if not limits.was_charged(*charge.key)]
     before = limits.acquired
     try:
         if len(new) > 1 and _are_charged_together(limits, new):
-            charges = [one for one in charges if one not in new]
+            charges = [charge for charge in charges if charge not in new]
         for charge in charges:
             limits.take(charge)
     except BaseException:
-        limits.refund([one for one in limits.acquired if one not in before])
+        limits.refund([acquisition for acquisition in limits.acquired if acquisition not in before])
         raise
 
 
@@ -195,7 +195,9 @@ def _are_charged_together(limits: RequestLimits, charges: Sequence[Charge]) -> b
 
     Raises LimitExceeded for a rejection.
     """
-    shares = [Share(*one.key, one.amounts, one.default_limits, limits.plan_of(one.entity)) for one in charges]
+    shares = [
+        Share(*charge.key, charge.amounts, charge.default_limits, limits.plan_of(charge.entity)) for charge in charges
+    ]
     try:
         acquisition = charge_together(shares, limits.source)
     except InvalidRequest:

@@ -75,10 +75,10 @@ class ChargedRequest:
         charge.acquisition, self.is_charged = acquisition, True
         if self.charges:
             earlier = self.held(charge.resource, charge.entity)
-            for one in earlier:
-                one.report_unused(charge.named.keys() - named_by(earlier))
-            for one in self._of(charge.resource, charge.entity) if not earlier else ():
-                one.is_former = True
+            for other in earlier:
+                other.report_unused(charge.named.keys() - named_by(earlier))
+            for other in self._of(charge.resource, charge.entity) if not earlier else ():
+                other.is_former = True
         self.add(charge)
 
     def add(self, charge: Charge) -> None:
@@ -204,7 +204,8 @@ class ViewCall:
         """The acquisitions that no other call uses."""
         own = [charge for charge in self.limits.charges if charge.calls == (self,)]
         others = [charge.acquisition for charge in self.limits.charges if charge not in own]
-        return [one for one in dict.fromkeys(map(ACQUISITION, own)) if one is not None and one not in others]
+        acquired = dict.fromkeys(map(ACQUISITION, own))
+        return [acquisition for acquisition in acquired if acquisition is not None and acquisition not in others]
 
     def end(self) -> None:
         """Release what it holds: amounts that were not reported count as used."""
@@ -219,7 +220,7 @@ class ViewCall:
         Attempts to log in then count, since an error hides whether they failed.
         """
         makes_response = isinstance(error, _RESPONSE_EXCEPTIONS)
-        acquired, used = self.acquired, [one.acquisition for one in self.limits.charges if one.was_used]
+        acquired, used = self.acquired, [charge.acquisition for charge in self.limits.charges if charge.was_used]
         self._leave()
         for acquisition in () if makes_response else self.limits.log_ins:
             acquisition.release()

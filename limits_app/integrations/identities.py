@@ -27,16 +27,16 @@ def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool 
     May query the database for the user, and calls the functions of the site.
     """
     if limits.is_over:
-        return [one.entity for one in limits.identities if one.entity is not None]
+        return [identity.entity for identity in limits.identities if identity.entity is not None]
     request = limits.request
-    found: dict[str | None, None] = {client_of(request): None}
+    names: dict[str | None, None] = {client_of(request): None}
     if _needs_key(limits, kinds):
-        found[entity_of_api_key(request)] = None
+        names[entity_of_api_key(request)] = None
     if needs_user or _may_be_user(kinds):
-        found[entity_of_user(limits.user)] = None
+        names[entity_of_user(limits.user)] = None
     if limits.identities or _needs_counted(limits, kinds):
-        found[limits.entity] = None
-    return [name for name in found if name is not None]
+        names[limits.entity] = None
+    return [name for name in names if name is not None]
 
 
 def counted_of(limits: RequestLimits) -> tuple[str | None, str | None]:

@@ -160,11 +160,11 @@ def entity_of_api_key(request: HttpRequest) -> str | None:
         return None
     inner = getattr(request, "_request", request)  # of the REST framework
     user = getattr(inner, "user", None)
-    found: _KeyOfRequest | None = getattr(inner, _KEY_OF_REQUEST, None)
-    if found is None or found.function is not function or (found.entity is None and found.user is not user):
-        found = _KeyOfRequest(_read_api_key(function, request), function, user)
-        setattr(inner, _KEY_OF_REQUEST, found)
-    return found.entity
+    key: _KeyOfRequest | None = getattr(inner, _KEY_OF_REQUEST, None)
+    if key is None or key.function is not function or (key.entity is None and key.user is not user):
+        key = _KeyOfRequest(_read_api_key(function, request), function, user)
+        setattr(inner, _KEY_OF_REQUEST, key)
+    return key.entity
 
 
 class _KeyOfRequest(NamedTuple):

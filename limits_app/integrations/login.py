@@ -135,10 +135,10 @@ class LoginLimitBackend:
         accounts: dict[str, None] = {}
         for name in names:
             spellings = _spellings(name)
-            found = _users(spellings, fields) if spellings else []
-            is_known = 0 < len(found) <= _MOST_ACCOUNTS
+            keys = _users(spellings, fields) if spellings else []
+            is_known = 0 < len(keys) <= _MOST_ACCOUNTS
             unknown = entity_of_account(name) if spellings else _NO_NAME
-            accounts |= dict.fromkeys([f"account:{key}" for key in found] if is_known else [unknown])
+            accounts |= dict.fromkeys([f"account:{key}" for key in keys] if is_known else [unknown])
         return [*accounts]
 
     def _shares(self, request: HttpRequest | None, credentials: Mapping[str, Any]) -> list[Share]:
@@ -148,8 +148,8 @@ class LoginLimitBackend:
         if address is not None:
             both = [normalize_entity(f"{account} {address}") for account in accounts]
             counted += [(ADDRESS, address), *[(ACCOUNT_AND_ADDRESS, entity) for entity in both]]
-        one = partial(one_of_each, NOTHING)
-        return [Share(resource, entity, one, self.default_limits.get(resource, ())) for resource, entity in counted]
+        once = partial(one_of_each, NOTHING)
+        return [Share(resource, entity, once, self.default_limits.get(resource, ())) for resource, entity in counted]
 
 
 def _limits_of(request: HttpRequest | None) -> RequestLimits | None:
@@ -208,22 +208,22 @@ def _spellings(name: str) -> list[str]:
     stored = without_unstorable(name)
     normalized = normalize("NFKC", stored).strip()
     spellings = dict.fromkeys((stored, normalized, normalized.lower()))
-    return [one for one in spellings if one.strip() and len(one) <= _LONGEST_NAME]
+    return [spelling for spelling in spellings if spelling.strip() and len(spelling) <= _LONGEST_NAME]
 
 
 @sensitive_variables("spellings", "matches")
 def _users(spellings: Sequence[str], fields: Sequence[str]) -> list[object]:
     """The primary keys of the users who have a name in one of some fields, in one of its spellings."""
     lookups = [*fields, "emailaddress__email"] if apps.is_installed("allauth.account") else fields
-    found: dict[object, None] = {}
+    keys: dict[object, None] = {}
     for lookup in lookups:
         matches = Q()
         for spelling in spellings:  # databases differ in what they take as equal: see both
             matches |= Q(**{lookup: spelling}) | Q(**{f"{lookup}__iexact": spelling})
         with suppress(FieldError, ValidationError, TypeError, ValueError):  # the field cannot have such a value
             users = get_user_model()._default_manager.filter(matches).order_by("pk")
-            found |= dict.fromkeys(users.values_list("pk", flat=True)[: _MOST_ACCOUNTS + 1])
-    return [*found]
+            keys |= dict.fromkeys(users.values_list("pk", flat=True)[: _MOST_ACCOUNTS + 1])
+    return [*keys]
 
 
 def _keep(**_: object) -> None:

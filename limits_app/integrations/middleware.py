@@ -141,7 +141,7 @@ def _has_applied(limits: RequestLimits, rules: Sequence[UrlRule]) -> bool:
     if not rules or has_verdict:
         return endpoints.are_current(limits.table) and (not has_verdict or _is_exempt(limits, rules) or not rules)
     charges = charges_for(limits, rules)
-    if not all(is_limited(limits, one.key) for one in charges):
+    if not all(is_limited(limits, charge.key) for charge in charges):
         return False
     charge_all(limits, charges)
     return bool(charges)
@@ -226,8 +226,8 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
         try:
             charge_all(limits, charges)
         except InvalidRequest:
-            for one in charges:
-                _charge_valid(limits, one)
+            for charge in charges:
+                _charge_valid(limits, charge)
     except REFUSALS as error:
         return _refused(request, limits, error)
     return None

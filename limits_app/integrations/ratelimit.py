@@ -164,8 +164,8 @@ def _entity(key: Key, group: str, request: HttpRequest) -> str:
     if isinstance(key, str) and ":" in key:
         kind, name = key.split(":", 1)
         if kind in _SAID:
-            said = _SAID[kind](request, name)
-            return said and f"{kind}:{name}:{said}"
+            value = _SAID[kind](request, name)
+            return value and f"{kind}:{name}:{value}"
     function = import_string(key) if isinstance(key, str) and "." in key else key
     if not callable(function):
         raise ImproperlyConfigured(f"ratelimit has no key {key!r}")

@@ -119,8 +119,8 @@ def violated(outcome: Outcome) -> tuple[str, ...]:
     """Return the limits that reject, by their names in headers: with the resource where there are several."""
     several = len(set(map(_RESOURCE, outcome.violations + outcome.passed))) > 1
     names = {}
-    for one in outcome.violations:
-        names[name_of(one.resource, one.key) if several else one.key] = True
+    for status in outcome.violations:
+        names[name_of(status.resource, status.key) if several else status.key] = True
     return tuple(names)
 
 

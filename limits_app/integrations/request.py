@@ -183,8 +183,8 @@ class RequestLimits(ChargedRequest):
     def request_id(self) -> str:
         """The id that the site gave the request in a header, cut off where it is long; else a random one."""
         request = self.reference()
-        given = "" if request is None else request.headers.get(self.settings[conf.REQUEST_ID_HEADER.name], "")
-        return given[:REQUEST_ID_LENGTH] if _REQUEST_ID.fullmatch(given) else token_hex(6)
+        identifier = "" if request is None else request.headers.get(self.settings[conf.REQUEST_ID_HEADER.name], "")
+        return identifier[:REQUEST_ID_LENGTH] if _REQUEST_ID.fullmatch(identifier) else token_hex(6)
 
     @property
     def entity(self) -> str | None:

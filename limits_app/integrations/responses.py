@@ -80,8 +80,8 @@ def finish(response: HttpResponseBase, limits: RequestLimits, holder: ChargeHold
         return
     if limits.log_ins:
         limits.settle_log_ins(response.status_code, getattr(limits.request, "user", None))
-    held = acquired if holder is limits else holder.acquired
-    if response.streaming or any([*map(Acquisition.release_unless_held, held)]):
+    acquisitions = acquired if holder is limits else holder.acquired
+    if response.streaming or any([*map(Acquisition.release_unless_held, acquisitions)]):
         _release_when_sent(response, limits, holder)
     elif holder is not limits:
         holder.end()
@@ -132,7 +132,9 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
         resources = () if len(outcomes) == len(statuses) == 1 else set(map(_RESOURCE, _all_statuses(outcomes)))
         policies, left = [], []
         for name, places in _named(tuple(map(_NAMES, statuses)), len(resources) > 1):
-            status = statuses[places[0]] if len(places) == 1 else _closest([statuses[one] for one in places], outcomes)
+            status = (
+                statuses[places[0]] if len(places) == 1 else _closest([statuses[place] for place in places], outcomes)
+            )
             policy, most = _policy(name, status.type, status.limit, status.window_seconds)
             policies.append(policy)
             reset = "" if status.type in _WITHOUT_RESET else f";t={ceil(status.reset_after)}"
@@ -286,8 +288,8 @@ def _release_with_body(limits: RequestLimits) -> None:
     body_reference, limits_reference = ref(body), ref(limits)  # no cycles: they would wait for the garbage collector
 
     def close() -> None:
-        if (held := limits_reference()) is not None:
-            held.end()
+        if (open_limits := limits_reference()) is not None:
+            open_limits.end()
         if (closed := body_reference()) is not None:
             del closed.close
             closed.close()

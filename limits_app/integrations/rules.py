@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 def entity_of(rule: UrlRule, limits: RequestLimits) -> str | None:
     """Who is counted for a request; the IP address where it lacks what the rule counts by."""
-    found: str | None
+    entity: str | None
     request = limits.request
     match rule.counted_by:
         case CountedBy.EVERYONE:
             return None
         case CountedBy.USER:
-            found = entity_of_user(getattr(request, "user", None))
+            entity = entity_of_user(getattr(request, "user", None))
         case CountedBy.API_KEY:
-            found = entity_of_api_key(request)
+            entity = entity_of_api_key(request)
         case CountedBy.SESSION:
-            found = entity_of_session(request)
+            entity = entity_of_session(request)
         case CountedBy.HEADER:
-            found = entity_of_header(request, rule.header)
+            entity = entity_of_header(request, rule.header)
         case CountedBy.IP:
-            found = None
+            entity = None
         case _:
             return limits.entity
-    return found or client_of(request)
+    return entity or client_of(request)
 
 
 def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: bool = False) -> list[Charge]:
@@ -49,14 +49,14 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
     Two rules with the same resource and entity charge the larger amounts. The first rule with `stop` that does not
     exempt the request is the last one. `confirmed` is True for rules that are known to be current.
     """
-    found: dict[Key, Charge] = {}
+    charged: dict[Key, Charge] = {}
     for rule in rules:
         entity = entity_of(rule, limits)
         if rule.exemptions:
             names = names_of(limits, rule.exemptions.entities.kinds)
             if rule.exemptions.apply(limits, [entity, limits.entity, *names]):
                 continue
-        charge = found.setdefault((rule.resource, entity), Charge(rule.resource, entity, rule.amounts))
+        charge = charged.setdefault((rule.resource, entity), Charge(rule.resource, entity, rule.amounts))
         charge.rules = (*charge.rules, rule)
         if len(charge.rules) > 1:
             charge.named = _larger(charge.named, rule.amounts)
@@ -64,9 +64,9 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
             charge.requested = rule.confirm(charge.named)
         if rule.stop:
             break
-    return [*found.values()]
+    return [*charged.values()]
 
 
-def _larger(one: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
+def _larger(amounts: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
     """The larger amount of each key; an amount that is not named is 1."""
-    return {key: max(one.get(key, 1), other.get(key, 1)) for key in {**one, **other}}
+    return {key: max(amounts.get(key, 1), other.get(key, 1)) for key in {**amounts, **other}}

@@ -232,9 +232,9 @@ class Endpoint(Configuration):
             else:
                 check_validators(cls._meta.get_field("limits"), row.limits)
                 # The state before precedes: a row that code has made and kept does not know its resource.
-                known = made or row.limits_resource
-                is_taken = rows.filter(limits_resource=known).exclude(pk=key).exists()
-                name = _unused_name(row.name, ended, using) if is_taken or not known else known
+                present = made or row.limits_resource
+                is_taken = rows.filter(limits_resource=present).exclude(pk=key).exists()
+                name = _unused_name(row.name, ended, using) if is_taken or not present else present
                 resource = _make_resource(name, row.name, using)
                 _write_limits(resource, row.limits, using)
                 wanted_name = resource.name

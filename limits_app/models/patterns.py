@@ -179,9 +179,10 @@ class Patterns:
 
     def __init__(self, identifiers: Iterable[str] = ()) -> None:
         self._names = frozenset(identifiers)
-        self._longest = max((len(one) for one in self._names if one.endswith("*")), default=0)
-        networks = [_network_of(one) for one in self._names if "/" in one]  # also that of a client
-        self._sizes = tuple(sorted({(one.version, one.prefixlen) for one in networks if one is not None}))
+        self._longest = max((len(name) for name in self._names if name.endswith("*")), default=0)
+        networks = [_network_of(name) for name in self._names if "/" in name]  # also that of a client
+        sizes = {(network.version, network.prefixlen) for network in networks if network is not None}
+        self._sizes = tuple(sorted(sizes))
 
     def __bool__(self) -> bool:
         return bool(self._names)

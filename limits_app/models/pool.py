@@ -232,8 +232,8 @@ def pool_definition(name: str, using: str) -> PoolDefinition | None:
     columns = ["load_balancing", "failover", "members__pk", *[f"members__{column}" for column in _MEMBER]]
     columns += ["members__limits__key", "members__limits__text"]
     pools = Pool.objects.using(using).filter(name=name)
-    found = pools.order_by("members__order", "members__pk").values_list(*columns)
-    rows: list[Any] = read(using, lambda: list(found), [])
+    selected = pools.order_by("members__order", "members__pk").values_list(*columns)
+    rows: list[Any] = read(using, lambda: list(selected), [])
     if not rows:
         return None
     load_balancing, failover = rows[0][:2]

@@ -47,7 +47,7 @@ class LimitsSchemaMixin:
     def get_operation(self, *arguments: Any) -> HeaderSchema | None:
         """The operation of a view; None for one that is left out of the schema."""
         operation: HeaderSchema | None = super().get_operation(*arguments)  # type: ignore[misc]  # of the schema
-        if operation is not None and any(isinstance(one, LimitThrottle) for one in self.view.get_throttles()):
+        if operation is not None and any(isinstance(throttle, LimitThrottle) for throttle in self.view.get_throttles()):
             _describe(operation["responses"])
         return operation
 

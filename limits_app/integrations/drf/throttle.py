@@ -112,14 +112,14 @@ class LimitThrottle(BaseThrottle):
         if outcome is None:
             return True
         # The violations of a pool, or of another throttle, have other resources.
-        own = tuple(one for one in outcome.violations if one.resource == charge.resource)
+        own = tuple(violation for violation in outcome.violations if violation.resource == charge.resource)
         self._violations = own or outcome.violations
         return False
 
     def wait(self) -> float | None:
         """Return the seconds until the next attempt; None where nothing was rejected."""
-        known = [PERMIT_SECONDS if one.retry_after is None else one.retry_after for one in self._violations]
-        return max(known, default=None)
+        seconds = [violation.retry_after for violation in self._violations]
+        return max([PERMIT_SECONDS if delay is None else delay for delay in seconds], default=None)
 
     def _charge(self, limits: RequestLimits, charges: Mapping[Key, Charge]) -> None:
         """Charge all, and note a rejection for all of them."""
@@ -144,9 +144,13 @@ class LimitThrottle(BaseThrottle):
         charges = {own.key: own}
         if not self._is_charged_with_others() or not _has_several_throttles(view):
             return charges
-        for one in view.get_throttles():
-            if isinstance(one, LimitThrottle) and type(one) is not type(self) and one._is_charged_with_others():
-                charge = one.get_charge(request, view)
+        for throttle in view.get_throttles():
+            if (
+                isinstance(throttle, LimitThrottle)
+                and type(throttle) is not type(self)
+                and throttle._is_charged_with_others()
+            ):
+                charge = throttle.get_charge(request, view)
                 if charge is not None:
                     charges.setdefault(charge.key, charge)
         return charges
