@@ -101,7 +101,7 @@ def access_of(
         blocks = _blocks(choices, levels)
         if blocks and mode == Enforcement.ENFORCE:
             return AccessVerdict(Access.BLOCKED, blocks[0])
-        shadowed += blocks or _blocks([judge(one, now, shadow=True) for one in _in_shadow(links)], levels)
+        shadowed += blocks or _blocks([judge(link, now, shadow=True) for link in _in_shadow(links)], levels)
         # What an exempt entity counts for has its own limits.
         exemptions = [] if on_resource else [_exemption(choice) for choice in choices]
         exempting = exempting or (exemptions[0] if exemptions and all(exemptions) else None)
@@ -112,20 +112,22 @@ def access_of(
 
 def without_blocks(link: EntityPolicies) -> EntityPolicies:
     """The policies of an entity without those that block it over all resources."""
-    policies = [one for one in link.policies if one.effect != PolicyEffect.BLOCKED or one.level not in _BLOCKING]
+    policies = [
+        policy for policy in link.policies if policy.effect != PolicyEffect.BLOCKED or policy.level not in _BLOCKING
+    ]
     return replace(link, policies=tuple(policies))
 
 
 def _in_shadow(links: Sequence[EntityPolicies]) -> list[EntityPolicies]:
-    return [link for link in links if any(one.enforcement == Enforcement.SHADOW for one in link.policies)]
+    return [link for link in links if any(policy.enforcement == Enforcement.SHADOW for policy in link.policies)]
 
 
 def _blocks(choices: Iterable[Choice], levels: frozenset[str]) -> list[AccessReason]:
     return [
-        AccessReason(choice.entity, one.policy)
+        AccessReason(choice.entity, effective.policy)
         for choice in choices
-        for one in (*choice.limits, *choice.totals)
-        if isinstance(one.limit, Blocked) and one.policy.level in levels
+        for effective in (*choice.limits, *choice.totals)
+        if isinstance(effective.limit, Blocked) and effective.policy.level in levels
     ]
 
 

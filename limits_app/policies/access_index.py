@@ -97,8 +97,10 @@ class AccessIndex:
         if not matching and not self.shared:
             return None
         names = ("",) if resource is None else ("", resource)
-        found = [one for pattern in matching for name in names for one in self._by_pattern[pattern].get(name, ())]
-        return EntityPolicies(identity, (*found, *self.shared))
+        policies = [
+            policy for pattern in matching for name in names for policy in self._by_pattern[pattern].get(name, ())
+        ]
+        return EntityPolicies(identity, (*policies, *self.shared))
 
 
 NO_ACCESS_INDEX: Final = AccessIndex()
@@ -111,18 +113,18 @@ def has_no_access_in_test(using: str) -> bool:
 
 def read_access_index(using: str, now: datetime) -> AccessIndex:
     """Read the index from a database; one query where nothing is blocked or exempt."""
-    found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    rows: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for what, *texts in _summary_rows(using, now):
-        found[what].append(tuple(texts))
-    groups = {group: (int(priority), plan) for group, plan, priority in found[_GROUP]}
-    of_policies, of_clients, has_flags = found[_POLICY], found[_CLIENT], bool(found[_FLAG])
+        rows[what].append(tuple(texts))
+    groups = {group: (int(priority), plan) for group, plan, priority in rows[_GROUP]}
+    of_policies, of_clients, has_flags = rows[_POLICY], rows[_CLIENT], bool(rows[_FLAG])
     if not (of_policies or of_clients or has_flags):
         return AccessIndex(groups=groups)
     plans = frozenset(plan for _, plan, _ in of_policies if plan)
     patterns = frozenset(identifier for identifier, _, _ in of_policies if identifier)
     resources = frozenset(resource for _, _, resource in (*of_policies, *of_clients) if resource)
     by_pattern, shared = _shared_policies(using, resources, has_patterns=bool(patterns))
-    digests, kinds = set(), {_kind_of(one) for one in patterns}
+    digests, kinds = set(), {_kind_of(pattern) for pattern in patterns}
     for identifier in _clients(using, now, plans, patterns, has_policies=bool(of_clients), has_flags=has_flags):
         digests.add(_digest(identifier))
         kinds.add(_kind_of(identifier))
@@ -208,20 +210,20 @@ def _shared_policies(
     using: str, resources: Collection[str], *, has_patterns: bool
 ) -> tuple[Mapping[str, Mapping[str, tuple[PolicyValue, ...]]], tuple[PolicyValue, ...]]:
     """The policies of patterns, by pattern and resource (empty: all), and the blocked totals of the system."""
-    wanted = Q(entity=None, plan=None, counted=Counted.TOTAL, effect=PolicyEffect.BLOCKED)
+    condition = Q(entity=None, plan=None, counted=Counted.TOTAL, effect=PolicyEffect.BLOCKED)
     if has_patterns:
-        wanted |= patterns_in("entity__identifier") & (Q(resource=None) | Q(resource__name__in=resources))
-    found: dict[str, dict[str, tuple[PolicyValue, ...]]] = {}
+        condition |= patterns_in("entity__identifier") & (Q(resource=None) | Q(resource__name__in=resources))
+    by_pattern: dict[str, dict[str, tuple[PolicyValue, ...]]] = {}
     shared: tuple[PolicyValue, ...] = ()
     with known_time_zones():
-        for row in Policy.objects.using(using).filter(wanted).order_by().values(*_COLUMNS):
+        for row in Policy.objects.using(using).filter(condition).order_by().values(*_COLUMNS):
             value, pattern, resource = _value(row), row["entity__identifier"], row["resource__name"] or ""
             if pattern is None:
                 shared += (value,)
             else:
-                of_pattern = found.setdefault(pattern, {})
+                of_pattern = by_pattern.setdefault(pattern, {})
                 of_pattern[resource] = (*of_pattern.get(resource, ()), value)
-    return found, shared
+    return by_pattern, shared
 
 
 def _value(row: Mapping[str, Any]) -> PolicyValue:
@@ -262,13 +264,15 @@ def _clients(
     if patterns:
         configured = _has_one(Policy.objects.using(using), "pk") | Q(plan__isnull=False) | Q(parent__isnull=False)
         every = Patterns(patterns)
-        stems = [Q(identifier__startswith=stem) for stem in {_stem_of(one) for one in patterns}]
+        stems = [Q(identifier__startswith=stem) for stem in {_stem_of(pattern) for pattern in patterns}]
         for identifier in _identifiers(rows.filter(configured, reduce(or_, stems))):
             if identifier in every:
                 yield identifier
     # The highest one, since databases look that up in the index.
     if rows.aggregate(highest=Max("parent"))["highest"] is not None:
-        yield from _identifiers_below(using, now, plans, {_stem_of(one) for one in patterns if one.endswith("*")})
+        yield from _identifiers_below(
+            using, now, plans, {_stem_of(pattern) for pattern in patterns if pattern.endswith("*")}
+        )
 
 
 def _identifiers_below(using: str, now: datetime, plans: Collection[str], stems: Collection[str]) -> Iterator[str]:

@@ -104,13 +104,13 @@ class Balancers:
             used.read_at = self.clock()  # other threads use the last ones meanwhile
             reports = used.reports
         try:
-            found = cool_downs(pool)
+            cooling = cool_downs(pool)
         except (Unresolved, SynchronousOnlyOperation) as error:
             logger.debug("the cool-downs of the pool %s could not be read: %s", pool, error)
             return
         with self._lock:
             if used.reports == reports:  # else the rows may be older than a report of this process
-                used.balancer.cooling = dict(found.items())
+                used.balancer.cooling = dict(cooling.items())
 
     def report(self, pool: str, member: str, cooling: Cooling) -> None:
         """Do not use a member for a time in any process; a length of 0 ends a cool-down.

@@ -215,18 +215,18 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     everybody = _policy_values(levels.pop(EVERYBODY), connection)
     above = tuple({row.identifier for row in levels.pop(ABOVE, ()) if row.identifier is not None})
     links, has_row = [], False
-    for level, found in sorted(levels.items()):
-        own = next((row for row in found if row.identifier is not None and not row.is_pattern), None)
+    for level, of_level in sorted(levels.items()):
+        own = next((row for row in of_level if row.identifier is not None and not row.is_pattern), None)
         has_row = has_row or own is not None
         name = entity if level == 0 or own is None else own.identifier
-        links.append(EntityPolicies(name, (*_own_flags(own), *_policy_values(found, connection), *everybody)))
+        links.append(EntityPolicies(name, (*_own_flags(own), *_policy_values(of_level, connection), *everybody)))
     first = rows[0]
     until = from_column(first.until, connection)
     switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
     cooling = None if first.cooling_until is None else Cooling(first.cooling_until, first.cooling_length or 0)
     plan = next((row.plan for row in levels[0] if row.plan is not None), None)
-    known = first.store is not None
-    return PolicyChain(links, first.pool, first.store or None, known, switch, cooling, above, has_row, plan)
+    is_known = first.store is not None
+    return PolicyChain(links, first.pool, first.store or None, is_known, switch, cooling, above, has_row, plan)
 
 
 def policy_of_flags(*, blocked: bool | None, unlimited: bool | None) -> tuple[PolicyValue, ...]:
@@ -251,17 +251,17 @@ def policy_value(
         identifier, has_plan=plan is not None, has_resource=has_resource, counted=fields["counted"]
     ).value
     # Always in the same order, because every process must compile the same layout.
-    noted = sorted(limits, key=lambda one: one.limit.key)
+    noted = sorted(limits, key=lambda definition: definition.limit.key)
     pattern = identifier if identifier is not None and is_pattern(identifier) else None
     unavailable, hours = fields["on_unavailable"], fields["weekly_hours"]
     return PolicyValue(
         level=level,
         effect=PolicyEffect(fields["effect"]),
-        limits=tuple(one.limit for one in noted),
+        limits=tuple(definition.limit for definition in noted),
         policy_id=policy_id,
         on_unavailable=OnUnavailable(unavailable) if unavailable else None,
         extends=bool(fields["extends"]),
-        shared=frozenset(one.limit.key for one in noted if one.shared),
+        shared=frozenset(definition.limit.key for definition in noted if definition.shared),
         enforcement=Enforcement(fields["enforcement"]),
         rollout_percent=fields["rollout_percent"],
         slice_seconds=fields["slice_seconds"],
@@ -284,10 +284,10 @@ def _policy_values(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list
         if row.policy_id is not None:
             by_policy.setdefault(row.policy_id, []).append(row)
     return [
-        _policy_value(found, connection)
-        if found[0].identifier is not None or found[0].has_dates
-        else _shared_value(found, connection)
-        for found in by_policy.values()
+        _policy_value(of_policy, connection)
+        if of_policy[0].identifier is not None or of_policy[0].has_dates
+        else _shared_value(of_policy, connection)
+        for of_policy in by_policy.values()
     ]
 
 
@@ -304,10 +304,10 @@ def _shared_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> Polic
 def _policy_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> PolicyValue:
     row = rows[0]
     begins, ends = from_column(row.valid_from, connection), from_column(row.valid_until, connection)
-    found = [one for one in rows if one.key is not None]
-    noted = [Noted(limit, bool(one.shared)) for one in found if (limit := _limit(one)) is not None]
+    with_limits = [each for each in rows if each.key is not None]
+    noted = [Noted(limit, bool(each.shared)) for each in with_limits if (limit := _limit(each)) is not None]
     # In place of an invalid limit, the one of its key of the next broader policy applies.
-    extends = bool(row.extends) or len(noted) < len(found)
+    extends = bool(row.extends) or len(noted) < len(with_limits)
     return policy_value(
         {**row._asdict(), "valid_from": begins, "valid_until": ends, "extends": extends},
         noted,
@@ -329,7 +329,8 @@ def _candidate(row: Row, connection: BaseDatabaseWrapper) -> CandidateValue | No
     except InvalidLimit as error:  # written past the validation of the model
         logger.warning("the candidate of policy %s is not evaluated: %s", row.policy_id, error)
         return None
-    limits, shared = tuple(one.limit for one in noted), frozenset(one.limit.key for one in noted if one.shared)
+    limits = tuple(definition.limit for definition in noted)
+    shared = frozenset(definition.limit.key for definition in noted if definition.shared)
     return CandidateValue(row.candidate_id or 0, limits, shared, row.candidate_percent, until)
 
 

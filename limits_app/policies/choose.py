@@ -93,12 +93,15 @@ class Choice:
     @property
     def by_place(self) -> dict[tuple[int, str], EffectiveLimit]:
         """The effective limits, totals too, by the group of their level and their key."""
-        return {(group_of(one.policy.level), one.limit.key): one for one in (*self.limits, *self.totals)}
+        return {
+            (group_of(effective.policy.level), effective.limit.key): effective
+            for effective in (*self.limits, *self.totals)
+        }
 
     @property
     def uses_code(self) -> bool:
         """Whether the limits that code sets are in force; their verdict is the last one of their level."""
-        of_code = [one.status for one in self.verdicts if one.policy.level == CODE]
+        of_code = [verdict.status for verdict in self.verdicts if verdict.policy.level == CODE]
         return bool(of_code) and of_code[-1] in _APPLIES
 
 
@@ -108,16 +111,25 @@ def judge(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choic
     The first policy in order of precedence applies; the next one only while all before it extend.
     """
     position = rollout_position(link.entity)
-    found = sorted(link.policies, key=_precedence)
+    policies = sorted(link.policies, key=_precedence)
     exclusive, of_client, of_system = [
-        _judged([one for one in found if one.level in levels], now, position, shadow=shadow) for levels in _GROUPS
+        _judged([policy for policy in policies if policy.level in levels], now, position, shadow=shadow)
+        for levels in _GROUPS
     ]
     totals = [*of_client, *of_system]
-    if any(one.policy.level == ENTITY_FLAGS and one.policy.effect == PolicyEffect.UNLIMITED for one in exclusive):
-        totals = [one if _outlasts_unlimited(one) else replace(one, status=PolicyStatus.REPLACED) for one in totals]
+    if any(
+        verdict.policy.level == ENTITY_FLAGS and verdict.policy.effect == PolicyEffect.UNLIMITED
+        for verdict in exclusive
+    ):
+        totals = [
+            verdict if _outlasts_unlimited(verdict) else replace(verdict, status=PolicyStatus.REPLACED)
+            for verdict in totals
+        ]
     verdicts = (*exclusive, *totals)
-    on_unavailable = next((one.on_unavailable for one in applied_policies(verdicts) if one.on_unavailable), None)
-    limits_of_totals = [limit for one in applied_policies(totals) for limit in _merged([one])]
+    on_unavailable = next(
+        (policy.on_unavailable for policy in applied_policies(verdicts) if policy.on_unavailable), None
+    )
+    limits_of_totals = [limit for policy in applied_policies(totals) for limit in _merged([policy])]
     return Choice(link.entity, verdicts, _merged(applied_policies(exclusive)), on_unavailable, tuple(limits_of_totals))
 
 
@@ -136,7 +148,7 @@ def _judged(policies: Iterable[PolicyValue], now: datetime, position: int, *, sh
 
 def applied_policies(verdicts: Iterable[Verdict]) -> list[PolicyValue]:
     """The policies that apply, in order of precedence."""
-    return [one.policy for one in verdicts if one.status in _APPLIES]
+    return [verdict.policy for verdict in verdicts if verdict.status in _APPLIES]
 
 
 def _outlasts_unlimited(verdict: Verdict) -> bool:
@@ -147,10 +159,10 @@ def _outlasts_unlimited(verdict: Verdict) -> bool:
 
 def without_others(link: EntityPolicies, now: datetime) -> EntityPolicies:
     """The policies without candidates that are not tested for this entity, or no longer watched."""
-    if not any(one.candidate for one in link.policies):
+    if not any(policy.candidate for policy in link.policies):
         return link
     position = rollout_position(link.entity)
-    return replace(link, policies=tuple(_without_other(one, position, now) for one in link.policies))
+    return replace(link, policies=tuple(_without_other(policy, position, now) for policy in link.policies))
 
 
 def _without_other(policy: PolicyValue, position: int, now: datetime) -> PolicyValue:
@@ -177,23 +189,25 @@ def _with_candidate(policy: PolicyValue) -> PolicyValue:
 def is_evaluated(choice: Choice) -> bool:
     """Whether a policy is in shadow mode, or applies and has a candidate that is tested."""
     return any(
-        one.status is PolicyStatus.SHADOW
-        or (one.status in _APPLIES and one.policy.candidate and one.policy.candidate.watched_until is None)
-        for one in choice.verdicts
+        verdict.status is PolicyStatus.SHADOW
+        or (verdict.status in _APPLIES and verdict.policy.candidate and verdict.policy.candidate.watched_until is None)
+        for verdict in choice.verdicts
     )
 
 
 def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
     """The next time at which a date or an hour may change the effective limits; None for never."""
-    times = [at for one in link.policies for at in (one.valid_from, one.valid_until)]
-    times += [one.hours.next_change(now) for one in link.policies if one.hours is not None]
-    times += [one.candidate.watched_until for one in link.policies if one.candidate]
+    times = [at for policy in link.policies for at in (policy.valid_from, policy.valid_until)]
+    times += [policy.hours.next_change(now) for policy in link.policies if policy.hours is not None]
+    times += [policy.candidate.watched_until for policy in link.policies if policy.candidate]
     return min((at for at in times if at is not None and at > now), default=None)
 
 
 def lifted(choice: Choice, status: PolicyStatus) -> Choice:
     """The choice without limits; `status`, SHADOW or OFF, replaces that of the policies that applied."""
-    verdicts = tuple(replace(one, status=status) if one.status in _APPLIES else one for one in choice.verdicts)
+    verdicts = tuple(
+        replace(verdict, status=status) if verdict.status in _APPLIES else verdict for verdict in choice.verdicts
+    )
     return Choice(choice.entity, verdicts, (), None)
 
 
@@ -237,5 +251,5 @@ def _merged(applied: list[PolicyValue]) -> tuple[EffectiveLimit, ...]:
         if policy.effect == PolicyEffect.BLOCKED:
             return (EffectiveLimit(Blocked(), policy),)
         if policy.effect == PolicyEffect.LIMITS:
-            limits |= {one.key: EffectiveLimit(one, policy, one.key in policy.shared) for one in policy.limits}
+            limits |= {limit.key: EffectiveLimit(limit, policy, limit.key in policy.shared) for limit in policy.limits}
     return tuple(limits[key] for key in sorted(limits))

@@ -185,7 +185,7 @@ class Resolver(BaseResolver):
                 return resolved, template.uses_code
         versions = StoreVersions(seen=before.seen)
         subject = Subject(resource, entity, plan)
-        reading = read_policies(subject, before.at, versions, before.generation, found=stored.chain())
+        reading = read_policies(subject, before.at, versions, before.generation, chain=stored.chain())
         templates = Templates(reading, resource, default_limits)
         template, aged = templates.compiled(entity, before.at), Aged(templates, conf.get(conf.RESOLVER_TTL_SECONDS))
         if general is not None and is_of_no_client(reading.chain, plan, general[1]):
@@ -232,12 +232,12 @@ def _general(configuration: KeptConfiguration, key: Key) -> General | None:
         return None
     if entity is None:
         return resource, (), default_limits, plan
-    known = configuration.known.known  # one state of it for both look-ups
+    identifiers = configuration.known.known  # one state of it for both look-ups
     if not isinstance(entity, str) or not 0 < len(entity) <= MAX_ENTITY_LENGTH or not can_be_stored(entity):
         return None
-    if known.may_have_rows(entity):
+    if identifiers.may_have_rows(entity):
         return None
-    return resource, known.patterns.matching(entity), default_limits, plan
+    return resource, identifiers.patterns.matching(entity), default_limits, plan
 
 
 resolver: Final = Resolver(configuration)

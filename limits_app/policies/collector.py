@@ -116,10 +116,10 @@ class Collector:
         """Those for its entity, its plan and its patterns, with the flags of its entity."""
         subjects = [(entity, "") for entity in (client.entity, *client.patterns) if entity]
         rows = [row for entity, _ in subjects if (row := self.entities.get(entity)) is not None]
-        flags = [one for row in rows for one in policy_of_flags(blocked=row.blocked, unlimited=row.unlimited)]
+        flags = [policy for row in rows for policy in policy_of_flags(blocked=row.blocked, unlimited=row.unlimited)]
         if client.plan:
             subjects.append(("", client.plan))
-        return (*flags[:1], *[one for subject in subjects for one in self._about(resource, *subject)])
+        return (*flags[:1], *[policy for subject in subjects for policy in self._about(resource, *subject)])
 
     def of_everybody(self, resource: str) -> tuple[PolicyValue, ...]:
         """Those for all clients, and the limits that code sets."""
@@ -144,7 +144,7 @@ class Collector:
     @cached_property
     def rolls_out(self) -> bool:
         """Whether a policy applies to a part of the clients only."""
-        return any(one.rollout_percent < 100 for policies in self._by_place.values() for one in policies)
+        return any(policy.rollout_percent < 100 for policies in self._by_place.values() for policy in policies)
 
     @cached_property
     def all_resources(self) -> frozenset[str]:

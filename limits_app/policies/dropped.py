@@ -64,14 +64,16 @@ class Dropping:
         """
         if not may_drop(policy, self._now):
             return
-        found: dict[str, Collection[int | None]] = {}
+        dropped: dict[str, Collection[int | None]] = {}
         for client in self._clients(place):
             for policies, sources in self._chains(place, policy, client):
                 for limit in _lost(policies, policy, self._now):
                     key, own = limit.limit.key, (limit.policy.policy_id,)
                     setting = sources.get(key, own) if limit.policy.level == CODE else own
-                    found[key] = {**dict.fromkeys(found[key]), **dict.fromkeys(setting)} if key in found else setting
-        yield from sorted(found.items(), key=itemgetter(0))
+                    dropped[key] = (
+                        {**dict.fromkeys(dropped[key]), **dict.fromkeys(setting)} if key in dropped else setting
+                    )
+        yield from sorted(dropped.items(), key=itemgetter(0))
 
     def _clients(self, place: Place) -> Iterable[Client]:
         """Clients to which a policy applies: each kind of them, as far as other policies tell them apart."""
@@ -132,11 +134,11 @@ class Dropping:
         for resource in ("", *sorted(self._rows.all_resources)):
             policies = self._rows.of_code(resource) if of_code else self._rows.policies(resource, client)
             by_key = by_resource[resource] = {}
-            for one in judge(EntityPolicies(None, policies), self._now).limits:
-                if not isinstance(one.limit, Blocked):
-                    by_key[one.limit.key] = one
-                    limits.setdefault(one.limit.key, one.limit)
-                    sources.setdefault(one.limit.key, Counter())[one.policy.policy_id] += 1
+            for effective in judge(EntityPolicies(None, policies), self._now).limits:
+                if not isinstance(effective.limit, Blocked):
+                    by_key[effective.limit.key] = effective
+                    limits.setdefault(effective.limit.key, effective.limit)
+                    sources.setdefault(effective.limit.key, Counter())[effective.policy.policy_id] += 1
         return _Everywhere(tuple(limits.values()), sources, by_resource)
 
 
@@ -148,10 +150,14 @@ def may_drop(policy: PolicyValue, now: datetime) -> bool:
 
 def _lost(policies: Iterable[PolicyValue], policy: PolicyValue, now: datetime) -> list[EffectiveLimit]:
     """The limits that apply without a policy, and with it no more."""
-    others = tuple([one for one in policies if one.policy_id is None or one.policy_id != policy.policy_id])
+    others = tuple([other for other in policies if other.policy_id is None or other.policy_id != policy.policy_id])
     before = judge(EntityPolicies(None, others), now).by_place
     after = judge(EntityPolicies(None, (*others, _always(policy))), now).by_place
-    return [one for place, one in before.items() if place not in after and not isinstance(one.limit, Blocked)]
+    return [
+        effective
+        for place, effective in before.items()
+        if place not in after and not isinstance(effective.limit, Blocked)
+    ]
 
 
 def always_applies(policy: PolicyValue) -> bool:
@@ -182,10 +188,10 @@ def _dropped_for_client(policy: Policy, subject: Subject) -> tuple[DroppedKey, .
     """`dropped_keys` of a policy of one client on one resource, to whose requests one chain of policies applies."""
     using, now = policy._state.db or "", datetime.now(UTC)
     link = policies_for(subject, using, now).links[0]
-    own = next((one for one in link.policies if one.policy_id == policy.pk), None)
+    own = next((value for value in link.policies if value.policy_id == policy.pk), None)
     if own is None or not may_drop(own, now):
         return ()
-    policies = [one for one in link.policies if one is not own and always_applies(one)]
+    policies = [value for value in link.policies if value is not own and always_applies(value)]
     code = PolicyValue(CODE, PolicyEffect.LIMITS, (), None)
     if judge(EntityPolicies(None, (*policies, code)), now).uses_code:
         of_code = stored_code_limits(using, subject.resource)
@@ -194,8 +200,8 @@ def _dropped_for_client(policy: Policy, subject: Subject) -> tuple[DroppedKey, .
     if not keys:
         return ()
     rows = Policy.objects.using(using).select_related("resource", "entity", "plan")
-    found = rows.in_bulk(set(keys.values()) - {None})
-    return tuple([DroppedKey(key, str(found.get(pk, OF_CODE))) for key, pk in sorted(keys.items())])
+    replaced = rows.in_bulk(set(keys.values()) - {None})
+    return tuple([DroppedKey(key, str(replaced.get(pk, OF_CODE))) for key, pk in sorted(keys.items())])
 
 
 def applied_without(policy: Policy) -> list[str]:
@@ -216,12 +222,12 @@ def applied_without(policy: Policy) -> list[str]:
 
 def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[DroppedKey, ...]]]:
     """`dropped_keys` of each policy, with a few queries for all of them."""
-    found = list(policies)
-    if not found:
+    saved = list(policies)
+    if not saved:
         return
-    stored = stored_policies(found)
+    stored = stored_policies(saved)
     dropping = Dropping(stored.collector(always_applies), datetime.now(UTC))
-    for policy in found:
+    for policy in saved:
         dropped = dropping.dropped(*stored.policies[policy.pk])
         labels = [(key, stored.labels.get(pk, OF_CODE)) for key, policies_of_key in dropped for pk in policies_of_key]
         yield policy, tuple([DroppedKey(*label) for label in labels])

@@ -214,8 +214,8 @@ class KnownIdentifiers:
         return self.known.patterns
 
     def __len__(self) -> int:
-        known = self.known
-        return len(known.table) + len(known.added) + len(self._unmerged)
+        state = self.known
+        return len(state.table) + len(state.added) + len(self._unmerged)
 
     @property
     def size(self) -> int:
@@ -320,10 +320,10 @@ class KnownIdentifiers:
             self.known = replace(self.known, patterns=patterns)
 
     def _add(self, hashes: Iterable[int]) -> None:
-        known = self.known
-        known.added.update([hashed for hashed in hashes if hashed not in known.table])
-        if len(known.added) > _MOST_ADDED:
-            self.known = replace(known, table=known.table.with_added(known.added), added=set())
+        state = self.known
+        state.added.update([hashed for hashed in hashes if hashed not in state.table])
+        if len(state.added) > _MOST_ADDED:
+            self.known = replace(state, table=state.table.with_added(state.added), added=set())
 
 
 def _hashes(page: Page) -> list[int]:

@@ -49,15 +49,15 @@ class PatternIndex:
 
     def matching(self, identifier: str) -> tuple[str, ...]:
         """The patterns that match the identifier of a client, always in the same order."""
-        found = []
+        patterns = []
         for length in self._lengths:
             if length > len(identifier):
                 break
             if identifier[:length] in self._prefixes:
-                found.append(f"{identifier[:length]}*")
+                patterns.append(f"{identifier[:length]}*")
         if self._networks and identifier.startswith(_ADDRESS):
-            found += self._matching_networks(identifier)
-        return tuple(found)
+            patterns += self._matching_networks(identifier)
+        return tuple(patterns)
 
     def _matching_networks(self, identifier: str) -> list[str]:
         network = network_of(identifier)
@@ -85,11 +85,11 @@ def _may_be_pattern(identifier: str) -> bool:
 
 
 def _networks(identifiers: Iterable[str]) -> dict[_Form, Mapping[int, str]]:
-    found: dict[_Form, dict[int, str]] = {}
+    by_form: dict[_Form, dict[int, str]] = {}
     for identifier in sorted(identifiers):
         network = None if identifier.endswith("*") else network_of(identifier)
         if network is not None and identifier == f"{_ADDRESS}{network}":
             length = network.prefixlen
             address = int(network.network_address) >> (network.max_prefixlen - length)
-            found.setdefault((network.version, length), {})[address] = identifier
-    return {**found}
+            by_form.setdefault((network.version, length), {})[address] = identifier
+    return {**by_form}

@@ -209,7 +209,7 @@ class PooledSet(LimitSet):
         """Compile the limits of a resource for each member of its pool."""
         scopes = tuple(own)
         member_names = list(members.scoped)
-        of_members = dict.fromkeys([one for some in members.scoped.values() for one in some])
+        of_members = dict.fromkeys([of_member for some in members.scoped.values() for of_member in some])
         pooled = cls.composed((*scopes, *of_members), store, version=version, **names)
         pooled.members, pooled.own_number = members, len(scopes)
         keys = {name: _keys(some) for name, some in members.scoped.items()}
@@ -218,12 +218,14 @@ class PooledSet(LimitSet):
         pooled.ones = dict.fromkeys([key for key in pooled.rates if key in pooled._common], 1) or None
         sets = []
         for name, config in members.configs.items():
-            one = MemberSet.composed((*scopes, *members.scoped[name]), store, config=config, version=version, **names)
-            one.accepts_all = members.is_unlimited
+            member_set = MemberSet.composed(
+                (*scopes, *members.scoped[name]), store, config=config, version=version, **names
+            )
+            member_set.accepts_all = members.is_unlimited
             # Rates that only other members have need not be requested of this one, even where the resource has them.
             only_others = of_any_member - keys[name]
-            one.ones = dict.fromkeys([key for key in one.rates if key not in only_others], 1) or None
-            sets.append(one)
+            member_set.ones = dict.fromkeys([key for key in member_set.rates if key not in only_others], 1) or None
+            sets.append(member_set)
         balancer = balancers.find(members.name, members.definition.load_balancing, members.weights)
         pooled.pool = LimitPool.at(balancer, sets, member_names, failover=members.definition.failover)
         return pooled
@@ -233,9 +235,9 @@ class PooledSet(LimitSet):
         bound = super().bound(scopes, version=version, identity=identity)
         bound.members, bound.own_number, bound._common = self.members, self.own_number, self._common
         own, sets = tuple(scopes[: self.own_number]), []
-        for one in self.pool:
-            of_member = one.scopes if scopes is self.scopes else (*own, *one.scopes[self.own_number :])
-            sets.append(one.bound(of_member, version=version, identity=identity))
+        for member_set in self.pool:
+            of_member = member_set.scopes if scopes is self.scopes else (*own, *member_set.scopes[self.own_number :])
+            sets.append(member_set.bound(of_member, version=version, identity=identity))
         bound.pool = self.pool.bound(sets)
         return bound
 
@@ -309,4 +311,4 @@ def _with_secrets(value: object, need: str) -> object:
 
 
 def _keys(scoped: Iterable[ScopedLimits]) -> frozenset[str]:
-    return frozenset([one.prefix + rule.key for one in scoped for rule in one.schema.rules])
+    return frozenset([scope_limits.prefix + rule.key for scope_limits in scoped for rule in scope_limits.schema.rules])

@@ -113,7 +113,7 @@ def stored_chains(subjects: Sequence[Subject], using: str, now: datetime) -> lis
     """`policies_of_each` as rows, for callers who may know already what they mean."""
     connection = connections[using]
     has_groups = groups_have_plans(using)
-    networks = [other_networks_of(one.entity or "") for one in subjects]
+    networks = [other_networks_of(subject.entity or "") for subject in subjects]
     parameters: list[Any] = []
     for resource, entity, plan in subjects:
         client = entity if entity is not None and can_be_stored(entity) else None
@@ -129,7 +129,7 @@ def stored_chains(subjects: Sequence[Subject], using: str, now: datetime) -> lis
     by_number: list[list[Row]] = [[] for _ in subjects]
     for row in rows:
         by_number[row.number].append(row)
-    return [StoredChain(one.entity, own, now, connection) for one, own in zip(subjects, by_number, strict=True)]
+    return [StoredChain(subject.entity, own, now, connection) for subject, own in zip(subjects, by_number, strict=True)]
 
 
 def _rows(connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any]) -> list[Row]:
@@ -156,8 +156,8 @@ def _sql(connection: BaseDatabaseWrapper, networks: tuple[int, ...], *, has_grou
 @cache
 def _key_type(model: Any, using: str) -> str | None:
     """The type of a column that refers to a model."""
-    found: str | None = model._meta.pk.rel_db_type(connections[using])
-    return found
+    column_type: str | None = model._meta.pk.rel_db_type(connections[using])
+    return column_type
 
 
 @lru_cache(maxsize=1024)
@@ -183,7 +183,7 @@ def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *
         pattern="CONCAT(SUBSTR(x.identifier, 1, x.size), '*')"
         if is_mysql
         else "SUBSTR(x.identifier, 1, x.size) || '*'",
-        separators=", ".join(f"'{one}'" for one in SEPARATORS),
+        separators=", ".join(f"'{separator}'" for separator in SEPARATORS),
         about=" AND ".join(_is_about(column, owner, is_mysql=is_mysql) for column, owner in _ABOUT),
         most=MAX_LEVELS - 1,
         everybody=EVERYBODY,

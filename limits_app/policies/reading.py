@@ -94,30 +94,30 @@ class IdentifierReader:
     def _step(self) -> int | None:
         """Read a page of each; returns in how many microseconds to read the next ones, None after the last."""
         started, has_read, is_left = perf_counter(), False, False
-        for namespace, known in self._kept():
-            if known.is_complete or known in self._given_up:
+        for namespace, identifiers in self._kept():
+            if identifiers.is_complete or identifiers in self._given_up:
                 continue
             try:
-                is_left |= _read_page(namespace, known)
+                is_left |= _read_page(namespace, identifiers)
                 has_read = True
             except Unresolved as error:
                 logger.debug("the identifiers that have rows are not known yet: %s", error)
                 is_left = True
             except ImproperlyConfigured as error:
                 logger.warning("which clients have rows is unknown, so that the rows of each are queried: %s", error)
-                self._given_up.add(known)
+                self._given_up.add(identifiers)
         if is_left:
             return (round((perf_counter() - started) * _SHARE * _SECOND) or 1) if has_read else _SECOND
         connections.close_all()
         return None
 
 
-def _read_page(namespace: SiteNamespace, known: KnownIdentifiers) -> bool:
+def _read_page(namespace: SiteNamespace, identifiers: KnownIdentifiers) -> bool:
     """Read the next page of a namespace; returns whether there may be more."""
     with entered(namespace):
         if is_entered(namespace):
             _keep_no_pages()
-            return known.read_page()
+            return identifiers.read_page()
         raise ImproperlyConfigured(
             f"the database router does not choose {namespace.alias!r} in background threads: set "
             "LIMITS['NAMESPACE_CONTEXT'] to a function that takes this alias and returns a context manager in which "

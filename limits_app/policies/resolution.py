@@ -132,14 +132,14 @@ def resolution_of(
     reading: Reading, resource: str, default_limits: Limits, at: datetime, *, lifts_blocks: bool = False
 ) -> Resolution:
     """Judge policies that were read, and compile those that apply at a time."""
-    found, members, store_version = reading
-    entity = found.links[0].entity
-    cooling_us = 0 if found.cooling is None else found.cooling.left_us(round(at.timestamp() * 1_000_000))
-    links = [without_others(link, at) for link in found.links]
+    chain, members, store_version = reading
+    entity = chain.links[0].entity
+    cooling_us = 0 if chain.cooling is None else chain.cooling.left_us(round(at.timestamp() * 1_000_000))
+    links = [without_others(link, at) for link in chain.links]
     if lifts_blocks:
         links = [without_blocks(link) for link in links]
     links[0] = _with_code_limits(links[0], default_limits)
-    switch = found.emergency if conf.get(conf.ENABLED) else _DISABLED
+    switch = chain.emergency if conf.get(conf.ENABLED) else _DISABLED
     is_lifted = switch.mode != Enforcement.ENFORCE
     choices, shadows = _chosen(links, at, switch.mode)
     dates = [date for date in (switch.until, *(changes_at(link, at) for link in links)) if date is not None]
@@ -155,7 +155,7 @@ def resolution_of(
         is_lifted=is_lifted,
         cooling_us=cooling_us,
     )
-    return Resolution(resource, entity, choices, shadows, resolved, found.known, switch)
+    return Resolution(resource, entity, choices, shadows, resolved, chain.known, switch)
 
 
 def resolve_pool(
@@ -213,28 +213,28 @@ def read_policies(
     versions: StoreVersions,
     generation: int | None = None,
     *,
-    found: PolicyChain | None = None,
+    chain: PolicyChain | None = None,
 ) -> Reading:
     """Read the policies of all entities that are charged, the members of the pool of the resource, and the store.
 
-    `generation` is that of `PoolCache`. Policies that were just `found` are not read again.
+    `generation` is that of `PoolCache`. `chain` has the policies where they have just been read.
     """
     missing = None
     while True:
-        found = found or policy_source.read(subject, write_alias(), at)
+        chain = chain or policy_source.read(subject, write_alias(), at)
         try:
-            return _reading(found, versions, generation)
+            return _reading(chain, versions, generation)
         except UnknownPool:
-            if found.pool == missing:
+            if chain.pool == missing:
                 raise
-            missing, found = found.pool, None  # it may have been renamed between the two queries
+            missing, chain = chain.pool, None  # it may have been renamed between the two queries
 
 
-def _reading(found: PolicyChain, versions: StoreVersions, generation: int | None) -> Reading:
-    store_version, members = versions.of(found.store), None
-    if found.pool is not None:
-        members = pool_cache.members(found.pool, write_alias(), store_version.store, generation)
-    return Reading(found, members, store_version)
+def _reading(chain: PolicyChain, versions: StoreVersions, generation: int | None) -> Reading:
+    store_version, members = versions.of(chain.store), None
+    if chain.pool is not None:
+        members = pool_cache.members(chain.pool, write_alias(), store_version.store, generation)
+    return Reading(chain, members, store_version)
 
 
 def _chosen(
@@ -281,7 +281,7 @@ def resolve_each(
     at, versions = datetime.fromtimestamp(now, UTC), StoreVersions(store)
     return [
         resolution_of(
-            read_policies(subject, at, versions, found=chain),
+            read_policies(subject, at, versions, chain=chain),
             subject.resource or "",
             of_code.get(subject.resource or "", ()),
             at,
@@ -310,7 +310,7 @@ def _name_of(row: Resource | Entity | None) -> str | None:
 
 def resource_scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
     """The limits of a choice on a resource, each in the scope in which a store keeps its state; totals are left out."""
-    return [one for one in scopes_of(resource, [choice], store) if not one.scope.total]
+    return [scoped for scoped in scopes_of(resource, [choice], store) if not scoped.scope.total]
 
 
 def total_scopes(entity: str | None, store: Store, now: datetime, plan: str | None = None) -> list[ScopedLimits]:
@@ -321,4 +321,4 @@ def total_scopes(entity: str | None, store: Store, now: datetime, plan: str | No
     """
     check_plan(plan)
     choice = judge(policies_of_each([Subject(None, entity, plan)], write_alias(), now)[0].links[0], now)
-    return [one for one in scopes_of("", [choice], store) if one.scope.total]
+    return [scoped for scoped in scopes_of("", [choice], store) if scoped.scope.total]

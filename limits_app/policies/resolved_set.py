@@ -162,7 +162,7 @@ class ResolvedSet:
     def ceiling(self, key: str) -> Amount:
         """The most that can ever be admitted of a key."""
         if isinstance(self.limit_set, PooledSet):
-            return max(_ceiling(one.scoped, key) for one in self.limit_set.pool if key in one.keys)
+            return max(_ceiling(member.scoped, key) for member in self.limit_set.pool if key in member.keys)
         return _ceiling(self.limit_set.scoped, key)
 
 
@@ -206,7 +206,7 @@ def compiled(
         schema = schema_of((Blocked(store.clock() + cooling_us),))
         scopes.append(ScopedLimits(upstream_scope(resource), schema, UPSTREAM_LEVEL))
     of_shadows = scopes_of(resource, shadows, store, counts_usage=False) if shadows else []
-    shadow_scopes = [replace(one, scope=shadow_scope(one.scope)) for one in of_shadows]
+    shadow_scopes = [replace(scoped, scope=shadow_scope(scoped.scope)) for scoped in of_shadows]
     return ResolvedSet.of(
         scopes,
         store_version,
@@ -226,28 +226,29 @@ def _evaluated(
 ) -> Iterator[tuple[tuple[str, str], Evaluated]]:
     """The policies whose decisions are counted: promoted candidates, tested ones, and policies in shadow mode."""
     for choice in filter(_has_candidate, choices):
-        for scope, one in _placed(resource, choice):
-            candidate = one.policy.candidate
+        for scope, effective in _placed(resource, choice):
+            policy_id, candidate = effective.policy.policy_id or 0, effective.policy.candidate
             if candidate is not None and candidate.watched_until is not None:
-                kind = EvaluationKind.PROMOTED
-                yield (scope.key, one.limit.key), Evaluated(one.policy.policy_id or 0, candidate.candidate_id, kind)
+                place = scope.key, effective.limit.key
+                yield place, Evaluated(policy_id, candidate.candidate_id, EvaluationKind.PROMOTED)
     for choice in shadows:
-        for scope, one in _placed(resource, choice):
-            candidate, place = one.policy.candidate, (shadow_scope(scope).key, one.limit.key)
+        for scope, effective in _placed(resource, choice):
+            policy_id, candidate = effective.policy.policy_id or 0, effective.policy.candidate
+            place = shadow_scope(scope).key, effective.limit.key
             if candidate is not None and candidate.watched_until is None:
-                yield place, Evaluated(one.policy.policy_id or 0, candidate.candidate_id, EvaluationKind.CANDIDATE)
-            elif one.policy.enforcement == Enforcement.SHADOW:
-                yield place, Evaluated(one.policy.policy_id or 0, 0, EvaluationKind.SHADOW)
+                yield place, Evaluated(policy_id, candidate.candidate_id, EvaluationKind.CANDIDATE)
+            elif effective.policy.enforcement == Enforcement.SHADOW:
+                yield place, Evaluated(policy_id, 0, EvaluationKind.SHADOW)
 
 
 def _has_candidate(choice: Choice) -> bool:
-    return any(one.policy.candidate for one in choice.verdicts)
+    return any(verdict.policy.candidate for verdict in choice.verdicts)
 
 
 def _placed(resource: str, choice: Choice) -> Iterator[tuple[Scope, EffectiveLimit]]:
     for scope, limits in (*_resource_scopes(resource, choice), *_total_scopes(choice)):
-        for one in limits:
-            yield scope, one
+        for effective in limits:
+            yield scope, effective
 
 
 def scopes_of(
@@ -259,14 +260,17 @@ def scopes_of(
     """
     counting, not_counting = schemas_of(store, counts_usage=counts_usage), schemas_of(store, counts_usage=False)
     scoped: dict[str, ScopedLimits] = {}
-    of_resource = [one for choice in choices for one in _resource_scopes(resource, choice)]
-    for scope, limits in (*of_resource, *[one for choice in choices for one in _total_scopes(choice)]):
+    of_resource = [pair for choice in choices for pair in _resource_scopes(resource, choice)]
+    of_all = [pair for choice in choices for pair in _total_scopes(choice)]
+    for scope, limits in (*of_resource, *of_all):
         if scope.key not in scoped:
-            levels = tuple([one.policy.level for one in limits])
+            levels = tuple([effective.policy.level for effective in limits])
             level = min(levels, key=PRECEDENCE.index)
             schema_for = not_counting if scope.total else counting
-            slice_seconds = [one.policy.slice_seconds if store.remote else 0 for one in limits]
-            sliced_limits, slice_us = sliced([*zip([one.limit for one in limits], slice_seconds, strict=True)])
+            slice_seconds = [effective.policy.slice_seconds if store.remote else 0 for effective in limits]
+            sliced_limits, slice_us = sliced(
+                [*zip([effective.limit for effective in limits], slice_seconds, strict=True)]
+            )
             lasting = level in _OF_AN_ENTITY
             scoped[scope.key] = ScopedLimits(
                 scope, schema_for(sliced_limits), level, levels=levels, lasting=lasting, slice_us=slice_us
@@ -275,27 +279,27 @@ def scopes_of(
 
 
 def _resource_scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
-    own = [one for one in choice.limits if not one.shared]
+    own = [effective for effective in choice.limits if not effective.shared]
     if own:
         yield scope_of(resource, choice.entity), own
-    for one in choice.limits:
-        if one.shared:
-            yield shared_scope(resource, one.limit.key), [one]
+    for effective in choice.limits:
+        if effective.shared:
+            yield shared_scope(resource, effective.limit.key), [effective]
 
 
 def _total_scopes(choice: Choice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
     for of_system in (False, True):
         own = [
-            one
-            for one in choice.totals
-            if not one.shared and (one.policy.level == PolicyScope.SYSTEM_TOTAL) is of_system
+            effective
+            for effective in choice.totals
+            if not effective.shared and (effective.policy.level == PolicyScope.SYSTEM_TOTAL) is of_system
         ]
         if own:
             yield total_scope(choice.entity, of_system=of_system), own
-    for one in choice.totals:
-        if one.shared:
-            yield shared_total_scope(one.limit.key), [one]
+    for effective in choice.totals:
+        if effective.shared:
+            yield shared_total_scope(effective.limit.key), [effective]
 
 
 def _ceiling(scoped: tuple[ScopedLimits, ...], key: str) -> Amount:
-    return min(limit.ceiling for one in scoped for limit in one.schema.limits if limit.key == key)
+    return min(limit.ceiling for scope_limits in scoped for limit in scope_limits.schema.limits if limit.key == key)

@@ -47,7 +47,7 @@ class StoredPolicies:
 
 def stored_policy(policy: Policy) -> tuple[Place, PolicyValue]:
     """A row as a value, and what it is for."""
-    place = Place(*(str(one or "") for one in (policy.resource, policy.entity, policy.plan)))
+    place = Place(*(str(related or "") for related in (policy.resource, policy.entity, policy.plan)))
     begins, ends = policy.valid_from and aware(policy.valid_from), policy.valid_until and aware(policy.valid_until)
     value = policy_value(
         {**vars(policy), "valid_from": begins, "valid_until": ends},
@@ -74,21 +74,21 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     if all(policy.resource_id is not None for policy in policies):
         about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in policies})
     rows = Policy.objects.using(using).filter(about).order_by("pk")
-    found = list(rows.select_related("resource", "entity", "plan").prefetch_related("limits"))
+    stored = list(rows.select_related("resource", "entity", "plan").prefetch_related("limits"))
     keys = {policy.pk for policy in policies}
-    clients = {row.entity_id: row.entity for row in found if row.pk in keys and row.entity is not None}
-    plans = {str(row.plan) for row in found if row.pk in keys and row.plan is not None}
+    clients = {row.entity_id: row.entity for row in stored if row.pk in keys and row.entity is not None}
+    plans = {str(row.plan) for row in stored if row.pk in keys and row.plan is not None}
     by_groups = plans_by_groups(using, [*map(str, clients.values())]) if clients else {}
     members: set[Any] = set()
     if others:
         members.update(Entity.objects.using(using).filter(identifier__in=others).values_list("pk", flat=True))
-    if plans and any(row.entity is not None and is_pattern(str(row.entity)) for row in found):
+    if plans and any(row.entity is not None and is_pattern(str(row.entity)) for row in stored):
         by_groups |= plans_by_groups(using, most=_MOST_MEMBERS)
         members |= members_of_plans(plans, using)
     entities = _entities(clients, members, using)
     return StoredPolicies(
-        {row.pk: stored_policy(row) for row in found},
-        {row.pk: str(row) for row in found},
+        {row.pk: stored_policy(row) for row in stored},
+        {row.pk: str(row) for row in stored},
         entities,
         by_groups,
         stored_code_limits(using),
@@ -104,39 +104,39 @@ def members_of_plans(plans: Collection[str], using: str) -> set[Any]:
     by_groups = plans_by_groups(using, most=_MOST_MEMBERS)
     rows = Entity.objects.using(using).order_by("pk")
     level = [*rows.filter(plan__name__in=plans).values_list("pk", flat=True)[:_MOST_MEMBERS]]
-    found = {*level}
+    members = {*level}
     for _ in range(MAX_LEVELS - 1):
         below = [rows.filter(parent__in=batch, plan=None).values_list("pk", flat=True) for batch in batches(level)]
-        level = [*islice(chain.from_iterable(below), _MOST_MEMBERS - min(len(found), _MOST_MEMBERS))]
-        found.update(level)
+        level = [*islice(chain.from_iterable(below), _MOST_MEMBERS - min(len(members), _MOST_MEMBERS))]
+        members.update(level)
     for batch in batches([name for name, plan in by_groups.items() if plan in plans]):
-        found.update(rows.filter(identifier__in=batch).values_list("pk", flat=True))
-    return found
+        members.update(rows.filter(identifier__in=batch).values_list("pk", flat=True))
+    return members
 
 
 def _entities(clients: Mapping[Any, Entity], members: Iterable[Any], using: str) -> dict[str, EntityRow]:
     """Some entities, by primary key, and others, with all above them."""
     entities: dict[str, EntityRow] = {}
     rows = Entity.objects.using(using).order_by("pk")
-    found: list[Any] = []
-    wanted, read = {*members} - clients.keys(), set[Any]()
+    values: list[Any] = []
+    missing, read = {*members} - clients.keys(), set[Any]()
     for pk, row in clients.items():
         if row.parent_id is None and row.plan_id is None:  # nothing else has to be read
             entities[row.identifier] = EntityRow(row.blocked, row.unlimited, row.cascade)
             read.add(pk)
         else:
-            wanted.add(pk)
+            missing.add(pk)
     for _ in range(MAX_LEVELS):
-        for batch in batches(wanted):
-            found += rows.filter(pk__in=batch).values_list(*_ENTITY)
-        wanted = set()
-        for pk, name, blocked, unlimited, cascade, parent, parent_name, plan in found:
+        for batch in batches(missing):
+            values += rows.filter(pk__in=batch).values_list(*_ENTITY)
+        missing = set()
+        for pk, name, blocked, unlimited, cascade, parent, parent_name, plan in values:
             entities[name] = EntityRow(blocked, unlimited, cascade, parent_name or "", plan or "")
             read.add(pk)
-            wanted.add(parent)
-        wanted -= read | {None}
-        found = []
-        if not wanted:
+            missing.add(parent)
+        missing -= read | {None}
+        values = []
+        if not missing:
             break
     return entities
 

@@ -81,8 +81,8 @@ class Sync:
         with self._lock:
             if self.seen.get(alias) != seen:
                 return
-            found = None if seen is None else store.changes_since(seen)
-            version, changes = (store.version(), (EVERYTHING,)) if found is None else found
+            reported = None if seen is None else store.changes_since(seen)
+            version, changes = (store.version(), (EVERYTHING,)) if reported is None else reported
             if version != seen:
                 self._apply(changes)
                 self.seen = MappingProxyType({**self.seen, alias: version})

@@ -64,7 +64,7 @@ class Template:
 def _moved(
     evaluated: Mapping[tuple[str, str], Evaluated], before: Sequence[Scope], now: Sequence[Scope]
 ) -> dict[tuple[str, str], Evaluated]:
-    keys = {one.key: other.key for one, other in zip(before, now, strict=True)}
+    keys = {old.key: new.key for old, new in zip(before, now, strict=True)}
     return {(keys[scope], key): policy for (scope, key), policy in evaluated.items()}
 
 
