@@ -142,7 +142,9 @@ def _rotated(candidates: Candidates, turn: int) -> Candidates:
     return (*candidates[start:], *candidates[:start]) if start else candidates
 
 
-_BALANCERS: Final = {one.load_balancing: one for one in (RoundRobin, Random, Weighted, LeastLoaded, Balancer)}
+_BALANCERS: Final = {
+    balancer.load_balancing: balancer for balancer in (RoundRobin, Random, Weighted, LeastLoaded, Balancer)
+}
 
 
 def balancer_named(name: str) -> type[Balancer]:
@@ -155,13 +157,13 @@ def balancer_named(name: str) -> type[Balancer]:
 
 def checked_weights(weights: Sequence[float] | None, count_of_sets: int) -> tuple[float, ...]:
     """One weight for each set, by default 1; InvalidRequest unless all are finite numbers above 0."""
-    given = (1,) * count_of_sets if weights is None else tuple(weights)
-    if len(given) != count_of_sets:
-        raise InvalidRequest(f"weights must be one for each of the {count_of_sets} limit sets, not {shown(given)}")
-    for weight in given:
+    checked = (1,) * count_of_sets if weights is None else tuple(weights)
+    if len(checked) != count_of_sets:
+        raise InvalidRequest(f"weights must be one for each of the {count_of_sets} limit sets, not {shown(checked)}")
+    for weight in checked:
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= float_info.max:
             raise InvalidRequest(f"a weight must be a number above 0, not {shown(weight)}")
-    return given
+    return checked
 
 
 class EligibleSets:
@@ -169,11 +171,13 @@ class EligibleSets:
 
     def __init__(self, limit_sets: Sequence[LimitSet]) -> None:
         self._sets = limit_sets
-        self._rates = [frozenset(one.rates) for one in limit_sets]
+        self._rates = [frozenset(limit_set.rates) for limit_set in limit_sets]
         # A request that names nothing leaves rates alone, so it takes nothing from a set that has nothing else.
-        self._only_rates = [bool(one.rates) and len(one.rates) == len(one) for one in limit_sets]
-        known = {key for one in limit_sets for key in one.keys}
-        self._optional = {CallLimit.key, *known}.difference(*self._rates)
+        self._only_rates = [
+            bool(limit_set.rates) and len(limit_set.rates) == len(limit_set) for limit_set in limit_sets
+        ]
+        keys = {key for limit_set in limit_sets for key in limit_set.keys}
+        self._optional = {CallLimit.key, *keys}.difference(*self._rates)
         self._found: dict[tuple[str, ...] | None, Candidates] = {}
 
     def find(self, requested: Requested) -> Candidates:
@@ -184,28 +188,28 @@ class EligibleSets:
             return self._search(requested)
 
     def _search(self, requested: Requested) -> Candidates:
-        found: list[int] = []
+        eligible: list[int] = []
         if requested is None:
-            found = [index for index, rates in enumerate(self._rates) if not rates]
+            eligible = [index for index, rates in enumerate(self._rates) if not rates]
         elif isinstance(requested, Mapping):
             needed = [key for key in requested if key not in self._optional]
-            found = [
+            eligible = [
                 index
                 for index, rates in enumerate(self._rates)
                 if self._sets[index].accepts_all or rates.issuperset(needed)
             ]
-            if not found:
+            if not eligible:
                 raise self._not_eligible(needed)
             if not requested:
-                found = [index for index in found if not self._only_rates[index]]
-        if not found:
+                eligible = [index for index in eligible if not self._only_rates[index]]
+        if not eligible:
             self._sets[0].prepare(requested)  # raises the error that says why
         if len(self._found) >= _MOST_SHAPES:
             self._found.clear()
-        result = self._found[None if requested is None else tuple(requested)] = tuple(found)
+        result = self._found[None if requested is None else tuple(requested)] = tuple(eligible)
         return result
 
     def _not_eligible(self, needed: Sequence[object]) -> InvalidRequest:
         names = ", ".join(map(shown, needed))
-        existing = " | ".join(dict.fromkeys([", ".join(one.keys) or "nothing" for one in self._sets]))
+        existing = " | ".join(dict.fromkeys([", ".join(limit_set.keys) or "nothing" for limit_set in self._sets]))
         return InvalidRequest(f"no limit set of the pool has all that is requested: {names}; sets have: {existing}")

@@ -147,7 +147,7 @@ class _Wait:
         self._stores = choice.stores()
         self._clock = self._stores[0].clock
         self._start_us = _local_us(self._clock)
-        self._polls = {one: _Poll(one) for one in choice.acquisitions}
+        self._polls = {acquisition: _Poll(acquisition) for acquisition in choice.acquisitions}
         self._available: Sequence[Acquisition] = ()
         self._early_us: dict[Acquisition, int] = {}
         self._queues: dict[Acquisition, Sequence[Bucket]] = {}
@@ -159,21 +159,25 @@ class _Wait:
         self.is_last = left_us is not None and left_us <= 0
         self._available, cooling_us = self._choice.available()
         self._pauses_us = [left_us, cooling_us]
-        self._queues = {one: one.plan.buckets for one in self._available}
+        self._queues = {acquisition: acquisition.plan.buckets for acquisition in self._available}
         return self._queued()
 
     def free(self) -> list[Acquisition]:
         """Return the acquisitions that may be tried now: no other waiter is ahead, and it is not too early."""
-        for one in self._available:
-            self._queues[one] = one.limit_set.store.line.ahead(self._waiter, one.plan.buckets)
-        first = [one for one in self._available if not self._queues[one]]
-        self._early_us = {one: 0 if self.is_last else self._polls[one].early_us() for one in first}
-        return [one for one, early_us in self._early_us.items() if not early_us]
+        for acquisition in self._available:
+            self._queues[acquisition] = acquisition.limit_set.store.line.ahead(self._waiter, acquisition.plan.buckets)
+        first = [acquisition for acquisition in self._available if not self._queues[acquisition]]
+        self._early_us = {
+            acquisition: 0 if self.is_last else self._polls[acquisition].early_us() for acquisition in first
+        }
+        return [acquisition for acquisition, early_us in self._early_us.items() if not early_us]
 
     def go_on(self) -> Queues:
         """Return for what to queue after nothing was admitted."""
-        for one, early_us in self._early_us.items():
-            self._queues[one], pause_us = (one.plan.buckets, early_us) if early_us else self._polls[one].next_try()
+        for acquisition, early_us in self._early_us.items():
+            self._queues[acquisition], pause_us = (
+                (acquisition.plan.buckets, early_us) if early_us else self._polls[acquisition].next_try()
+            )
             self._pauses_us.append(pause_us)
         return self._queued()
 
@@ -190,7 +194,12 @@ class _Wait:
     def _queued(self) -> Queues:
         queues = []
         for store in self._stores:
-            buckets = [bucket for one, some in self._queues.items() if one.limit_set.store is store for bucket in some]
+            buckets = [
+                bucket
+                for acquisition, some in self._queues.items()
+                if acquisition.limit_set.store is store
+                for bucket in some
+            ]
             queues.append((store, buckets))
         return queues
 
@@ -208,7 +217,9 @@ class _Wait:
 
 def _is_hopeless(choice: Choice) -> bool:
     """Whether waiting cannot help: all are blocked, and no date is known at which that may change."""
-    return all(one.is_blocked and one.limit_set.changes_at is None for one in choice.acquisitions)
+    return all(
+        acquisition.is_blocked and acquisition.limit_set.changes_at is None for acquisition in choice.acquisitions
+    )
 
 
 def _seconds(pauses_us: Iterable[int | None]) -> float | None:

@@ -49,7 +49,7 @@ class BoundLimits:
         """That of the configuration, in which stores keep the version."""
         compiled = tuple(scoped)
         self._compiled = compiled
-        self.scopes: tuple[Scope, ...] = tuple([one.scope for one in compiled])
+        self.scopes: tuple[Scope, ...] = tuple([scoped.scope for scoped in compiled])
         """The scopes of its limits."""
         self.version = version
         self.changes_at: float | None = None
@@ -89,14 +89,14 @@ class BoundLimits:
     def scoped(self) -> tuple[ScopedLimits, ...]:
         """Its limits, scope by scope."""
         placed = zip(self._compiled, self.scopes, strict=True)
-        return tuple([one if one.scope is scope else replace(one, scope=scope) for one, scope in placed])
+        return tuple([scoped if scoped.scope is scope else replace(scoped, scope=scope) for scoped, scope in placed])
 
     def __getitem__(self, key: str) -> AnyLimit:
         try:
             return self._shapes.limits[key]
         except KeyError:
-            known = ", ".join(self._shapes.limits) or "none"
-            raise KeyError(f"the set has no limit {shown(key)}, only: {known}") from None
+            keys = ", ".join(self._shapes.limits) or "none"
+            raise KeyError(f"the set has no limit {shown(key)}, only: {keys}") from None
 
     def __iter__(self) -> Iterator[AnyLimit]:
         return iter(self._shapes.limits.values())
@@ -201,5 +201,5 @@ def _copied_config(config: Mapping[str, object]) -> dict[str, object]:
 def _copied(value: object) -> object:
     """Copy plain data; other objects, such as clients, may be impossible to copy."""
     if type(value) is dict:
-        return {key: _copied(one) for key, one in value.items()}
-    return [_copied(one) for one in value] if type(value) is list else value
+        return {key: _copied(entry) for key, entry in value.items()}
+    return [_copied(item) for item in value] if type(value) is list else value

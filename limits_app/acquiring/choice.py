@@ -37,14 +37,16 @@ class Choice:
 
     def stores(self) -> list[Store]:
         """The stores of the acquisitions."""
-        return list(dict.fromkeys([one.limit_set.store for one in self.acquisitions]))
+        return list(dict.fromkeys([acquisition.limit_set.store for acquisition in self.acquisitions]))
 
     def available(self) -> tuple[Sequence[Acquisition], int | None]:
         """The acquisitions that do not cool down, or all where each of them does; and after how many microseconds the
         next one has cooled down.
         """
-        cooling = [self._cooling_us(one) for one in self.acquisitions]
-        available = [one for one, left_us in zip(self.acquisitions, cooling, strict=True) if not left_us]
+        cooling = [self._cooling_us(acquisition) for acquisition in self.acquisitions]
+        available = [
+            acquisition for acquisition, left_us in zip(self.acquisitions, cooling, strict=True) if not left_us
+        ]
         return available or self.acquisitions, min([left_us for left_us in cooling if left_us], default=None)
 
     def acquire(self, candidates: Sequence[Acquisition]) -> Acquisition | None:
@@ -56,9 +58,9 @@ class Choice:
             admitted = store.acquire_first(candidates, emptiest_first=self.emptiest_first, failover=self.failover)
             return _of_claim(candidates, admitted)
         ordered = sorted_by_load(candidates) if self.emptiest_first else candidates
-        for one in ordered if self.failover else ordered[:1]:
-            if one.limit_set.store.acquire(one):
-                return one
+        for acquisition in ordered if self.failover else ordered[:1]:
+            if acquisition.limit_set.store.acquire(acquisition):
+                return acquisition
         return None
 
     async def aacquire(self, candidates: Sequence[Acquisition]) -> Acquisition | None:
@@ -72,15 +74,15 @@ class Choice:
             )
             return _of_claim(candidates, admitted)
         ordered = await asorted_by_load(candidates) if self.emptiest_first and store is None else candidates
-        for one in ordered if self.failover else ordered[:1]:
-            own = one.limit_set.store
-            if await own.aacquire(one) if is_remote(own) else own.acquire(one):
-                return one
+        for acquisition in ordered if self.failover else ordered[:1]:
+            own = acquisition.limit_set.store
+            if await own.aacquire(acquisition) if is_remote(own) else own.acquire(acquisition):
+                return acquisition
         return None
 
     def rejected(self) -> Acquisition:
         """The rejection that ends first; where no store was asked yet, the state of the first acquisition."""
-        decided = [one for one in self.acquisitions if one.admitted is False]
+        decided = [acquisition for acquisition in self.acquisitions if acquisition.admitted is False]
         if decided:
             return rejected_shortest(decided)
         peek(self.acquisitions[0])
@@ -88,7 +90,7 @@ class Choice:
 
     async def arejected(self) -> Acquisition:
         """`rejected` for asyncio."""
-        decided = [one for one in self.acquisitions if one.admitted is False]
+        decided = [acquisition for acquisition in self.acquisitions if acquisition.admitted is False]
         if decided:
             return rejected_shortest(decided)
         await apeek(self.acquisitions[0])
@@ -97,11 +99,11 @@ class Choice:
 
 def _common_store(acquisitions: Sequence[Acquisition]) -> Store | None:
     store: Store = acquisitions[0].limit_set.store
-    return store if all(one.limit_set.store is store for one in acquisitions) else None
+    return store if all(acquisition.limit_set.store is store for acquisition in acquisitions) else None
 
 
 def _of_claim(acquisitions: Sequence[Acquisition], claim: Claim | None) -> Acquisition | None:
-    return next((one for one in acquisitions if one is claim), None)
+    return next((acquisition for acquisition in acquisitions if acquisition is claim), None)
 
 
 def peek(acquisition: Acquisition) -> None:
@@ -117,7 +119,7 @@ async def apeek(acquisition: Acquisition) -> None:
 
 def admissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisition]:
     """The acquisitions whose limits can ever admit their amounts; NeverAdmissible where there are none."""
-    fitting = [one for one in acquisitions if one.fits]
+    fitting = [acquisition for acquisition in acquisitions if acquisition.fits]
     if not fitting:
         best = closest_to_admission(acquisitions)
         peek(best)
@@ -127,7 +129,7 @@ def admissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisition]:
 
 async def aadmissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisition]:
     """`admissible` for asyncio."""
-    fitting = [one for one in acquisitions if one.fits]
+    fitting = [acquisition for acquisition in acquisitions if acquisition.fits]
     if not fitting:
         best = closest_to_admission(acquisitions)
         await apeek(best)
@@ -137,15 +139,15 @@ async def aadmissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisiti
 
 def sorted_by_load(acquisitions: Sequence[Acquisition]) -> list[Acquisition]:
     """The acquisitions by rising load at this time; equal ones keep their order."""
-    for one in acquisitions:
-        peek(one)
+    for acquisition in acquisitions:
+        peek(acquisition)
     return sorted(acquisitions, key=_load)
 
 
 async def asorted_by_load(acquisitions: Sequence[Acquisition]) -> list[Acquisition]:
     """`sorted_by_load` for asyncio."""
-    for one in acquisitions:
-        await apeek(one)
+    for acquisition in acquisitions:
+        await apeek(acquisition)
     return sorted(acquisitions, key=_load)
 
 

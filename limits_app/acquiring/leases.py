@@ -70,18 +70,18 @@ class Renewer:
 
     def moved(self, now: int) -> int | None:
         """Renew in time while a test moves the clock."""
-        held = self.held()
-        if held and not lasts(self._ran_at, self._due(held) - self._ran_at, now):
+        claims = self.held()
+        if claims and not lasts(self._ran_at, self._due(claims) - self._ran_at, now):
             self.run()
-            held = self.held()
-        return self._due(held) if held else None
+            claims = self.held()
+        return self._due(claims) if claims else None
 
     def run(self) -> None:
         """Renew everything once, and report the leases that were lost."""
         self._ran_at = self._clock()
-        held = self.held()
+        claims = self.held()
         try:
-            ended = self._renew(held) if held else []
+            ended = self._renew(claims) if claims else []
         except StoreUnavailable:
             logger.warning("permits could not be renewed; trying again", exc_info=True)
             return
@@ -89,9 +89,9 @@ class Renewer:
             if self.claims.pop(claim.number, None) is not None:
                 claim.lose_lease()
 
-    def _due(self, held: Sequence[Claim]) -> int:
+    def _due(self, claims: Sequence[Claim]) -> int:
         """Return when the next round is due."""
-        ends = [claim.held_until(limit) for claim in held for limit in claim.shape.permits]
+        ends = [claim.held_until(limit) for claim in claims for limit in claim.shape.permits]
         return min([self._ran_at + self._period_us, *[end for end in ends if end > self._ran_at]])
 
     def _start(self) -> None:

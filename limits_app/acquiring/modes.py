@@ -34,12 +34,12 @@ def checked_mode(mode: str, *, shared: bool) -> Mode:
     return chosen
 
 
-def store_of(mode: Mode, given: object) -> Store:
+def store_of(mode: Mode, value: object) -> Store:
     """Return the store that was given, or else the one that a mode needs.
 
     Raises InvalidRequest for a value that is not a store, such as the name of one.
     """
-    store = runtime.present().open_store(mode) if given is None else given
+    store = runtime.present().open_store(mode) if value is None else value
     if not _is_store(store):
         raise InvalidRequest(f"store must be a store, such as MemoryStore(), not {shown(store)}")
     return store

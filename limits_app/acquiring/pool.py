@@ -38,7 +38,7 @@ class Foreseen(NamedTuple):
     @property
     def chosen(self) -> Acquisition | None:
         """The acquisition that would be admitted; None where all would be refused."""
-        return next((one for one in self.tried if not one.refusal()[0]), None)
+        return next((acquisition for acquisition in self.tried if not acquisition.refusal()[0]), None)
 
     @property
     def outcome(self) -> Outcome:
@@ -81,7 +81,7 @@ class LimitPool:
         self.failover = failover
         make_balancer = balancer_named(load_balancing)
         self._share(make_balancer(checked_weights(weights, len(self._sets)), worker_index), self._sets)
-        self._stores = tuple(dict.fromkeys([one.store for one in self._sets]))
+        self._stores = tuple(dict.fromkeys([limit_set.store for limit_set in self._sets]))
         # A remote store tries all sets in one round trip.
         self._remote = any(store.remote for store in self._stores)
         self._first_alone = not self._remote and not self._balancer.emptiest_first
@@ -238,14 +238,14 @@ class LimitPool:
         """
         eligible = self._eligible.find(requested)
         in_use = self._in_use(eligible, requested)
-        wanted = self._prepare(requested, self._balancer.preview(in_use))
+        preferred = self._prepare(requested, self._balancer.preview(in_use))
         others = self._prepare(requested, [index for index in eligible if index not in in_use])
-        for one in [*wanted, *others]:
-            peek(one)
-        tried = [one for one in wanted if one.fits]
+        for acquisition in [*preferred, *others]:
+            peek(acquisition)
+        tried = [acquisition for acquisition in preferred if acquisition.fits]
         if self._balancer.emptiest_first:
-            tried.sort(key=lambda one: one.load())
-        return Foreseen(tuple(tried if self.failover else tried[:1]), (*wanted, *others))
+            tried.sort(key=lambda acquisition: acquisition.load())
+        return Foreseen(tuple(tried if self.failover else tried[:1]), (*preferred, *others))
 
     def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
         """`num_limit_sets`, `load_balancing`, and the live state of each set in `limit_sets`; changes nothing."""
@@ -265,10 +265,10 @@ class LimitPool:
                     raise
             if first is not None and (first.admitted or not self.failover or len(order) == 1):
                 return first
-        wanted = self._prepare(requested, order if first is None else order[1:])
-        if first is not None and not any(one.fits for one in wanted):
+        prepared = self._prepare(requested, order if first is None else order[1:])
+        if first is not None and not any(acquisition.fits for acquisition in prepared):
             return first
-        choice = self._one_of(admissible(wanted))
+        choice = self._one_of(admissible(prepared))
         try:
             admitted = choice.acquire(choice.acquisitions)
             if admitted is not None:
@@ -276,13 +276,13 @@ class LimitPool:
         except BaseException:
             _give_up(choice)
             raise
-        return _rejected(first, wanted) if admitted is None else admitted
+        return _rejected(first, prepared) if admitted is None else admitted
 
     async def _atry(self, requested: Requested, order: Candidates) -> Acquisition:
         if not self._remote:
             return self._try(requested, order)
-        wanted = self._prepare(requested, order)
-        choice = self._one_of(await aadmissible(wanted))
+        prepared = self._prepare(requested, order)
+        choice = self._one_of(await aadmissible(prepared))
         try:
             admitted = await choice.aacquire(choice.acquisitions)
             if admitted is not None:
@@ -290,28 +290,28 @@ class LimitPool:
         except BaseException:
             _give_up(choice, in_task=True)
             raise
-        return _rejected(None, wanted) if admitted is None else admitted
+        return _rejected(None, prepared) if admitted is None else admitted
 
     def _one_of(self, acquisitions: Sequence[Acquisition]) -> Choice:
         return Choice(acquisitions, emptiest_first=self._balancer.emptiest_first, failover=self.failover)
 
     def _choice(self, requested: Requested, order: Candidates, rejected: Acquisition | None) -> Choice:
         """What to wait for: any eligible set, also those that cool down, or without failover the chosen one."""
-        wanted = self._waited_for(requested, order, rejected)
+        prepared = self._waited_for(requested, order, rejected)
         if rejected is None or self.failover:
-            wanted = admissible(wanted)
+            prepared = admissible(prepared)
         if self.failover:
-            return Choice(wanted, emptiest_first=self._balancer.emptiest_first, cooling_us=self._cooling_us)
-        return Choice((sorted_by_load(wanted) if self._balancer.emptiest_first else wanted)[:1])
+            return Choice(prepared, emptiest_first=self._balancer.emptiest_first, cooling_us=self._cooling_us)
+        return Choice((sorted_by_load(prepared) if self._balancer.emptiest_first else prepared)[:1])
 
     async def _achoice(self, requested: Requested, order: Candidates, rejected: Acquisition | None) -> Choice:
         """`_choice` for asyncio."""
-        wanted = self._waited_for(requested, order, rejected)
+        prepared = self._waited_for(requested, order, rejected)
         if rejected is None or self.failover:
-            wanted = await aadmissible(wanted)
+            prepared = await aadmissible(prepared)
         if self.failover:
-            return Choice(wanted, emptiest_first=self._balancer.emptiest_first, cooling_us=self._cooling_us)
-        return Choice((await asorted_by_load(wanted) if self._balancer.emptiest_first else wanted)[:1])
+            return Choice(prepared, emptiest_first=self._balancer.emptiest_first, cooling_us=self._cooling_us)
+        return Choice((await asorted_by_load(prepared) if self._balancer.emptiest_first else prepared)[:1])
 
     def _waited_for(
         self, requested: Requested, order: Candidates, rejected: Acquisition | None
@@ -342,7 +342,7 @@ class LimitPool:
         in_use = [index for index in eligible if not self.cooling_seconds(index)]
         if len(in_use) == len(eligible):
             return eligible
-        fits = any(one.fits for one in self._prepare(requested, in_use))
+        fits = any(acquisition.fits for acquisition in self._prepare(requested, in_use))
         return in_use if fits else eligible
 
     def _cooling_us(self, acquisition: Acquisition) -> int:
@@ -369,9 +369,9 @@ def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:
     sets = tuple(limit_sets)
     if not sets:
         raise InvalidRequest("a pool needs at least one limit set")
-    for one in sets:
-        if not isinstance(one, LimitSet):
-            raise InvalidRequest(f"limit_sets must be limit sets, not {shown(one)}")
+    for limit_set in sets:
+        if not isinstance(limit_set, LimitSet):
+            raise InvalidRequest(f"limit_sets must be limit sets, not {shown(limit_set)}")
     return sets
 
 
@@ -385,7 +385,7 @@ def _admitted(acquisition: Acquisition) -> Acquisition:
 def _rejected(first: Acquisition | None, others: Sequence[Acquisition]) -> Acquisition:
     """The rejection that ends first, of the one that was tried first and those of the others that were tried."""
     rejected = [] if first is None else [first]
-    return rejected_shortest([*rejected, *[one for one in others if one.admitted is False]])
+    return rejected_shortest([*rejected, *[acquisition for acquisition in others if acquisition.admitted is False]])
 
 
 def _give_up(choice: Choice, *, in_task: bool = False) -> None:
@@ -393,6 +393,6 @@ def _give_up(choice: Choice, *, in_task: bool = False) -> None:
 
     A remote store refunds by itself what a cancelled task was charged.
     """
-    for one in choice.acquisitions:
-        if one.admitted and not (in_task and one.limit_set.store.remote):
-            one.give_up()
+    for acquisition in choice.acquisitions:
+        if acquisition.admitted and not (in_task and acquisition.limit_set.store.remote):
+            acquisition.give_up()

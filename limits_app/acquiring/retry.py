@@ -110,7 +110,7 @@ class RetryPolicy:
                     "a callable as retry_on must accept the keywords exception, attempt, elapsed and **context, "
                     f"unlike {self.retry_on!r}"
                 )
-        elif not all(isinstance(one, type) and issubclass(one, Exception) for one in self._types):
+        elif not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in self._types):
             raise ValueError(f"retry_on must be types of exceptions, or a callable, not {self.retry_on!r}")
 
 

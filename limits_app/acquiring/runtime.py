@@ -47,8 +47,8 @@ class WeakRegistry(Generic[T]):
     def all(self) -> list[T]:
         """Return the objects that live now."""
         # Copying the references of the dictionary is one step of the interpreter.
-        found = [reference() for reference in self._objects.valuerefs()]
-        return [entry for entry in found if entry is not None]
+        entries = [reference() for reference in self._objects.valuerefs()]
+        return [entry for entry in entries if entry is not None]
 
     def clear(self) -> None:
         """Remove all objects."""

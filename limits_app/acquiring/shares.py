@@ -63,7 +63,8 @@ def charged_for(parts: Sequence[Part], part: Part, limit: PlannedLimit) -> int:
     if len(parts) == 1:
         return part.amounts[limit.place]
     charged = [
-        one.amounts[same.place] * MILLI // same.rule.parts_per_unit for one, same in _same_bucket(parts, part, limit)
+        other.amounts[same.place] * MILLI // same.rule.parts_per_unit
+        for other, same in _same_bucket(parts, part, limit)
     ]
     return sum(charged) * limit.rule.parts_per_unit // MILLI
 

@@ -167,17 +167,17 @@ class WaitingLine:
 
         The next waiter is woken in each queue whose first one leaves.
         """
-        wanted = tuple(dict.fromkeys(buckets))
+        queued = tuple(dict.fromkeys(buckets))
         scopes: set[str] = set()
         try:
             with self._lock:
                 self._remove_dead()
                 # The wait may have ended while another thread was about to call this.
                 if not waiter.is_waiting():
-                    wanted = ()
-                if wanted and waiter.number not in self._places:
+                    queued = ()
+                if queued and waiter.number not in self._places:
                     self._places[waiter.number] = _Place(waiter, partial(self._died, waiter.number))
-                self._move(waiter.number, wanted, scopes)
+                self._move(waiter.number, queued, scopes)
                 scopes |= self._unsettled
                 self._unsettled -= scopes
             if self._watch is not None or self._unwatch is not None:
@@ -193,13 +193,13 @@ class WaitingLine:
 
     def ahead(self, waiter: Waiter, buckets: Iterable[Bucket]) -> list[Bucket]:
         """The buckets for which another waiter has a lower number."""
-        found = []
+        buckets_ahead = []
         with self._lock:
             for scope, key in buckets:
                 first = self._first(scope, key)
                 if first is not None and first.number < waiter.number:
-                    found.append((scope, key))
-        return found
+                    buckets_ahead.append((scope, key))
+        return buckets_ahead
 
     def notify(self, scopes: Iterable[str]) -> None:
         """Wake the first waiter of each queue of these scopes, since something was released there."""
@@ -238,25 +238,25 @@ class WaitingLine:
         """The scopes that have waiters."""
         return list(self._queues)
 
-    def _move(self, number: int, wanted: tuple[Bucket, ...], scopes: set[str]) -> None:
+    def _move(self, number: int, queued: tuple[Bucket, ...], scopes: set[str]) -> None:
         """Join and leave queues; adds the scopes of both to `scopes`."""
         place = self._places.get(number)
         if place is None:
             return
         before = place.buckets
-        scopes.update([scope for scope, _ in before], [scope for scope, _ in wanted])
+        scopes.update([scope for scope, _ in before], [scope for scope, _ in queued])
         # Until all is done, the place lists old and new buckets, so that `leave` finds every queue.
-        place.buckets = tuple(dict.fromkeys((*before, *wanted)))
-        for scope, key in wanted:
+        place.buckets = tuple(dict.fromkeys((*before, *queued)))
+        for scope, key in queued:
             queue = self._queues.setdefault(scope, {}).setdefault(key, [])
             if number not in queue:
                 insort(queue, number)
         for scope, key in before:
-            if (scope, key) not in wanted:
+            if (scope, key) not in queued:
                 self._remove_from(scope, key, number)
         self.busy = bool(self._queues)
-        place.buckets = wanted
-        if not wanted:
+        place.buckets = queued
+        if not queued:
             self._places.pop(number, None)
 
     def _remove_from(self, scope: str, key: str, number: int) -> None:

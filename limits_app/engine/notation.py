@@ -71,13 +71,13 @@ def parse_limit(text: str) -> Noted:
     if _WITHOUT_KEY.match(text):
         text = f"{CALLS}={text}"
     key, equals, rest = map(str.strip, text.partition("="))
-    body, *said = map(str.strip, rest.split(":"))
+    body, *words = map(str.strip, rest.split(":"))
     body, at, zone = map(str.strip, body.partition("@"))
     amount, per, window = map(str.strip, body.partition("/"))
     if not (key and equals and amount) or bool(per) is not bool(window) or bool(at) is not bool(zone):
         raise InvalidLimit(f"limit {shown(text)} must look like {_EXAMPLES}")
     try:
-        options = _options(said)
+        options = _options(words)
         return Noted(_limit(key, parse_amount(amount), window=window, zone=zone, options=options), "shared" in options)
     except InvalidLimit as error:
         raise type(error)(f"{text!r}: {error}") from None
@@ -97,10 +97,10 @@ def parse_limits(text: str) -> tuple[Noted, ...]:
     """Read several limits, such as `"100/min tokens=1M/day"`; InvalidLimit names the error."""
     if not isinstance(text, str) or len(text) > _LONGEST_OF_ALL:
         raise InvalidLimit(f"limits {shown(text)} must be text of at most {_LONGEST_OF_ALL} characters")
-    limits = [one for one in _BETWEEN.split(_AROUND_SIGNS.sub(r"\1", text)) if one]
+    limits = [word for word in _BETWEEN.split(_AROUND_SIGNS.sub(r"\1", text)) if word]
     if not limits:
         raise InvalidLimit(f"limits {shown(text)} must be at least one, such as {_EXAMPLES}")
-    return tuple([parse_limit(one) for one in limits])
+    return tuple([parse_limit(word) for word in limits])
 
 
 def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[Limit, ...]:
@@ -111,13 +111,13 @@ def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])")
     if isinstance(limits, Limit) or not isinstance(limits, Iterable):
         raise InvalidLimit(f"limits must be several, as in {example}, not {shown(limits)}")
     checked: list[Limit] = []
-    for given in [limits] if isinstance(limits, str) else limits:
-        if isinstance(given, str):
-            checked += map(_unshared, parse_limits(given))
-        elif isinstance(given, Limit):
-            checked.append(given)
+    for limit in [limits] if isinstance(limits, str) else limits:
+        if isinstance(limit, str):
+            checked += map(_unshared, parse_limits(limit))
+        elif isinstance(limit, Limit):
+            checked.append(limit)
         else:
-            raise InvalidLimit(f"{shown(given)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
+            raise InvalidLimit(f"{shown(limit)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
     check_differ([limit.key for limit in checked])
     return tuple(checked)
 
@@ -132,8 +132,8 @@ def limit_text(limit: Limit, *, shared: bool = False) -> str:
     """Write a limit so that `parse_limit` reads the same one."""
     match limit:
         case ResourceLimit(key=key, capacity=capacity, max_hold_seconds=hold):
-            held = "" if hold is None else f"hold={seconds_text(hold)}"
-            words = [amount_text(capacity), _if(key in _CALL_KEYS, "permits"), held]
+            hold_option = "" if hold is None else f"hold={seconds_text(hold)}"
+            words = [amount_text(capacity), _if(key in _CALL_KEYS, "permits"), hold_option]
         case QuotaLimit(key=key, capacity=capacity, period=str(period), time_zone=zone):
             words = [f"{amount_text(capacity)}/{period}@{zone}"]
         case QuotaLimit(key=key, capacity=capacity, session_seconds=session):
@@ -169,15 +169,15 @@ def seconds_text(seconds: float) -> str:
 def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> Limit:
     """Return the limit of the parsed parts; the definition validates them."""
     kind = _kind(key, window.lower(), zone, options)
-    name, known = _KINDS[kind]
-    if strange := [option for option in options if option not in known]:
-        raise InvalidLimit(f"{strange[0]} does not go with {name}; there are {', '.join(known)}")
+    name, allowed = _KINDS[kind]
+    if strange := [option for option in options if option not in allowed]:
+        raise InvalidLimit(f"{strange[0]} does not go with {name}; there are {', '.join(allowed)}")
     soft = "soft" in options
     match kind:
         case "permits":
-            held = options.get("hold")
+            hold = options.get("hold")
             # The definition validates the capacity.
-            return ResourceLimit(key, capacity, held and parse_seconds(held))  # type: ignore[arg-type]
+            return ResourceLimit(key, capacity, hold and parse_seconds(hold))  # type: ignore[arg-type]
         case "quota":
             return QuotaLimit(key, capacity, window.lower(), zone or DEFAULT_ZONE, soft=soft)  # type: ignore[arg-type]
         case "session":
@@ -205,15 +205,15 @@ def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
     return "calls" if key in _CALL_KEYS and "rate" not in options else "rate"
 
 
-def _options(said: list[str]) -> dict[str, str]:
+def _options(words: list[str]) -> dict[str, str]:
     options: dict[str, str] = {}
-    for one in said:
-        name, equals, value = map(str.strip, one.partition("="))
+    for word in words:
+        name, equals, value = map(str.strip, word.partition("="))
         name = name.replace("-", "_")
         if name not in _OPTIONS:
             near = difflib.get_close_matches(name, _OPTIONS, n=1)
             advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(_OPTIONS)}"
-            raise InvalidLimit(f"{shown(one)} is not an option of a limit; {advice}")
+            raise InvalidLimit(f"{shown(word)} is not an option of a limit; {advice}")
         if (name in _WITH_VALUE) is not bool(value) or bool(equals) is not bool(value):
             raise InvalidLimit(f"write {name}=... with a value" if name in _WITH_VALUE else f"{name} takes no value")
         if name in options:

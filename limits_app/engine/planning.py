@@ -29,8 +29,8 @@ class KeyWarnings:
     The sets of all entities on a resource warn once together: the number of entities is not bounded.
     """
 
-    def __init__(self, known: Collection[str]) -> None:
-        self._known = known
+    def __init__(self, keys: Collection[str]) -> None:
+        self._known = keys
         self._warned: set[object] = set()
 
     def report(self, key: object, resource: str | None, *, reported: bool) -> None:
@@ -43,9 +43,9 @@ class KeyWarnings:
         if reported and key in self._known:
             message = f"key {shown(key)} was not requested: its usage is not recorded"
         else:
-            known = ", ".join(self._known) or "none"
+            existing = ", ".join(self._known) or "none"
             skipped = "" if raises else " and is skipped"
-            message = f"key {shown(key)} is not one of the limits of this request{skipped}; the set has: {known}"
+            message = f"key {shown(key)} is not one of the limits of this request{skipped}; the set has: {existing}"
         if raises:
             raise InvalidRequest(message)
         warned = self._warned if resource is None else _WARNED
@@ -190,9 +190,9 @@ def plan_for(
 
     A plan that `is_credit` can only be settled, with changes that are not positive.
     """
-    given = list(scoped)
-    shape = _shape(given, named, left_out=left_out, is_credit=is_credit)
-    scopes = tuple([given[position].scope for position in shape.positions])
+    listed = list(scoped)
+    shape = _shape(listed, named, left_out=left_out, is_credit=is_credit)
+    scopes = tuple([listed[position].scope for position in shape.positions])
     return Plan(shape, scopes, present().namespace().configuration)
 
 
@@ -217,7 +217,7 @@ def _shape(
         for index, rule in enumerate(scope.schema.rules):
             keys = scope.keys_of(rule)
             key = keys[0]
-            if any(one in named for one in keys):
+            if any(name in named for name in keys):
                 is_requested = not (rule.is_permit and key in left_out)
             else:
                 # Rates and quotas are taken from only when they are named.

@@ -117,9 +117,9 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     buckets: dict[str, list[tuple[PlannedLimit, Scope, Stats]]] = {}
     scopes = claim.plan.scopes
     for limit, _, state in claim.decisions():
-        found = _stats(limit, state, claim.decided_at)
+        stats = _stats(limit, state, claim.decided_at)
         key = TOTAL_PREFIX + limit.rule.key if scopes[limit.scope_index].total else limit.key
-        buckets.setdefault(key, []).append((limit, scopes[limit.scope_index], found))
+        buckets.setdefault(key, []).append((limit, scopes[limit.scope_index], stats))
     return {key: _binding(same) for key, same in buckets.items()}
 
 
@@ -134,12 +134,12 @@ def stats_by_scope(claim: Claim) -> dict[str, dict[str, Stats]]:
 
 def _binding(same: list[tuple[PlannedLimit, Scope, Stats]]) -> Stats:
     """Return the fields of the bucket that has the least available, and all buckets where there are several."""
-    binding = min([found for _, _, found in same], key=lambda found: found["available"])
+    binding = min([stats for _, _, stats in same], key=lambda stats: stats["available"])
     if len(same) == 1:
         return binding
     listed = []
-    for limit, scope, found in same:
-        listed.append(Stats(**found, resource=scope.resource, entity=scope.entity, level=limit.level))
+    for limit, scope, stats in same:
+        listed.append(Stats(**stats, resource=scope.resource, entity=scope.entity, level=limit.level))
     return Stats(**binding, buckets=listed)
 
 
