@@ -24,6 +24,7 @@ from limits_app.admin.action_forms import (
     EntityBoostForm,
     EntityResetForm,
     EntityTopUpForm,
+    ReasonForm,
     RequiredReasonForm,
     TopUpForm,
 )
@@ -184,6 +185,7 @@ class StatePermissions:
     has_reset_permission = _has(Action.RESET)
     has_top_up_permission = _has(Action.TOP_UP)
     has_erase_permission = _has(Action.ERASE)
+    has_block_permission = _has(Action.BLOCK)
 
 
 def _reset(row: Policy | Resource | Entity, data: dict[str, Any], key: str) -> None:
@@ -286,7 +288,21 @@ def erase_entity(page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]
 erase_entity.short_description = _("Erase the identifier")  # type: ignore[attr-defined]
 erase_entity.allowed_permissions = ["erase"]  # type: ignore[attr-defined]
 
+
+def _blocking(name: str, description: Any, form: type[forms.Form], *, blocked: bool) -> ConfirmedAction:
+    """An action that blocks entities, or ends their own blocks."""
+
+    def do(entity: Entity, data: dict[str, Any], _key: str) -> None:
+        with audit.acting(reason=data["reason"]):
+            entity.blocked = blocked
+            entity.save(update_fields=["blocked"])
+
+    return ConfirmedAction(name, description, allowed="block", form=form, do=do, change={"blocked": blocked})
+
+
 ENTITY_ACTIONS: Final[list[Any]] = [
+    _blocking("block_entities", _("Block"), BlockReasonForm, blocked=True),
+    _blocking("unblock_entities", _("Unblock"), ReasonForm, blocked=False),
     erase_entity,
     ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=EntityBoostForm, do=_boost),
     *_state_actions(EntityResetForm, EntityTopUpForm),

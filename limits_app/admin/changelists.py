@@ -145,7 +145,17 @@ class UsageListAdmin(LargeListAdmin):
             states = None
         for row in rows:
             row.states = None if states is None else [next(states) for _pair in pairs[row.pk]]
+        self.prepare(rows)
+        if ORDER_VAR not in request.GET:
+            rows.sort(key=self.need)  # keeps the order of those with the same need
         return changelist
+
+    def prepare(self, rows: Sequence[Any]) -> None:
+        """Read what else the rows of a page show, at once for all of them."""
+
+    def need(self, row: Any) -> int:
+        """How urgently somebody should look at a row of a page: the smallest number is shown first."""
+        return 0
 
     @abstractmethod
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
@@ -193,7 +203,14 @@ def limit_line(limit: LimitState) -> SafeString:
     share = f"{min(max(limit.share, 0.0), 1.0):.3f}"
     meter = '<meter min="0" max="1" low="0.8" high="0.95" optimum="0" value="{}" aria-label="{}"></meter>'
     figures = '<span class="limits-figures">{}</span>'
-    return format_html("{}: " + meter + " " + figures, key, share, f"{key}: {words}", words)
+    short = gettext("%(used)s of %(capacity)s") % numbers
+    return format_html("{}: " + meter + " " + figures, key, share, f"{key}: {words}", short)
+
+
+def fullest(states: Iterable[RowState]) -> tuple[RowState, LimitState] | None:
+    """The limit with the largest share in use, and the state that it is of; None where nothing is limited."""
+    limits = [(state, limit) for state in states for limit in state.limits]
+    return max(limits, key=lambda pair: pair[1].share, default=None)
 
 
 def _source(state: RowState) -> Iterable[str]:

@@ -15,11 +15,12 @@ from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
-from limits_app.models import Limit, PolicyScope
+from limits_app.models import TOTALS, Limit, Policy, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus
 from limits_app.services import LimitState
-from limits_app.services.limit_words import amount
+from limits_app.services.limit_words import amount, limit_in_words
 
 _NEAR: Final = 0.8
 
@@ -107,5 +108,37 @@ def _local(at: datetime) -> datetime:
 
 
 def written_limits(limits: Iterable[Limit]) -> SafeString:
-    """Rows of limits as commands and files write them, one below the other."""
-    return format_html_join("", "<div>{}</div>", ((limit.notation(),) for limit in limits))
+    """Rows of limits in words, one below the other; an invalid one as it is stored."""
+    return format_html_join("", "<div>{}</div>", ((_in_words(limit),) for limit in limits))
+
+
+def _in_words(limit: Limit) -> str:
+    try:
+        words = limit_in_words(limit.definition())
+    except InvalidLimit:
+        return limit.notation()
+    return gettext("%(key)s (shared)") % {"key": words} if limit.shared else words
+
+
+def with_name(identifier: str, names: Mapping[str, str]) -> str:
+    """A client with its name, if it has one: see `client_names`."""
+    name = names.get(identifier, "")
+    return f"{identifier} ({name})" if name and name != identifier else identifier
+
+
+_WHERE: Final[Mapping[str, Any]] = {
+    "on_resource": _("%(whom)s on %(resource)s"),
+    "total": _("%(whom)s, over all resources together"),
+    "": _("%(whom)s, on each resource"),
+}
+
+
+def policy_in_words(policy: Policy, names: Mapping[str, str]) -> str:
+    """Whom a policy is about, and on what."""
+    whom = gettext("Everyone")
+    if policy.entity is not None:
+        whom = with_name(policy.entity.identifier, names)
+    elif policy.plan is not None:
+        whom = gettext("Plan %(plan)s") % {"plan": policy.plan}
+    where = "on_resource" if policy.resource is not None else "total" if policy.scope in TOTALS else ""
+    return str(_WHERE[where]) % {"whom": whom, "resource": policy.resource}

@@ -32,13 +32,14 @@ from limits_app.admin.actions import (
 )
 from limits_app.admin.base import PartOf, confirmation
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
-from limits_app.admin.formatting import STANDINGS, short_moment, written_limits
+from limits_app.admin.formatting import STANDINGS, policy_in_words, short_moment, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
 from limits_app.admin.own_blocks import ConfirmedBlocks
 from limits_app.engine.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
+from limits_app.services.clients import client_names
 from limits_app.services.limit_fields import LimitKind, of_kind
 from limits_app.services.policy_warnings import overriding_block
 from limits_app.services.rights import Action, may, to_create_entity
@@ -171,7 +172,7 @@ class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # gen
 class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
     """Policies with their limits, and the page that grants boosts."""
 
-    list_display = ["__str__", "limits_in_words", "status", "in_use", "reason"]
+    list_display = ["whom", "limits_in_words", "status", "in_use", "reason"]
     list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, KindFilter]
     list_select_related = ["resource", "entity", "plan"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]
@@ -211,6 +212,17 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         """Fetch the limits of all rows at once."""
         policies: QuerySet[Any] = super().get_queryset(request)
         return policies.prefetch_related("limits")
+
+    def prepare(self, rows: Sequence[Any]) -> None:
+        """Find the names of the clients."""
+        names = client_names(policy.entity.identifier for policy in rows if policy.entity is not None)
+        for policy in rows:
+            policy.in_words = policy_in_words(policy, names)
+
+    @admin.display(description=_("policy"))
+    def whom(self, policy: Any) -> str:
+        """Say whom it is about, and on what."""
+        return str(policy.in_words)
 
     @admin.display(description=_("limits"))
     def limits_in_words(self, policy: Policy) -> str:

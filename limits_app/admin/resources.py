@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db import router
+from django.db.models import Case, Value, When
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -21,21 +22,27 @@ from limits_app import conf, services
 from limits_app.admin.actions import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
 from limits_app.admin.base import AuditedAdmin, PartOf
 from limits_app.admin.blocking import BlockingAdmin
-from limits_app.admin.changelists import LargeListAdmin, UsageListAdmin, shown_limits
+from limits_app.admin.changelists import LargeListAdmin, UsageListAdmin, fullest, limit_line, shown_limits
+from limits_app.admin.formatting import with_name
 from limits_app.admin.forms import ResourceForm
 from limits_app.admin.own_blocks import BlockForm, ConfirmedBlocks
 from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
 from limits_app.policies import Pair
 from limits_app.services import RowState
+from limits_app.services.clients import client_names, user_names
 from limits_app.services.site_urls import SiteUrls
-from limits_app.usage.reading import never_used
+from limits_app.usage.reading import most_rejected, never_used
 
 _MOST_RESOURCES: Final = 3
 """Of how many resources a list shows what an entity uses."""
 _MOST_POLICIES: Final = 1000
 _LATELY: Final = timedelta(hours=2)
 _MOST_USES: Final = 500
+_IN_NEED: Final = timedelta(hours=1)
+_MOST_IN_NEED: Final = 50
+_REJECTED: Final = "limits_rejected_lately"
+"""The attribute of a request with the clients that were rejected."""
 
 
 @admin.register(Resource)
@@ -58,12 +65,24 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
             for resource in rows
         ]
 
+    def prepare(self, rows: Sequence[Any]) -> None:
+        """Show the busiest entity first, and what the site itself uses only where it uses something."""
+        names = client_names(state.entity for row in rows for state in row.states or () if state.entity)
+        for row in rows:
+            row.names = names
+            states = sorted(row.states or (), key=lambda state: state.entity is None)
+            useful = [state for state in states if state.entity is not None or _says_something(state)]
+            row.states = row.states and (useful or states)
+
     def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
         """Show one state of a resource, and the entity that it is about."""
-        if state.entity is None:
+        if state.entity is None and _says_something(state):
             return super().state_in_words(row, state)
+        if state.entity is None:
+            return gettext("nothing in use")
         shown = shown_limits(state, state.limits, named=False)
-        return format_html("<div>{}{}</div>", gettext("Busiest: %(entity)s") % {"entity": state.entity}, shown)
+        busiest = gettext("Busiest: %(entity)s") % {"entity": with_name(state.entity, row.names)}
+        return format_html("<div>{}{}</div>", busiest, shown)
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Show in which store each is counted, where there are several."""
@@ -75,6 +94,11 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
         fields = super().get_fields(request, obj)
         is_useful = _has_several_stores() or (obj is not None and obj.store)
         return [field for field in fields if is_useful or field != "store"]
+
+
+def _says_something(state: RowState) -> bool:
+    """Whether the state of the site itself is more than limits of others that it does not use."""
+    return state.effect != PolicyEffect.LIMITS or any(limit.used != 0 or limit.shared for limit in state.limits)
 
 
 def _busiest(resources: Sequence[Resource]) -> dict[str, list[str]]:
@@ -115,9 +139,12 @@ class PlanAdmin(AuditedAdmin):
 
 @admin.register(Entity)
 class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
-    """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
+    """Entities, those first that reach their limits; one line each, with the limit that is used most.
 
-    list_display = ["client", "name", "status", "in_use", "source", "parent", "plan"]
+    It is that of the resources with specific policies, otherwise of the first ones.
+    """
+
+    list_display = ["client", "status", "in_use", "plan", "parent"]
     list_display_links = None
     list_filter = ["cascade", "unlimited", "blocked", "plan"]
     list_select_related = ["parent", "plan"]
@@ -127,23 +154,57 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     actions = ENTITY_ACTIONS
     form = BlockForm
 
-    @admin.display(description=_("identifier"), ordering="identifier")
+    def get_ordering(self, request: HttpRequest) -> list[Any]:
+        """Those that were rejected in the last hour come first."""
+        names = vars(request).get(_REJECTED)  # Django asks twice
+        if names is None:
+            counts = most_rejected("entity", since=timezone.now() - _IN_NEED, most=_MOST_IN_NEED)
+            names = [count["entity"] for count in counts if count["bucket"] == Bucket.ENTITY]
+            setattr(request, _REJECTED, names)
+        first = Case(When(identifier__in=names, then=Value(0)), default=Value(1))
+        return [first, "identifier"] if names else ["identifier"]
+
+    def prepare(self, rows: Sequence[Any]) -> None:
+        """Find the names of users."""
+        names = {row.identifier: row.name for row in rows if row.name}
+        names |= user_names(row.identifier for row in rows if not row.name)
+        for row in rows:
+            row.in_words = with_name(row.identifier, names)
+
+    def need(self, row: Any) -> int:
+        """Those at a limit come first."""
+        return 0 if _is_at_limit(row) else 1
+
+    @admin.display(description=_("client"), ordering="identifier")
     def client(self, entity: Any) -> SafeString:
         """Lead to the page of a client; of a pattern, to its form."""
         site = self.admin_site.name
         url = reverse(f"{site}:limits_app_client", query={"entity": entity.identifier})
         if entity.is_pattern:
             url = reverse(f"{site}:limits_app_entity_change", args=[entity.pk])
-        return format_html('<a href="{}">{}</a>', url, entity.identifier)
+        return format_html('<a href="{}">{}</a>', url, entity.in_words)
 
     @admin.display(description=_("status"), ordering="blocked")
     def status(self, entity: Any) -> str:
-        """Say whether it is blocked or unlimited, by itself or by a policy; a dash for neither."""
+        """Say whether it is blocked or unlimited, by itself or by a policy, or at a limit; a dash for neither."""
         if entity.blocked:
             return gettext("Blocked")
         if any(state.effect == PolicyEffect.BLOCKED for state in entity.states or ()):
             return gettext("Blocked (policy)")
-        return gettext("Unlimited") if entity.unlimited else "-"
+        if entity.unlimited:
+            return gettext("Unlimited")
+        return gettext("At its limit") if _is_at_limit(entity) else "-"
+
+    @admin.display(description=_("in use now"))
+    def in_use(self, row: Any) -> str:
+        """Show the limit that is used most."""
+        if row.states is None:
+            return gettext("unknown")
+        tightest = fullest(row.states)
+        if tightest is None or row.unlimited or row.blocked:
+            return "-"
+        state, limit = tightest
+        return format_html('<span class="limits-state">{}</span> ({})', limit_line(limit), state.resource)
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each entity on a few resources."""
@@ -156,10 +217,6 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
                 resources.append(policy.resource)
         return [[(resource, entity) for resource in own.get(entity.pk, first)[:_MOST_RESOURCES]] for entity in rows]
 
-    def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
-        """Show one state of an entity, and the resource that it is about."""
-        return shown_limits(state, state.limits, named=True)
-
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Save the entity, and warn about spaces that are invisible."""
         super().save_model(request, obj, form, change)
@@ -171,6 +228,11 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
         elif not change and never_used([obj.identifier]):
             hint = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
             self.message_user(request, hint % {"name": obj.identifier}, messages.WARNING)
+
+
+def _is_at_limit(entity: Any) -> bool:
+    tightest = fullest(entity.states or ())
+    return tightest is not None and tightest[1].share >= 1
 
 
 class SuggestingInput(AdminTextInputWidget):

@@ -31,13 +31,18 @@ def client_names(identifiers: Iterable[str]) -> dict[str, str]:
     """The names of clients, as far as they have one: that of their row, else that of their user."""
     asked = {identifier for identifier in identifiers if identifier}
     names = dict(Entity.objects.filter(identifier__in=asked).exclude(name="").values_list("identifier", "name"))
+    return names | user_names(asked - names.keys())
+
+
+def user_names(identifiers: Iterable[str]) -> dict[str, str]:
+    """The names of the users that some of these clients are."""
     keys = {
         key: identifier
-        for identifier in asked - names.keys()
+        for identifier in identifiers
         if is_user(identifier) and (key := user_key(identifier)) is not None
     }
     users = user_model()._default_manager.in_bulk(list(keys)) if keys else {}
-    return names | {keys[key]: str(user) for key, user in users.items() if key in keys}
+    return {keys[key]: str(user) for key, user in users.items() if key in keys}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -23,7 +24,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.admin import changelists
 from limits_app.engine.limits import CallLimit, RateLimit
-from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource, UsageSnapshot
 from limits_app.stores import registry
 from project.urls import urlpatterns
 from tests.admin.browsing import act, address, changelist, policy_form, said
@@ -57,8 +58,7 @@ def test_a_list_says_where_limits_come_from(admin_client: Client) -> None:
     Entity.objects.create(identifier="user:1", blocked=True)
     assert "system, resource (shadow mode)" in text(changelist(admin_client, "resource"))
     entities = text(changelist(admin_client, "entity"))
-    assert "<strong>api</strong> blocked" in entities
-    assert "entity itself" in entities
+    assert '<td class="field-status">Blocked</td><td class="field-in_use">-</td>' in entities
 
 
 def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> None:
@@ -92,6 +92,58 @@ def test_a_resource_and_an_entity_lead_to_their_policies(admin_client: Client) -
         found = admin_client.get(link).context["cl"].result_list
         assert len(found) == own < Policy.objects.count()
         assert all(row in (one.resource, one.entity) for one in found)
+
+
+def test_a_list_of_policies_says_in_words_whom_they_are_about_and_what_they_allow(admin_client: Client) -> None:
+    ada = User.objects.create_user("ada")
+    limits.set_system_limits([TPM])
+    limits.set_resource_limits("api", "60/min connections=5")
+    limits.set_entity_limits(f"user:{ada.pk}", "1000/day")
+    page = text(changelist(admin_client, "policy"))
+    for words in ("Everyone, on each resource", "Everyone on api", f"user:{ada.pk} (ada), on each resource"):
+        assert f">{words}</a>" in page
+    for words in ("60 requests per minute", "5 connections at the same time", "1,000 requests per day"):
+        assert f"<div>{words}</div>" in page
+
+
+def test_clients_at_a_limit_and_rejected_ones_come_first_in_one_line_each(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 50, 60), CallLimit(5, 60)])
+    limits.set_resource_limits("mail", [TPM])
+    for name in ("user:1", "user:2", "user:3", "user:4"):
+        Entity.objects.create(identifier=name)
+    limits.acquire("api", entity="user:3", requested={"tpm": 50})
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    UsageSnapshot.objects.create(period="hour", start=hour, resource="mail", key="tpm", entity="user:2", refused=3)
+    rows = rows_of(admin_client, "entity")
+    assert [row.identifier for row in rows] == ["user:3", "user:2", "user:1", "user:4"]
+    page = text(changelist(admin_client, "entity"))
+    assert page.count("<meter") == len(rows)
+    assert '<td class="field-status">At its limit</td>' in page
+    assert rows_of(admin_client, "entity", "?o=1")[0].identifier == "user:1"
+
+
+def test_a_resource_that_nobody_uses_says_so_in_a_line(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM])
+    assert '<td class="field-in_use">nothing in use</td>' in text(changelist(admin_client, "resource"))
+    limits.acquire("api", requested={"tpm": 7})
+    assert "tpm: 7 of 1,000 used" in text(changelist(admin_client, "resource"))
+
+
+def test_clients_are_blocked_and_unblocked_from_the_list(admin_client: Client) -> None:
+    rows = [Entity.objects.create(identifier=name) for name in ("user:8", "user:9")]
+    for action, is_blocked in (("block_entities", True), ("unblock_entities", False)):
+        assert b"Selected rows" in act(admin_client, action, *rows).content
+        act(admin_client, action, *rows, confirmed="1", reason="asked")
+        assert {*Entity.objects.values_list("blocked", flat=True)} == {is_blocked}
+    last = AuditEvent.objects.latest("number")
+    assert (last.source, last.reason) == ("admin", "asked")
+
+
+def test_a_block_of_oneself_from_the_list_needs_a_confirmation(admin_client: Client, admin_user: User) -> None:
+    row = Entity.objects.create(identifier=f"user:{admin_user.pk}")
+    page = act(admin_client, "block_entities", row, confirmed="1", reason="asked")
+    assert "confirm_block" in page.context["form"].errors
+    assert not Entity.objects.get().blocked
 
 
 def test_a_resource_shows_its_busiest_entity(admin_client: Client) -> None:
@@ -251,7 +303,7 @@ def test_what_no_database_can_look_for_is_not_found(model: str, field: str, admi
     assert [len(one["results"]) for one in found] == [1, 0]
 
 
-MOST_QUERIES = 14
+MOST_QUERIES = 15
 """Three are not of the list: the emergency switch of the menu, and, which a process keeps, the URL rules and who is
 blocked or exempt.
 """
@@ -349,7 +401,7 @@ def test_a_long_list_of_policies_is_sorted_without_their_names_unless_it_is_aske
     assert second() == ["api"]
     monkeypatch.setattr(changelists, "MOST_COUNTED", 2)
     assert second() == ["zoo"], "the first of those that were made"
-    column = 1 + [*admin.site.get_model_admin(Policy).list_display].index("__str__")
+    column = 1 + [*admin.site.get_model_admin(Policy).list_display].index("whom")
     assert second(f"&o={column}") == ["api"]
 
 
