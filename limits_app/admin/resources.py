@@ -26,7 +26,7 @@ from limits_app.admin.changelists import LargeListAdmin, UsageListAdmin, fullest
 from limits_app.admin.formatting import with_name
 from limits_app.admin.forms import ResourceForm
 from limits_app.admin.own_blocks import BlockForm, ConfirmedBlocks
-from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
+from limits_app.models import BucketKind, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
 from limits_app.policies import Pair
 from limits_app.services import RowState
@@ -106,7 +106,7 @@ def _busiest(resources: Sequence[Resource]) -> dict[str, list[str]]:
     uses = services.usage(by=("resource", "entity"), period="hour", since=timezone.now() - _LATELY, most=_MOST_USES)
     names, busiest = {resource.name for resource in resources}, dict[str, list[str]]()
     for use in uses:
-        if use.bucket == Bucket.ENTITY and use.entity and use.resource in names:
+        if use.bucket == BucketKind.ENTITY and use.entity and use.resource in names:
             busiest.setdefault(use.resource, [use.entity])
     return busiest
 
@@ -159,7 +159,7 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
         names = vars(request).get(_REJECTED)  # Django asks twice
         if names is None:
             counts = most_rejected("entity", since=timezone.now() - _IN_NEED, most=_MOST_IN_NEED)
-            names = [count["entity"] for count in counts if count["bucket"] == Bucket.ENTITY]
+            names = [count["entity"] for count in counts if count["bucket"] == BucketKind.ENTITY]
             setattr(request, _REJECTED, names)
         first = Case(When(identifier__in=names, then=Value(0)), default=Value(1))
         return [first, "identifier"] if names else ["identifier"]

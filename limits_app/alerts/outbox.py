@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from limits_app.acquiring.backoff import delay
 from limits_app.alerts.delivery import NotDelivered, deliver
 from limits_app.alerts.recording import AlertEvent, add_alerts
-from limits_app.models import Alert, AlertKind, AlertRule, Bucket, Denial
+from limits_app.models import Alert, AlertKind, AlertRule, BucketKind, Denial
 from limits_app.models.fields import in_site_time
 from limits_app.usage.reading import of_entity
 
@@ -88,7 +88,7 @@ def _add_rejections(now: datetime) -> None:
     """Add alerts for the rejections of the last hour, the latest first, which no earlier call has seen."""
     for rule in AlertRule.objects.filter(enabled=True, kind=AlertKind.REJECTIONS):
         since = max(in_site_time(now - timedelta(hours=1)), rule.created_at.replace(second=0, microsecond=0))
-        denials = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=Bucket.ENTITY)
+        denials = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=BucketKind.ENTITY)
         denials = denials.filter(resource=rule.resource) if rule.resource else denials
         denials = of_entity(denials, rule.entity) if rule.entity else denials
         add_alerts((_rejections(denial) for denial in denials.order_by("-minute")[:_BATCH]), [rule])

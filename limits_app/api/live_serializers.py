@@ -6,7 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from limits_app.api.fields import DateTimeField, StrictSerializer
-from limits_app.models import Bucket
+from limits_app.models import BucketKind
 from limits_app.policies import Access
 
 
@@ -76,7 +76,7 @@ class UsedSerializer(StrictSerializer):
 class UseSerializer(UsedSerializer):
     """Usage of a limit; fields that it is not grouped by are null. `start` is the start of the period."""
 
-    bucket = serializers.ChoiceField(Bucket.choices)
+    bucket = serializers.ChoiceField(BucketKind.choices)
     key = _text()
     resource = _name()
     entity = _name()
@@ -88,7 +88,7 @@ class DenialSerializer(StrictSerializer):
 
     minute = DateTimeField()
     resource = _text()
-    bucket = serializers.ChoiceField(Bucket.choices)
+    bucket = serializers.ChoiceField(BucketKind.choices)
     entity = serializers.CharField(allow_blank=True)
     key = _text()
     count = serializers.IntegerField()

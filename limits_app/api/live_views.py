@@ -25,7 +25,7 @@ from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.engine.outcome import Stats
 from limits_app.integrations.identity import identify
 from limits_app.integrations.request import limits_of
-from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
+from limits_app.models import BucketKind, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
 from limits_app.services import definitions
 from limits_app.services.amounts import known_amounts
@@ -270,7 +270,7 @@ def _used(entity: str | None, data: dict[str, Any]) -> dict[str, dict[str, Any]]
     time = {name: data[name] for name in ("period", "since", "until") if name in data}
     by_resource: dict[str, dict[str, Any]] = {}
     for use in uses(entity=entity or "", by="resource", **time)[:]:
-        if use.bucket == Bucket.ENTITY:  # a pool member can have the same name as an entity
+        if use.bucket == BucketKind.ENTITY:  # a pool member can have the same name as an entity
             used = {"admitted": use.admitted, "refused": use.refused, "refused_share": use.refused_share}
             by_resource.setdefault(use.resource or "", {})[use.key] = used
     return by_resource

@@ -12,7 +12,7 @@ from rest_framework.fields import empty
 
 from limits_app.api.fields import DateTimeField, Exact, StrictSerializer
 from limits_app.api.problems import WrongQuery
-from limits_app.models import Enforcement, Entity, Period, PolicyEffect, PolicyScope, Verb, in_scope, write_alias
+from limits_app.models import Enforcement, Entity, PolicyEffect, PolicyScope, UsagePeriod, Verb, in_scope, write_alias
 from limits_app.models.patterns import matching
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.validators import validate_client, validate_identifier, validate_resource_name
@@ -196,7 +196,7 @@ class TimeQuery(PageQuery):
     """A time range: usage of the periods that begin in it."""
 
     period = serializers.ChoiceField(
-        Period.choices, required=False, help_text="Length of the periods; the default is `day`."
+        UsagePeriod.choices, required=False, help_text="Length of the periods; the default is `day`."
     )
     since = DateTimeField(
         required=False, help_text="Start of the range. Default: 30 days ago, or 48 hours ago for hourly periods."

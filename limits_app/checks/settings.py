@@ -76,7 +76,7 @@ def check_deployment(**options: Any) -> list[CheckMessage]:
 
 def _check_functions() -> list[CheckMessage]:
     messages: list[CheckMessage] = []
-    keys: dict[conf.Key[Any], tuple[str, ...]] = {
+    keys: dict[conf.SettingKey[Any], tuple[str, ...]] = {
         conf.ENTITY_OF_REQUEST: ("request",),
         conf.API_KEY_OF_REQUEST: ("request",),
         conf.PLAN_OF_REQUEST: ("request",),
@@ -105,7 +105,9 @@ def _check_functions() -> list[CheckMessage]:
     return messages
 
 
-def _misfits(key: conf.Key[Any], function: Callable[..., Any], arguments: Sequence[str]) -> Iterator[CheckMessage]:
+def _misfits(
+    key: conf.SettingKey[Any], function: Callable[..., Any], arguments: Sequence[str]
+) -> Iterator[CheckMessage]:
     """Report errors that the first request would raise."""
     shown = ", ".join(arguments)
     if key is not conf.REFUSAL_HANDLER and iscoroutinefunction(function):

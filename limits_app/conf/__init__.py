@@ -33,7 +33,7 @@ from limits_app.conf.parsers import (
     UnknownKeys,
 )
 from limits_app.conf.table import *  # noqa: F403 - every key, which the table names once
-from limits_app.conf.table import KEYS, STORE, STORES, Key, T
+from limits_app.conf.table import KEYS, STORE, STORES, SettingKey, T
 from limits_app.engine.amounts import shown
 
 
@@ -46,7 +46,7 @@ class SettingsProblem:
     hint: str | None = None
 
 
-def get(key: Key[T]) -> T:
+def get(key: SettingKey[T]) -> T:
     """Return the current value of a key; ImproperlyConfigured if `LIMITS` is invalid."""
     value: T = current()[key.name]
     return value
@@ -81,7 +81,7 @@ def problems() -> list[SettingsProblem]:
     return _parse(raw)[1] + [_unknown_key(name) for name in unknown]
 
 
-def function_of(key: Key[str | T], values: Mapping[str, Any] | None = None) -> T:
+def function_of(key: SettingKey[str | T], values: Mapping[str, Any] | None = None) -> T:
     """Return the function that a key names, in `current()` or in `values` that it returned before.
 
     Raises ImproperlyConfigured if the function cannot be imported.

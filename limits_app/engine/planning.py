@@ -19,7 +19,7 @@ _MOST_WARNINGS: Final = 256
 _WARNED: Final[set[object]] = set()
 """The warnings that this process has given about sets with the name of a resource."""
 
-Place = tuple[int, str]
+LimitPlace = tuple[int, str]
 """The position of a scope among those of a set, and the key of a limit of it."""
 
 
@@ -69,7 +69,7 @@ class Shapes:
 
     def __init__(self, scoped: Sequence[ScopedLimits], on_unknown: Callable[[object], None]) -> None:
         self.limits: dict[str, AnyLimit] = {}
-        self._permits: dict[Place, str] = {}
+        self._permits: dict[LimitPlace, str] = {}
         demanded: set[str] = set()
         requestable: dict[str, None] = {}
         for position, scope in reversed([*enumerate(scoped)]):
@@ -90,7 +90,7 @@ class Shapes:
         self.by_keys: dict[tuple[str, ...] | None, PlanShape] = {}
         """The shapes of requests by their keys, where the shape depends on nothing else."""
 
-    def find(self, requested: Mapping[str, object] | None, held: frozenset[Place]) -> PlanShape:
+    def find(self, requested: Mapping[str, object] | None, held: frozenset[LimitPlace]) -> PlanShape:
         """Return the shape of a request; permits of the limits `held` are not taken again unless they are named.
 
         Raises InvalidRequest when a rate must be requested and nothing is, and for a request that is not a mapping.
@@ -127,7 +127,7 @@ class Shapes:
         return self._compiled(tuple(self.limits), frozenset(), frozenset(), frozenset())
 
     def _found(
-        self, keys: tuple[str, ...] | None, requested: Mapping[str, object], held: frozenset[Place]
+        self, keys: tuple[str, ...] | None, requested: Mapping[str, object], held: frozenset[LimitPlace]
     ) -> PlanShape:
         named = self._named(requested)
         permit_keys = frozenset(self._permits.values())
@@ -156,7 +156,7 @@ class Shapes:
         return named
 
     def _compiled(
-        self, named: tuple[str, ...], left_out: frozenset[str], held: frozenset[Place], many_calls: frozenset[str]
+        self, named: tuple[str, ...], left_out: frozenset[str], held: frozenset[LimitPlace], many_calls: frozenset[str]
     ) -> PlanShape:
         form = (named, left_out, held, many_calls)
         shape = self._by_form.get(form)
@@ -201,7 +201,7 @@ def _shape(
     named: Collection[str],
     *,
     left_out: Collection[str],
-    held: Collection[Place] = (),
+    held: Collection[LimitPlace] = (),
     many_calls: Collection[str] = (),
     is_credit: bool = False,
 ) -> PlanShape:

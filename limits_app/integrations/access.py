@@ -11,14 +11,14 @@ from django.core.exceptions import SynchronousOnlyOperation
 from limits_app import conf
 from limits_app.engine.errors import LimitExceeded
 from limits_app.integrations.identities import calls_site, counted_of, names_of
-from limits_app.services.access import Identity, blocked, shadowed, without_blocks
+from limits_app.services.access import IdentityAndPlan, blocked, shadowed, without_blocks
 from limits_app.services.endpoints import UNREAD
 from limits_app.services.exempting import exemptions_of
 from limits_app.services.integration import LIMITED, Access, AccessIndex, AccessVerdict
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
 
 if TYPE_CHECKING:
-    from limits_app.integrations.charges import Key
+    from limits_app.integrations.charges import ChargeKey
     from limits_app.integrations.request import RequestLimits
 
 _ADDRESS: Final = "ip:"
@@ -27,7 +27,7 @@ DECIDES_ITSELF: Final = "throttles_block_of_everything"
 _EMERGENCY_SWITCH: Final = "limits_app_emergencyswitch_changelist"
 
 
-def is_exempt(limits: RequestLimits, key: Key | None = None) -> bool:
+def is_exempt(limits: RequestLimits, key: ChargeKey | None = None) -> bool:
     """Whether a request is charged nothing; with `key`, whether it is not charged for a resource and an entity.
 
     Raises LimitExceeded where the request or the entity is blocked, and StoreUnavailable where that cannot be known.
@@ -40,12 +40,12 @@ def is_exempt(limits: RequestLimits, key: Key | None = None) -> bool:
     return limits.source is not without_blocks and any(verdict.access is Access.EXEMPT for _, verdict in verdicts)
 
 
-async def ais_exempt(limits: RequestLimits, key: Key) -> bool:
+async def ais_exempt(limits: RequestLimits, key: ChargeKey) -> bool:
     """`is_exempt` for asyncio."""
     return not is_known_as_limited(limits, key) and await sync_to_async(is_exempt)(limits, key)
 
 
-def is_known_as_limited(limits: RequestLimits, key: Key | None = None) -> bool:
+def is_known_as_limited(limits: RequestLimits, key: ChargeKey | None = None) -> bool:
     """Whether a request is neither blocked nor exempt, as far as a task can know; it waits for nothing.
 
     That is without the database, and without functions and lazy users of the site, which may wait for anything.
@@ -60,7 +60,7 @@ def is_known_as_limited(limits: RequestLimits, key: Key | None = None) -> bool:
         return False
 
 
-def is_limited(limits: RequestLimits, key: Key | None = None) -> bool:
+def is_limited(limits: RequestLimits, key: ChargeKey | None = None) -> bool:
     """Whether a request is neither blocked nor exempt; with `key`, also not where it is charged for that.
 
     Raises nothing where it is blocked. May query the database.
@@ -70,7 +70,7 @@ def is_limited(limits: RequestLimits, key: Key | None = None) -> bool:
     return all(verdict.access is Access.LIMITED for _, verdict in _verdicts(limits, key))
 
 
-def _verdicts(limits: RequestLimits, key: Key | None) -> list[tuple[str | None, AccessVerdict]]:
+def _verdicts(limits: RequestLimits, key: ChargeKey | None) -> list[tuple[str | None, AccessVerdict]]:
     """The verdicts on a request and a charge of it, with the resource whose blocks decide (None: all)."""
     if not (limits.settings[conf.ENABLED.name] and limits.read_table().needs_verdict):
         return []
@@ -140,7 +140,7 @@ def _calls_site(limits: RequestLimits) -> bool:
 
 def _with_plans(
     limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None
-) -> list[Identity]:
+) -> list[IdentityAndPlan]:
     """The identities of a request, each with its plan where that makes a difference.
 
     What PLAN_OF_REQUEST names is the plan of the counted entity; others have that of the user's groups. No plan lifts
@@ -152,7 +152,7 @@ def _with_plans(
     has_named = limits.settings[conf.PLAN_OF_REQUEST.name] is not None
     counted, named = counted_of(limits) if has_named else (None, None)
     of_groups = limits.plan_of_groups()
-    identities: list[Identity] = [(name, None) for name in names if name not in others]
+    identities: list[IdentityAndPlan] = [(name, None) for name in names if name not in others]
     identities += [(name, named if named is not None and name == counted else of_groups) for name in others]
     if named in index.plans and counted is not None and counted not in others:
         identities.append((counted, named))

@@ -7,10 +7,10 @@ from typing import Any
 from limits_app import conf
 from limits_app.integrations.identities import names_of
 from limits_app.integrations.request import limits_of
-from limits_app.services.access import Identity
+from limits_app.services.access import IdentityAndPlan
 
 
-def author_of(request: Any) -> list[Identity]:
+def author_of(request: Any) -> list[IdentityAndPlan]:
     """Return the address, the user and the API key of a request, each with the plan of the request that applies to it.
 
     May query the database.

@@ -30,16 +30,16 @@ from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, finish, release_with_task
 from limits_app.services.amounts import AcquireOptions, one_of_each
-from limits_app.services.integration import Acquisition, Amount, EntityName, Limits, entity_name
+from limits_app.services.integration import Acquisition, Amount, DefaultLimits, EntityName, entity_name
 
-Amounts = Mapping[str, Amount]
+AmountsByKey = Mapping[str, Amount]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """Functions of a result: `counts` returns whether it is charged, `usage` how much of each limit was used."""
 
-    usage: Callable[[Any], Amounts] | None = None
+    usage: Callable[[Any], AmountsByKey] | None = None
     counts: Callable[[Any], bool] | None = None
 
     def __bool__(self) -> bool:
@@ -73,16 +73,16 @@ class CallRule:
     """What `@limited` says: what a call requests, which entity is charged, how long it waits, how usage is reported."""
 
     resource: str
-    requested: Amounts | Callable[..., Amounts | None] | None
+    requested: AmountsByKey | Callable[..., AmountsByKey | None] | None
     entity: str | Callable[..., EntityName] | None
     timeout: float | None
     report: Report
-    default_limits: Limits = ()
+    default_limits: DefaultLimits = ()
 
 
 class _ChargeOptions(TypedDict):
     timeout: float | None
-    default_limits: Limits
+    default_limits: DefaultLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class LimitedCall:
                 self.rule.report.update(response, charges)
         return report_response(limits, response, call)
 
-    def _acquire_options(self, entity: str | None, named: Amounts) -> AcquireOptions:
+    def _acquire_options(self, entity: str | None, named: AmountsByKey) -> AcquireOptions:
         return {
             "entity": entity,
             "requested": partial(one_of_each, named),
@@ -217,7 +217,7 @@ class LimitedCall:
     def _options(self) -> _ChargeOptions:
         return {"timeout": self.rule.timeout, "default_limits": self.rule.default_limits}
 
-    def _charged(self, limits: RequestLimits | None = None) -> tuple[str | None, Amounts]:
+    def _charged(self, limits: RequestLimits | None = None) -> tuple[str | None, AmountsByKey]:
         """The entity that is charged, and the amounts that the rule names.
 
         The entity is that of a request where the rule has none, or an empty one that clients would share.
@@ -227,7 +227,7 @@ class LimitedCall:
             entity = limits.entity
         return entity, self._evaluated(self.rule.requested) or {}
 
-    async def _acharged(self, limits: RequestLimits | None = None) -> tuple[str | None, Amounts]:
+    async def _acharged(self, limits: RequestLimits | None = None) -> tuple[str | None, AmountsByKey]:
         """`_charged` for asyncio."""
         entity = _identifier(await self._aevaluated(self.rule.entity))
         if limits is not None and (self.rule.entity is None or entity == ""):

@@ -13,7 +13,7 @@ from limits_app.integrations.access import is_exempt
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts
 from limits_app.services.charging import charge_together
-from limits_app.services.integration import Acquisition, Amount, Limits
+from limits_app.services.integration import Acquisition, Amount, DefaultLimits
 from limits_app.services.several import prefixes_of
 from limits_app.services.shadow import is_limited
 from limits_app.services.url_rules import UrlRule
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from limits_app.integrations.holding import ViewCall
     from limits_app.integrations.request import RequestLimits
 
-Key = tuple[str, str | None]
+ChargeKey = tuple[str, str | None]
 """A resource and an entity."""
 
 NOTHING: Final[Mapping[str, Amount]] = {}
@@ -41,7 +41,7 @@ class Charge:
     entity: str | None
     named: Mapping[str, Amount] = field(default_factory=dict)
     requested: RequestedAmounts = None
-    default_limits: Limits = ()
+    default_limits: DefaultLimits = ()
     rules: tuple[UrlRule, ...] = ()
     acquisition: Acquisition | None = None
     prefix: str = ""
@@ -55,7 +55,7 @@ class Charge:
     """Whether such a call has returned, so that nothing is refunded when another one raises."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ChargeKey:
         """The resource and the entity, which integrations charge once."""
         return self.resource, self.entity
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from asgiref.sync import iscoroutinefunction
 
 from limits_app.engine.errors import InvalidLimit
-from limits_app.integrations.calls import Amounts, CallRule, LimitedCall, Report, is_awaited
+from limits_app.integrations.calls import AmountsByKey, CallRule, LimitedCall, Report, is_awaited
 from limits_app.integrations.request import EXEMPT
 from limits_app.services.amounts import one_client
 from limits_app.services.integration import (
@@ -79,10 +79,10 @@ class limited:  # noqa: N801 - used like a function
         self,
         resource: str,
         *,
-        requested: Amounts | Callable[..., Amounts | None] | None = None,
+        requested: AmountsByKey | Callable[..., AmountsByKey | None] | None = None,
         entity: EntityName | Callable[..., EntityName] = None,
         timeout: float | None = 0,
-        usage: Callable[[Any], Amounts] | None = None,
+        usage: Callable[[Any], AmountsByKey] | None = None,
         counts: Callable[[Any], bool] | None = None,
         default_limits: Iterable[Limit | str] | str = (),
     ) -> None:

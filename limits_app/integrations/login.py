@@ -32,7 +32,7 @@ from limits_app.integrations.request import RequestLimits
 from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import one_of_each
 from limits_app.services.integration import Acquisition
-from limits_app.services.request import POLICIES, Source
+from limits_app.services.request import POLICIES, SetResolver
 
 ACCOUNT: Final = "login.account"
 """The resource of attempts by account; its entities are those of `LoginLimitBackend.accounts_of`."""
@@ -158,7 +158,7 @@ def _limits_of(request: HttpRequest | None) -> RequestLimits | None:
     return limits if isinstance(limits, RequestLimits) and limits.has_middleware else None
 
 
-def _acquire_all(shares: Sequence[Share], source: Source) -> Sequence[Acquisition]:
+def _acquire_all(shares: Sequence[Share], source: SetResolver) -> Sequence[Acquisition]:
     """Acquire all shares or none; in one step, where the resources are counted in one store.
 
     Raises LimitExceeded and StoreUnavailable.
@@ -178,7 +178,7 @@ def _acquire_all(shares: Sequence[Share], source: Source) -> Sequence[Acquisitio
     return acquisitions
 
 
-def _acquired(shares: Sequence[Share], source: Source) -> Acquisition:
+def _acquired(shares: Sequence[Share], source: SetResolver) -> Acquisition:
     acquisition = try_acquire_all(shares, source)
     if not acquisition:
         raise LimitExceeded.of(acquisition)

@@ -26,8 +26,8 @@ from limits_app.services.url_rules import UrlRule
 _CREDENTIALS: Final = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
 """What tells the site who a client is; browsers send none of them with a preflight."""
 
-Sync = Callable[[HttpRequest], HttpResponseBase]
-Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+SyncHandler = Callable[[HttpRequest], HttpResponseBase]
+AsyncHandler = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 
 class LimitsMiddleware:
@@ -41,7 +41,7 @@ class LimitsMiddleware:
     sync_capable = True
     async_capable = True
 
-    def __init__(self, get_response: Sync | Async) -> None:
+    def __init__(self, get_response: SyncHandler | AsyncHandler) -> None:
         self._get_response: Any = get_response
         self._is_async = iscoroutinefunction(get_response)
         self._reads_users_of_sessions = reads_users_of_sessions(type(self))

@@ -33,7 +33,7 @@ from limits_app.services.integration import Limit, RateLimitAlgorithm
 from limits_app.services.site_views import fits_method
 
 F = TypeVar("F", bound=Callable[..., Any])
-Key = str | Callable[[str, HttpRequest], str]
+RateLimitKey = str | Callable[[str, HttpRequest], str]
 Rate = str | tuple[int, int] | None
 Rates = Rate | Callable[[str, HttpRequest], Rate]
 
@@ -60,7 +60,7 @@ _LONGEST: Final[dict[str, float]] = {}
 
 def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     group: str | None = None,
-    key: Key | None = None,
+    key: RateLimitKey | None = None,
     rate: Rates = None,
     method: str | Sequence[str | None] = ALL,
     block: bool = True,
@@ -111,7 +111,7 @@ class _RatelimitRule(NamedTuple):
 
     group: str
     depth: int
-    key: Key
+    key: RateLimitKey
     rate: Rates
     methods: frozenset[str] | None
     block: bool
@@ -158,7 +158,7 @@ class _RatelimitRule(NamedTuple):
         return self.group if self.depth == 1 else f"{self.group}.{self.depth}"
 
 
-def _entity(key: Key, group: str, request: HttpRequest) -> str:
+def _entity(key: RateLimitKey, group: str, request: HttpRequest) -> str:
     if isinstance(key, str) and key in _WHO:
         return _WHO[key](request)
     if isinstance(key, str) and ":" in key:

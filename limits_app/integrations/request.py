@@ -27,7 +27,7 @@ from limits_app.integrations.access import ais_exempt, is_exempt
 from limits_app.integrations.charges import (
     NOTHING,
     Charge,
-    Key,
+    ChargeKey,
     missing,
     transfer_former_charge,
 )
@@ -50,11 +50,11 @@ from limits_app.services.integration import (
     AccessVerdict,
     Acquisition,
     Amount,
-    Limits,
+    DefaultLimits,
     entity_name,
     is_of_thread,
 )
-from limits_app.services.request import POLICIES, Request, Source
+from limits_app.services.request import POLICIES, AmountsRequest, SetResolver
 from limits_app.services.unavailable import without_limits
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
@@ -97,7 +97,7 @@ class RequestLimits(ChargedRequest):
     """The user as Django reads it from the session, where that was empty when the middleware was called."""
     enforced = False
     """Whether the rules for the URL of the request were applied."""
-    source: Source = POLICIES
+    source: SetResolver = POLICIES
     """What resolves the limits; without blocks for a blocked request whose page is reachable all the same."""
     table: EndpointTable = UNREAD
     """The URL rules, and who is blocked or exempt; `read_table` returns them."""
@@ -111,7 +111,7 @@ class RequestLimits(ChargedRequest):
         self.settings = conf.current()
         """The settings, which do not change while the request is answered."""
         self.charges, self.log_ins, self.calls = [], [], []
-        self.throttled: dict[Key, Outcome] = {}
+        self.throttled: dict[ChargeKey, Outcome] = {}
         """The outcomes with which throttles of the REST framework rejected the request."""
         self.identities: list[Identity] = []
         """The entity, and those that the request had before its user was authenticated; the present one is the last."""
@@ -287,7 +287,7 @@ class RequestLimits(ChargedRequest):
         *,
         timeout: float | None = 0,
         requested: RequestedAmounts = None,
-        default_limits: Limits = (),
+        default_limits: DefaultLimits = (),
     ) -> Acquisition:
         """Charge the `named` amounts and 1 of every other limit, without what the request was charged before.
 
@@ -312,7 +312,7 @@ class RequestLimits(ChargedRequest):
         *,
         timeout: float | None = 0,
         requested: RequestedAmounts = None,
-        default_limits: Limits = (),
+        default_limits: DefaultLimits = (),
     ) -> Acquisition:
         """`charge` for asyncio."""
         charge = Charge(resource, entity, named, requested, default_limits)
@@ -347,7 +347,7 @@ class RequestLimits(ChargedRequest):
                 return cast("Acquisition", earlier[-1].acquisition)
         requested = requested or partial(one_of_each, charge.named)
         plan = self.plan_of(charge.entity) if self.table.may_have_plan else None
-        request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
+        request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
         acquisition = request.acquire(timeout)
         if self.charges or not self.has_middleware:
             self.note(charge, acquisition)
@@ -375,7 +375,7 @@ class RequestLimits(ChargedRequest):
                 return cast("Acquisition", earlier[-1].acquisition)
         requested = requested or partial(one_of_each, charge.named)
         plan = await self.aplan_of(charge.entity) if self.table.may_have_plan else None
-        request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
+        request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
         acquisition = await request.aacquire(timeout)
         self.note(charge, acquisition)
         return acquisition

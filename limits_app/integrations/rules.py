@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from limits_app.integrations.charges import Charge, Key
+from limits_app.integrations.charges import Charge, ChargeKey
 from limits_app.integrations.identities import names_of
 from limits_app.integrations.identity import (
     client_of,
@@ -49,7 +49,7 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
     Two rules with the same resource and entity charge the larger amounts. The first rule with `stop` that does not
     exempt the request is the last one. `confirmed` is True for rules that are known to be current.
     """
-    charged: dict[Key, Charge] = {}
+    charged: dict[ChargeKey, Charge] = {}
     for rule in rules:
         entity = entity_of(rule, limits)
         if rule.exemptions:

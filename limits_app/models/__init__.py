@@ -28,12 +28,12 @@ from limits_app.models.registry import CONFIGURATION, REGISTRY, Registered, regi
 from limits_app.models.resource import CodeLimits, Resource, code_limits, note_code_limits
 from limits_app.models.state import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.models.usage import (
-    Bucket,
+    BucketKind,
     CollectedBatch,
     Denial,
     EvaluatedEntity,
     EvaluationCount,
     EvaluationKind,
-    Period,
+    UsagePeriod,
     UsageSnapshot,
 )

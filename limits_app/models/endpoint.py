@@ -22,7 +22,7 @@ from limits_app.models.limit import Limit, noted_limits, validate_limits
 from limits_app.models.policy import Policy
 from limits_app.models.resource import Resource
 from limits_app.models.snapshots import Snapshot
-from limits_app.models.usage import Period, UsageSnapshot
+from limits_app.models.usage import UsagePeriod, UsageSnapshot
 from limits_app.models.validators import (
     validate_amounts,
     validate_entities,
@@ -300,7 +300,7 @@ def _has_existed(name: str, using: str) -> bool:
     """Whether there is, or has been, a resource of this name, or usage of it."""
     events = AuditEvent.objects.using(using).filter(object_type="resource", object_label=name)
     # Usage may remain where the log was pruned.
-    usage = UsageSnapshot.objects.using(using).filter(period__in=Period.values, resource=name)
+    usage = UsageSnapshot.objects.using(using).filter(period__in=UsagePeriod.values, resource=name)
     return Resource.objects.using(using).filter(name=name).exists() or events.exists() or usage.exists()
 
 

@@ -54,7 +54,7 @@ WHOLE_SITE: Final = SiteNamespace()
 _ENTERED: ContextVar[SiteNamespace | None] = ContextVar("limits_app_namespace", default=None)
 
 
-class Sources:
+class NamespaceSources:
     """Where namespaces come from, as far as that is in the settings; it is looked up once."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Sources:
         self.is_known = True
 
 
-sources: Final = Sources()
+sources: Final = NamespaceSources()
 
 
 def forget_sources() -> None:

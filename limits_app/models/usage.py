@@ -16,7 +16,7 @@ from limits_app.engine.counting import IDS_LENGTH
 REQUEST_ID_LENGTH: Final = 64
 
 
-class Bucket(models.TextChoices):
+class BucketKind(models.TextChoices):
     """Kinds of buckets."""
 
     ENTITY = "entity", _("entity")
@@ -25,7 +25,7 @@ class Bucket(models.TextChoices):
     OTHERS = "others", _("all others")
 
 
-class Period(models.TextChoices):
+class UsagePeriod(models.TextChoices):
     """Length of the period of a snapshot; days begin at midnight UTC."""
 
     HOUR = "hour", _("hour")
@@ -36,7 +36,7 @@ class UsageRow(models.Model):
     """Fields that identify a bucket; the entity is empty for the site itself and for shared limits."""
 
     resource = models.CharField(_("resource"), max_length=64)
-    bucket = models.CharField(_("bucket"), max_length=8, choices=Bucket.choices, default=Bucket.ENTITY)
+    bucket = models.CharField(_("bucket"), max_length=8, choices=BucketKind.choices, default=BucketKind.ENTITY)
     entity = models.CharField(_("entity or member"), max_length=255, blank=True)
     key = models.CharField(_("limit"), max_length=64)
 
@@ -46,7 +46,7 @@ class UsageRow(models.Model):
     @property
     def whose(self) -> str:
         """The bucket in words."""
-        who = self.entity or ("" if self.bucket == Bucket.ENTITY else str(Bucket(self.bucket).label))
+        who = self.entity or ("" if self.bucket == BucketKind.ENTITY else str(BucketKind(self.bucket).label))
         place = f"of {self.resource}" if self.resource else "over all resources"
         return f"{self.key} {place}" + (f" for {who}" if who else "")
 
@@ -54,7 +54,7 @@ class UsageRow(models.Model):
 class UsageSnapshot(UsageRow):
     """Allowed amount in an hour or a day, in thousandths of the unit of the limit, and number of rejections."""
 
-    period = models.CharField(_("period"), max_length=4, choices=Period.choices)
+    period = models.CharField(_("period"), max_length=4, choices=UsagePeriod.choices)
     start = models.DateTimeField(_("start"))
     admitted_milli = models.BigIntegerField(_("allowed, in thousandths"), default=0)
     refused = models.BigIntegerField(_("rejections"), default=0)
@@ -68,7 +68,7 @@ class UsageSnapshot(UsageRow):
             models.UniqueConstraint(
                 fields=["period", "start", "resource", "key", "bucket", "entity"], name="limits_app_usage_once"
             ),
-            models.CheckConstraint(name="limits_app_usage_period", condition=models.Q(period__in=Period.values)),
+            models.CheckConstraint(name="limits_app_usage_period", condition=models.Q(period__in=UsagePeriod.values)),
         ]
         indexes = [
             models.Index(fields=["period", "resource", "start"], name="limits_app_usage_resource"),

@@ -12,8 +12,8 @@ from limits_app.policies.balancing import balancers
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject
 from limits_app.policies.choose import (
     CODE,
-    Choice,
     EffectiveLimit,
+    PolicyChoice,
     PolicyStatus,
     Verdict,
     group_of,
@@ -22,13 +22,13 @@ from limits_app.policies.client_resolver import resolver
 from limits_app.policies.dropped import applied_without, dropped_by_each, dropped_keys
 from limits_app.policies.exempting import is_exempting, standings
 from limits_app.policies.kept import Aged, Kept
-from limits_app.policies.kept_configuration import Key, configuration
+from limits_app.policies.kept_configuration import ResolutionKey, configuration
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers, with_secrets
 from limits_app.policies.pools_by_name import pool_resolver
 from limits_app.policies.proposed import ProposedLimits, ProposedPolicy, ProposedRows, dropped_by_proposed
 from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (
-    Limits,
+    DefaultLimits,
     Pair,
     check_names,
     checked_defaults,
@@ -44,7 +44,7 @@ from limits_app.policies.resolution import (
 )
 from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet
 from limits_app.policies.stored import members_of_plans
-from limits_app.policies.stores import StoreVersion, StoreVersions
+from limits_app.policies.stores import StoreVersions, VersionedStore
 
 __all__ = [
     "CODE",
@@ -57,16 +57,15 @@ __all__ = [
     "AccessReason",
     "AccessVerdict",
     "Aged",
-    "Choice",
+    "DefaultLimits",
     "EffectiveLimit",
     "EntityPolicies",
     "Evaluated",
     "Kept",
-    "Key",
-    "Limits",
     "MemberSet",
     "Pair",
     "PolicyChain",
+    "PolicyChoice",
     "PolicyStatus",
     "PolicyValue",
     "PoolMembers",
@@ -75,11 +74,12 @@ __all__ = [
     "ProposedPolicy",
     "ProposedRows",
     "Resolution",
+    "ResolutionKey",
     "ResolvedSet",
-    "StoreVersion",
     "StoreVersions",
     "Subject",
     "Verdict",
+    "VersionedStore",
     "access_of",
     "advance_version",
     "applied_without",

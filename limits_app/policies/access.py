@@ -17,7 +17,7 @@ from typing import Final
 from limits_app.engine.limits import Blocked
 from limits_app.models import Emergency, Enforcement, PolicyEffect, PolicyScope
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
-from limits_app.policies.choose import Choice, applied_policies, judge
+from limits_app.policies.choose import PolicyChoice, applied_policies, judge
 
 _PATTERNS: Final = frozenset({PolicyScope.PATTERN, PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN_TOTAL})
 EXEMPTING: Final = frozenset({ENTITY_FLAGS, PolicyScope.ENTITY, PolicyScope.PLAN, PolicyScope.PATTERN})
@@ -122,7 +122,7 @@ def _in_shadow(links: Sequence[EntityPolicies]) -> list[EntityPolicies]:
     return [link for link in links if any(policy.enforcement == Enforcement.SHADOW for policy in link.policies)]
 
 
-def _blocks(choices: Iterable[Choice], levels: frozenset[str]) -> list[AccessReason]:
+def _blocks(choices: Iterable[PolicyChoice], levels: frozenset[str]) -> list[AccessReason]:
     return [
         AccessReason(choice.entity, effective.policy)
         for choice in choices
@@ -131,7 +131,7 @@ def _blocks(choices: Iterable[Choice], levels: frozenset[str]) -> list[AccessRea
     ]
 
 
-def _exemption(choice: Choice) -> AccessReason | None:
+def _exemption(choice: PolicyChoice) -> AccessReason | None:
     first = next(iter(applied_policies(choice.verdicts)), None)
     if first is None or first.effect != PolicyEffect.UNLIMITED or first.level not in EXEMPTING:
         return None

@@ -11,7 +11,7 @@ from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable, Unresolved
 from limits_app.policies.balancing import balancers
 from limits_app.policies.kept import Age, KeyLocks
-from limits_app.policies.kept_configuration import CurrentConfiguration, KeptConfiguration, Key
+from limits_app.policies.kept_configuration import CurrentConfiguration, KeptConfiguration, ResolutionKey
 from limits_app.policies.pools import PooledSet
 from limits_app.policies.resolved_set import ResolvedSet
 from limits_app.policies.stores import DISABLED
@@ -40,7 +40,7 @@ class BaseResolver(ABC):
         """That of the present namespace."""
         return self._configurations.current()
 
-    def get(self, key: Key) -> ResolvedSet:
+    def get(self, key: ResolutionKey) -> ResolvedSet:
         """The limits of a key, which are read if they are not kept.
 
         They are not `available` while their store is down. While the database cannot be read the last ones are used,
@@ -48,7 +48,7 @@ class BaseResolver(ABC):
         """
         return self.cached(key) or self.read(key)
 
-    def read(self, key: Key) -> ResolvedSet:
+    def read(self, key: ResolutionKey) -> ResolvedSet:
         """`get` for limits that are not `cached`."""
         key = self._checked(key)
         configuration = self.configuration
@@ -65,7 +65,7 @@ class BaseResolver(ABC):
             self._note(key)  # without the lock: it writes, and may wait for a transaction that waits for the lock
         return resolved
 
-    def latest(self, key: Key) -> ResolvedSet:
+    def latest(self, key: ResolutionKey) -> ResolvedSet:
         """`get` for the current version of the configuration; StoreUnavailable while the store is down."""
         while True:
             resolved = self.get(key)
@@ -74,17 +74,17 @@ class BaseResolver(ABC):
                 return resolved
             self.catch_up(key, resolved)
 
-    def catch_up(self, key: Key, stale: ResolvedSet | None) -> None:  # noqa: ARG002 - other sources need the key
+    def catch_up(self, key: ResolutionKey, stale: ResolvedSet | None) -> None:  # noqa: ARG002 - other sources need the key
         """Apply the changes that have made the limits of a key stale."""
         self.configuration.catch_up(stale)
 
-    def _read_cool_downs(self, key: Key) -> None:
+    def _read_cool_downs(self, key: ResolutionKey) -> None:
         """Read those of the pool of a key, which may be all that its limits lack."""
         last = self._last(key)
         if last is not None and last[0].members is not None:
             balancers.read_cool_downs(last[0].members.name)
 
-    def _resolved(self, key: Key, shared: Hashable) -> tuple[ResolvedSet, bool]:
+    def _resolved(self, key: ResolutionKey, shared: Hashable) -> tuple[ResolvedSet, bool]:
         self._misses += 1
         try:
             return self._read(key, shared, self.configuration.sync.seen)
@@ -115,7 +115,7 @@ class BaseResolver(ABC):
         return limit_set.version if limit_set.store is DISABLED else seen.get(resolved.alias)
 
     @abstractmethod
-    def cached(self, key: Key, shared: Hashable = None) -> ResolvedSet | None:
+    def cached(self, key: ResolutionKey, shared: Hashable = None) -> ResolvedSet | None:
         """The limits of a key, if they are kept; None where they are missing, outdated, or need a query.
 
         That is also where the store may be available again, and where the cool-downs of a pool have to be read.
@@ -123,19 +123,19 @@ class BaseResolver(ABC):
         """
 
     @abstractmethod
-    def _checked(self, key: Key) -> Key:
+    def _checked(self, key: ResolutionKey) -> ResolutionKey:
         """The key as it is kept; InvalidLimit for an invalid one."""
 
     @abstractmethod
-    def _shared(self, key: Key) -> Hashable:
+    def _shared(self, key: ResolutionKey) -> Hashable:
         """What is the same for all keys whose limits are read together; the key itself where that is no other one."""
 
     @abstractmethod
-    def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
+    def _last(self, key: ResolutionKey) -> tuple[ResolvedSet, Age] | None:
         """The limits of a key that were kept last, even if they are outdated."""
 
     @abstractmethod
-    def _read(self, key: Key, shared: Hashable, seen: Seen) -> tuple[ResolvedSet, bool]:
+    def _read(self, key: ResolutionKey, shared: Hashable, seen: Seen) -> tuple[ResolvedSet, bool]:
         """Read the limits of a key, and keep them for the versions that were seen before.
 
         `shared` is that of `_shared`, and was looked up before the versions.
@@ -143,7 +143,7 @@ class BaseResolver(ABC):
         """
 
     @abstractmethod
-    def _note(self, key: Key) -> None:
+    def _note(self, key: ResolutionKey) -> None:
         """Write to the database that the limits of a call apply."""
 
 

@@ -78,7 +78,7 @@ class EffectiveLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PolicyChoice:
     """The policies of one entity in order of precedence, each with its status, and the effective limits.
 
     `totals` are the limits over all resources, which apply in addition to the `limits`.
@@ -105,7 +105,7 @@ class Choice:
         return bool(of_code) and of_code[-1] in _APPLIES
 
 
-def judge(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
+def judge(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> PolicyChoice:
     """Choose the policies that apply to an entity now; with `shadow`, as if policies in shadow mode were enforced.
 
     The first policy in order of precedence applies; the next one only while all before it extend.
@@ -130,7 +130,9 @@ def judge(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choic
         (policy.on_unavailable for policy in applied_policies(verdicts) if policy.on_unavailable), None
     )
     limits_of_totals = [limit for policy in applied_policies(totals) for limit in _merged([policy])]
-    return Choice(link.entity, verdicts, _merged(applied_policies(exclusive)), on_unavailable, tuple(limits_of_totals))
+    return PolicyChoice(
+        link.entity, verdicts, _merged(applied_policies(exclusive)), on_unavailable, tuple(limits_of_totals)
+    )
 
 
 def _judged(policies: Iterable[PolicyValue], now: datetime, position: int, *, shadow: bool) -> list[Verdict]:
@@ -186,7 +188,7 @@ def _with_candidate(policy: PolicyValue) -> PolicyValue:
     return replace(policy, effect=PolicyEffect.LIMITS, limits=candidate.limits, shared=candidate.shared)
 
 
-def is_evaluated(choice: Choice) -> bool:
+def is_evaluated(choice: PolicyChoice) -> bool:
     """Whether a policy is in shadow mode, or applies and has a candidate that is tested."""
     return any(
         verdict.status is PolicyStatus.SHADOW
@@ -203,12 +205,12 @@ def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
     return min((at for at in times if at is not None and at > now), default=None)
 
 
-def lifted(choice: Choice, status: PolicyStatus) -> Choice:
+def lifted(choice: PolicyChoice, status: PolicyStatus) -> PolicyChoice:
     """The choice without limits; `status`, SHADOW or OFF, replaces that of the policies that applied."""
     verdicts = tuple(
         replace(verdict, status=status) if verdict.status in _APPLIES else verdict for verdict in choice.verdicts
     )
-    return Choice(choice.entity, verdicts, (), None)
+    return PolicyChoice(choice.entity, verdicts, (), None)
 
 
 def rollout_position(entity: str | None) -> int:

@@ -20,7 +20,7 @@ from limits_app.models.users import identifiers_of_client
 from limits_app.policies.base_resolver import BaseResolver, most_entries
 from limits_app.policies.chain import StoredChain, Subject
 from limits_app.policies.kept import Age, Aged
-from limits_app.policies.kept_configuration import Alike, General, KeptConfiguration, Key, configuration
+from limits_app.policies.kept_configuration import Alike, General, KeptConfiguration, ResolutionKey, configuration
 from limits_app.policies.query import can_be_stored, stored_chains
 from limits_app.policies.resolution import (
     BATCH,
@@ -65,7 +65,7 @@ class Resolver(BaseResolver):
     caller then calls `catch_up`, and asks again.
     """
 
-    def cached(self, key: Key, shared: Hashable = None) -> ResolvedSet | None:
+    def cached(self, key: ResolutionKey, shared: Hashable = None) -> ResolvedSet | None:
         """See `BaseResolver.cached`."""
         configurations = self._configurations
         configuration = configurations.current() if sources.is_used else configurations.of_whole_site
@@ -87,7 +87,7 @@ class Resolver(BaseResolver):
         self._hits += 1
         return aged.value
 
-    def _of_template(self, configuration: KeptConfiguration, key: Key, seen: Seen) -> ResolvedSet | None:
+    def _of_template(self, configuration: KeptConfiguration, key: ResolutionKey, seen: Seen) -> ResolvedSet | None:
         general = _general(configuration, key)
         templates = None if general is None else configuration.templates.get(general)
         template = None if templates is None else templates.value.find(key[1])
@@ -99,7 +99,7 @@ class Resolver(BaseResolver):
         self._hits += 1
         return configuration.bound(key, template, version)
 
-    def prefetch(self, keys: Iterable[Key]) -> None:
+    def prefetch(self, keys: Iterable[ResolutionKey]) -> None:
         """Read the limits of several keys that are not kept, in one query for 100 of them, for `get`.
 
         What cannot be read now is left to `get`, with its errors. Raises InvalidLimit for an invalid key.
@@ -129,16 +129,16 @@ class Resolver(BaseResolver):
         size = sum(len(kept.clients) + len(kept.templates) for kept in self._configurations.all())
         return ResolverInfo(self._hits, self._misses, size)
 
-    def _checked(self, key: Key) -> Key:
+    def _checked(self, key: ResolutionKey) -> ResolutionKey:
         resource, entity, default_limits, plan = key
         check_names(resource, entity)
         check_plan(plan)
         return resource, entity, checked_defaults(default_limits), plan
 
-    def _shared(self, key: Key) -> Hashable:
+    def _shared(self, key: ResolutionKey) -> Hashable:
         return _general(self.configuration, key) or key
 
-    def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
+    def _last(self, key: ResolutionKey) -> tuple[ResolvedSet, Age] | None:
         configuration = self.configuration
         aged = configuration.clients.get(key)
         if aged is not None:
@@ -148,7 +148,7 @@ class Resolver(BaseResolver):
         template = None if templates is None else templates.value.find(key[1])
         return None if templates is None or template is None else (template.resolved, templates)
 
-    def _read(self, key: Key, shared: Hashable, seen: Seen) -> tuple[ResolvedSet, bool]:
+    def _read(self, key: ResolutionKey, shared: Hashable, seen: Seen) -> tuple[ResolvedSet, bool]:
         resource, entity, default_limits, plan = key
         configuration, before = self.configuration, self._before(seen)
         # Again, since rows may have been added before the versions that were seen.
@@ -170,7 +170,7 @@ class Resolver(BaseResolver):
         return resolution.resolved, resolution.choices[0].uses_code
 
     def _compiled(
-        self, key: Key, general: General | None, stored: StoredChain, before: _Before
+        self, key: ResolutionKey, general: General | None, stored: StoredChain, before: _Before
     ) -> tuple[ResolvedSet, bool]:
         """See `_read`, for the rows of a key: of all that have the same ones, the first one is compiled."""
         resource, entity, default_limits, plan = key
@@ -205,7 +205,7 @@ class Resolver(BaseResolver):
         version = self._usable_version(template.resolved, templates, before.seen)
         return None if version is None else (template, version)
 
-    def _keep_client(self, key: Key, resolved: ResolvedSet, names: Iterable[str], seen: Seen) -> None:
+    def _keep_client(self, key: ResolutionKey, resolved: ResolvedSet, names: Iterable[str], seen: Seen) -> None:
         """Keep the limits of a client, which were read from rows with some identifiers."""
         entity, configuration = key[1], self.configuration
         identifiers = {*names, *(() if entity is None else identifiers_of_client(entity))}
@@ -216,7 +216,7 @@ class Resolver(BaseResolver):
     def _before(self, seen: Seen) -> _Before:
         return _Before(seen, self.configuration.generation, datetime.fromtimestamp(self.clock(), UTC))
 
-    def _note(self, key: Key) -> None:
+    def _note(self, key: ResolutionKey) -> None:
         resource, _, default_limits, _ = key
         noted = self.configuration.noted
         if default_limits and (resource, default_limits) not in noted:
@@ -225,7 +225,7 @@ class Resolver(BaseResolver):
             note_code_limits(resource, default_limits, noted)
 
 
-def _general(configuration: KeptConfiguration, key: Key) -> General | None:
+def _general(configuration: KeptConfiguration, key: ResolutionKey) -> General | None:
     """What the limits of a client depend on; None where it may have rows."""
     resource, entity, default_limits, plan = key
     if not policy_source.is_database:

@@ -17,7 +17,7 @@ from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_of_fla
 from limits_app.policies.choose import CODE
 
 
-class Place(NamedTuple):
+class PolicyPlace(NamedTuple):
     """What a policy is for: the names of a resource, of an entity and of a plan; an empty one is for all."""
 
     resource: str = ""
@@ -56,7 +56,7 @@ class Collector:
 
     def __init__(
         self,
-        policies: Iterable[tuple[Place, PolicyValue]],
+        policies: Iterable[tuple[PolicyPlace, PolicyValue]],
         entities: Mapping[str, EntityRow],
         *,
         plans_by_groups: Mapping[str, str] | None = None,
@@ -69,7 +69,7 @@ class Collector:
             for resource, limits in (code_limits or {}).items()
             if limits
         }
-        self._by_place: dict[Place, list[PolicyValue]] = {}
+        self._by_place: dict[PolicyPlace, list[PolicyValue]] = {}
         for place, policy in policies:
             self._by_place.setdefault(place, []).append(policy)
         self._resources: dict[tuple[str, str], set[str]] = {}
@@ -131,8 +131,8 @@ class Collector:
 
     def _about(self, resource: str, entity: str, plan: str) -> Iterator[PolicyValue]:
         if resource:
-            yield from self._by_place.get(Place(resource, entity, plan), ())
-        yield from self._by_place.get(Place("", entity, plan), ())
+            yield from self._by_place.get(PolicyPlace(resource, entity, plan), ())
+        yield from self._by_place.get(PolicyPlace("", entity, plan), ())
 
     def resources(self, client: Client) -> set[str]:
         """The resources on which a client has its own policies; of EVERYBODY: those that have policies for all."""

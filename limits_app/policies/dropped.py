@@ -19,7 +19,7 @@ from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect, write_a
 from limits_app.models.patterns import is_pattern, patterns_of
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject
 from limits_app.policies.choose import CODE, EffectiveLimit, applied_policies, judge
-from limits_app.policies.collector import EVERYBODY, Client, Collector, Place
+from limits_app.policies.collector import EVERYBODY, Client, Collector, PolicyPlace
 from limits_app.policies.query import policies_for
 from limits_app.policies.resolution import latest_code_limits
 from limits_app.policies.stored import stored_code_limits, stored_policies
@@ -36,7 +36,7 @@ class DroppedKey(NamedTuple):
     """The policy that has the limit, such as `resource api`."""
 
 
-Sources = Mapping[str, Counter[int | None]]
+PoliciesByKey = Mapping[str, Counter[int | None]]
 """By the key of a limit, the policies that set it (None: code), and on how many resources."""
 
 
@@ -44,7 +44,7 @@ class _Everywhere(NamedTuple):
     """The limits of a client on all resources: one of each key, what sets each key, and those on each resource."""
 
     limits: tuple[Limit, ...]
-    sources: Sources
+    sources: PoliciesByKey
     by_resource: Mapping[str, Mapping[str, EffectiveLimit]]
 
 
@@ -56,7 +56,7 @@ class Dropping:
         self._now = now
         self._everywhere = cache(self._limits_everywhere)
 
-    def dropped(self, place: Place, policy: PolicyValue) -> Iterator[tuple[str, Collection[int | None]]]:
+    def dropped(self, place: PolicyPlace, policy: PolicyValue) -> Iterator[tuple[str, Collection[int | None]]]:
         """The keys that only policies limit that a policy for a place replaces, each with these (None: code).
 
         A policy that is off, in shadow mode, or applies for a time, is judged as if it always applied. None for one
@@ -75,7 +75,7 @@ class Dropping:
                     )
         yield from sorted(dropped.items(), key=itemgetter(0))
 
-    def _clients(self, place: Place) -> Iterable[Client]:
+    def _clients(self, place: PolicyPlace) -> Iterable[Client]:
         """Clients to which a policy applies: each kind of them, as far as other policies tell them apart."""
         if is_pattern(place.entity):
             return [Client(patterns=self._rows.matching(patterns_of(place.entity)))]
@@ -87,8 +87,8 @@ class Dropping:
         return [EVERYBODY]
 
     def _chains(
-        self, place: Place, policy: PolicyValue, client: Client
-    ) -> Iterator[tuple[tuple[PolicyValue, ...], Sources]]:
+        self, place: PolicyPlace, policy: PolicyValue, client: Client
+    ) -> Iterator[tuple[tuple[PolicyValue, ...], PoliciesByKey]]:
         """The policies of a client on each resource of a policy, with what the limits of code stand for.
 
         The resources on which nothing is as specific as the policy are one, with all limits that are broader.
@@ -114,7 +114,9 @@ class Dropping:
         own = self._rows.of_everybody("") if is_for_everybody else self._rows.own("", subject)
         yield (*own, PolicyValue(CODE, PolicyEffect.LIMITS, limits, None)), sources
 
-    def _elsewhere(self, client: Client, resources: set[str], *, of_code: bool) -> tuple[tuple[Limit, ...], Sources]:
+    def _elsewhere(
+        self, client: Client, resources: set[str], *, of_code: bool
+    ) -> tuple[tuple[Limit, ...], PoliciesByKey]:
         """All limits of a client on other resources than these, and the policies that set them."""
         everywhere = self._everywhere(client, of_code)
         if not resources:

@@ -22,19 +22,19 @@ from limits_app.policies.identifiers import KnownIdentifiers
 from limits_app.policies.kept import Aged, Kept, KeyLocks
 from limits_app.policies.pools import pool_cache
 from limits_app.policies.reading import IdentifierReader, entities, members_of_groups
-from limits_app.policies.resolution import Limits
+from limits_app.policies.resolution import DefaultLimits
 from limits_app.policies.resolved_set import ResolvedSet
 from limits_app.policies.sync import Seen, Sync
 from limits_app.policies.template import Template, Templates
 from limits_app.stores.registry import resilient_store
 
-Key = tuple[str, str | None, Limits, str | None]
+ResolutionKey = tuple[str, str | None, DefaultLimits, str | None]
 """A resource, an entity, the `default_limits` of the call, and the name of the plan of the request."""
 
-General = tuple[str, tuple[str, ...], Limits, str | None]
+General = tuple[str, tuple[str, ...], DefaultLimits, str | None]
 """What the limits of a client without rows depend on: the key with the patterns that match it instead of its name."""
 
-Alike = tuple[str, Limits, Hashable]
+Alike = tuple[str, DefaultLimits, Hashable]
 """What the limits of a client with rows depend on: a resource, the `default_limits` of the call, and the content of
 its rows."""
 
@@ -74,20 +74,20 @@ class KeptConfiguration:
         """`read_soon` begins to read which identifiers have rows."""
         self.namespace = namespace
         self.known = KnownIdentifiers(entities, members_of_groups)
-        self.clients: Kept[Key, ResolvedSet] = Kept()
+        self.clients: Kept[ResolutionKey, ResolvedSet] = Kept()
         self.templates: Kept[General, Templates] = Kept()
         self.alike: Kept[Alike, Templates] = Kept()
         """The templates of clients with rows, which a change of a client leaves as they are."""
-        self.pools: Kept[Key, tuple[int, ResolvedSet]] = Kept()
+        self.pools: Kept[ResolutionKey, tuple[int, ResolvedSet]] = Kept()
         """The limits of pools, with the generation that each was read in."""
         self.url_rules: object = None
         """The rules for URLs that were read last, with the number of their generation; `services` read them."""
-        self.noted: set[tuple[str, Limits]] = set()
+        self.noted: set[tuple[str, DefaultLimits]] = set()
         """The limits of code that were written to the database."""
         self.generation = next(_GENERATIONS)
         self.touched: set[bytes] = set()
         """The digests of the clients that have changed in this generation."""
-        self._bound: dict[Key, ResolvedSet] = {}
+        self._bound: dict[ResolutionKey, ResolvedSet] = {}
         self._recent: set[str | None] = set()
         """Names alone, which cost the garbage collector nothing: most clients are never seen again."""
         self._read_soon = read_soon
@@ -151,7 +151,7 @@ class KeptConfiguration:
         except StoreUnavailable:
             return True
 
-    def bound(self, key: Key, template: Template, version: int) -> ResolvedSet:
+    def bound(self, key: ResolutionKey, template: Template, version: int) -> ResolvedSet:
         """The limits of a client without rows; those that are requested a second time are kept."""
         bound = self._bound.get(key)
         if bound is not None and bound.template is template.resolved and bound.limit_set.version == version:

@@ -13,11 +13,11 @@ from limits_app.engine.plan import ScopedLimits
 from limits_app.models.plan import plans_by_groups
 from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.choose import applied_policies, changes_at, judge, rollout_position
-from limits_app.policies.collector import Collector, EntityRow, Place
+from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
 from limits_app.policies.dropped import OF_CODE, Dropping, always_applies
 from limits_app.policies.resolved_set import compiled
 from limits_app.policies.stored import stored_code_limits
-from limits_app.policies.stores import StoreVersion
+from limits_app.policies.stores import VersionedStore
 
 
 class ProposedPolicy(NamedTuple):
@@ -28,9 +28,9 @@ class ProposedPolicy(NamedTuple):
     limits: Sequence[Noted]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PolicyPlace:
         """What it is for."""
-        return Place(self.fields["resource"], self.fields["entity"], self.fields["plan"])
+        return PolicyPlace(self.fields["resource"], self.fields["entity"], self.fields["plan"])
 
     def value(self, number: int) -> PolicyValue:
         """What it means, with a number in place of a primary key."""
@@ -64,7 +64,7 @@ class ProposedLimits:
 
     def __init__(self, rows: ProposedRows, using: str, store: Store) -> None:
         self._collector = proposed_collector(rows, using)
-        self._store_version = StoreVersion("proposed", store, 0)
+        self._store_version = VersionedStore("proposed", store, 0)
 
     def alike(self, resource: str, entity: str | None) -> Hashable:
         """What the limits of a client without rows depend on; None for one with rows."""

@@ -37,7 +37,7 @@ from limits_app.policies.access import without_blocks
 from limits_app.policies.chain import EntityPolicies, PolicyChain, PolicyValue, Subject
 from limits_app.policies.choose import (
     CODE,
-    Choice,
+    PolicyChoice,
     PolicyStatus,
     changes_at,
     is_evaluated,
@@ -49,9 +49,9 @@ from limits_app.policies.choose import (
 from limits_app.policies.pools import PoolMembers, pool_cache
 from limits_app.policies.query import policies_for, policies_of_each
 from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
-from limits_app.policies.stores import StoreVersion, StoreVersions
+from limits_app.policies.stores import StoreVersions, VersionedStore
 
-Limits = tuple[Limit, ...]
+DefaultLimits = tuple[Limit, ...]
 
 Pair = tuple[Resource | None, Entity | None]
 """A resource (None: all resources), and an entity (None: the site itself)."""
@@ -82,12 +82,12 @@ class PolicySource:
 policy_source: Final = PolicySource()
 
 
-def latest_code_limits(resource: str) -> Limits:
+def latest_code_limits(resource: str) -> DefaultLimits:
     """Return the limits that code used last on a resource; none where it has set none."""
     return latest_code_limits_of_each([resource])[resource]
 
 
-def latest_code_limits_of_each(resources: Collection[str]) -> dict[str, Limits]:
+def latest_code_limits_of_each(resources: Collection[str]) -> dict[str, DefaultLimits]:
     """`latest_code_limits` of several resources, in one query."""
     latest: dict[str, CodeLimits] = {}
     for row in policy_source.code_limits(*resources):
@@ -98,7 +98,7 @@ def latest_code_limits_of_each(resources: Collection[str]) -> dict[str, Limits]:
 def resolve(
     resource: str,
     entity: str | None,
-    default_limits: Limits | str = (),
+    default_limits: DefaultLimits | str = (),
     plan: str | None = None,
     *,
     store: Store | None = None,
@@ -125,11 +125,11 @@ class Reading(NamedTuple):
 
     chain: PolicyChain
     members: PoolMembers | None
-    store_version: StoreVersion
+    store_version: VersionedStore
 
 
 def resolution_of(
-    reading: Reading, resource: str, default_limits: Limits, at: datetime, *, lifts_blocks: bool = False
+    reading: Reading, resource: str, default_limits: DefaultLimits, at: datetime, *, lifts_blocks: bool = False
 ) -> Resolution:
     """Judge policies that were read, and compile those that apply at a time."""
     chain, members, store_version = reading
@@ -197,13 +197,13 @@ def check_plan(plan: object) -> None:
         raise InvalidLimit(f"plan must be the name of a plan, {most}, or None, not {shown(plan)}")
 
 
-def checked_defaults(limits: Iterable[object]) -> Limits:
+def checked_defaults(limits: Iterable[object]) -> DefaultLimits:
     """The `default_limits` of a call as a tuple; raises InvalidLimit for an invalid one.
 
     A rate of 0 in an integration is a `Blocked` limit, which callers cannot pass otherwise.
     """
     if limits in ((), _BLOCKED):
-        return cast("Limits", limits)
+        return cast("DefaultLimits", limits)
     return checked_limits(limits, "default_limits=[limit]")
 
 
@@ -239,7 +239,7 @@ def _reading(chain: PolicyChain, versions: StoreVersions, generation: int | None
 
 def _chosen(
     links: Sequence[EntityPolicies], now: datetime, mode: Enforcement
-) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
+) -> tuple[tuple[PolicyChoice, ...], tuple[PolicyChoice, ...]]:
     """The choices of all links, and those that are evaluated in shadow mode, under a mode of the emergency switch."""
     choices = tuple(judge(link, now) for link in links)
     match mode:
@@ -252,8 +252,12 @@ def _chosen(
 
 
 def choose_each(
-    pairs: Collection[Pair], now: datetime, plan: str | None = None, *, of_code: Mapping[str, Limits] | None = None
-) -> list[Choice]:
+    pairs: Collection[Pair],
+    now: datetime,
+    plan: str | None = None,
+    *,
+    of_code: Mapping[str, DefaultLimits] | None = None,
+) -> list[PolicyChoice]:
     """Choose the policies of each pair, in their order, without those of the entities above it.
 
     `plan` is as in `resolve`, and `of_code` are the limits that code sets, by resource.
@@ -269,7 +273,7 @@ def choose_each(
 
 
 def resolve_each(
-    subjects: Sequence[Subject], of_code: Mapping[str, Limits], *, now: float, store: Store | None = None
+    subjects: Sequence[Subject], of_code: Mapping[str, DefaultLimits], *, now: float, store: Store | None = None
 ) -> list[Resolution]:
     """`resolve` for each of several subjects on resources, whose policies are read in one query for 100 of them.
 
@@ -297,7 +301,7 @@ def _chains(subjects: Sequence[Subject], now: datetime) -> Iterator[PolicyChain]
         yield from policies_of_each(some, write_alias(), now)
 
 
-def _with_code_limits(link: EntityPolicies, limits: Limits) -> EntityPolicies:
+def _with_code_limits(link: EntityPolicies, limits: DefaultLimits) -> EntityPolicies:
     """The policies of an entity, followed by the limits that code sets."""
     if not limits:
         return link
@@ -308,7 +312,7 @@ def _name_of(row: Resource | Entity | None) -> str | None:
     return None if row is None else str(row)
 
 
-def resource_scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
+def resource_scopes(resource: str, choice: PolicyChoice, store: Store) -> list[ScopedLimits]:
     """The limits of a choice on a resource, each in the scope in which a store keeps its state; totals are left out."""
     return [scoped for scoped in scopes_of(resource, [choice], store) if not scoped.scope.total]
 

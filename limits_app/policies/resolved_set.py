@@ -24,9 +24,9 @@ from limits_app.engine.limits import Blocked
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope
-from limits_app.policies.choose import PRECEDENCE, Choice, EffectiveLimit
+from limits_app.policies.choose import PRECEDENCE, EffectiveLimit, PolicyChoice
 from limits_app.policies.pools import PooledSet, PoolMembers, SetNames
-from limits_app.policies.stores import StoreVersion, schemas_of
+from limits_app.policies.stores import VersionedStore, schemas_of
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.slices import sliced
 
@@ -68,7 +68,7 @@ class ResolvedSet:
     def of(
         cls,
         own: Iterable[ScopedLimits],
-        store_version: StoreVersion,
+        store_version: VersionedStore,
         members: PoolMembers | None = None,
         *,
         on_unavailable: OnUnavailable | None = None,
@@ -98,9 +98,9 @@ class ResolvedSet:
         )
 
     @property
-    def store_version(self) -> StoreVersion:
+    def store_version(self) -> VersionedStore:
         """The store in which the limits are counted, and the version of the configuration that they come from."""
-        return StoreVersion(self.alias, self.limit_set.store, self.limit_set.version or 0)
+        return VersionedStore(self.alias, self.limit_set.store, self.limit_set.version or 0)
 
     def in_store(self) -> LimitSet:
         """The limit set; StoreUnavailable where its store was not available."""
@@ -154,7 +154,7 @@ class ResolvedSet:
 
     def moved(self, change: Callable[[ScopedLimits], ScopedLimits], store: Store) -> LimitSet:
         """A limit set for another store, with each scope replaced by the result of `change`."""
-        store_version = StoreVersion(self.alias, store, store.version(self.limit_set.namespace))
+        store_version = VersionedStore(self.alias, store, store.version(self.limit_set.namespace))
         members = None if self.members is None else self.members.changed(change)
         accepts_all = self.limit_set.accepts_all
         return ResolvedSet.of(map(change, self.own), store_version, members, accepts_all=accepts_all).limit_set
@@ -177,8 +177,8 @@ class Resolution:
 
     resource: str
     entity: str | None
-    choices: tuple[Choice, ...]
-    shadows: tuple[Choice, ...]
+    choices: tuple[PolicyChoice, ...]
+    shadows: tuple[PolicyChoice, ...]
     resolved: ResolvedSet
     known: bool = True
     emergency: Emergency = ENFORCED
@@ -186,10 +186,10 @@ class Resolution:
 
 def compiled(
     resource: str,
-    choices: Sequence[Choice],
-    shadows: Sequence[Choice],
+    choices: Sequence[PolicyChoice],
+    shadows: Sequence[PolicyChoice],
     *,
-    store_version: StoreVersion,
+    store_version: VersionedStore,
     members: PoolMembers | None = None,
     changes_at: float | None = None,
     is_lifted: bool = False,
@@ -222,7 +222,7 @@ def compiled(
 
 
 def _evaluated(
-    resource: str, choices: Sequence[Choice], shadows: Sequence[Choice]
+    resource: str, choices: Sequence[PolicyChoice], shadows: Sequence[PolicyChoice]
 ) -> Iterator[tuple[tuple[str, str], Evaluated]]:
     """The policies whose decisions are counted: promoted candidates, tested ones, and policies in shadow mode."""
     for choice in filter(_has_candidate, choices):
@@ -241,18 +241,18 @@ def _evaluated(
                 yield place, Evaluated(policy_id, 0, EvaluationKind.SHADOW)
 
 
-def _has_candidate(choice: Choice) -> bool:
+def _has_candidate(choice: PolicyChoice) -> bool:
     return any(verdict.policy.candidate for verdict in choice.verdicts)
 
 
-def _placed(resource: str, choice: Choice) -> Iterator[tuple[Scope, EffectiveLimit]]:
+def _placed(resource: str, choice: PolicyChoice) -> Iterator[tuple[Scope, EffectiveLimit]]:
     for scope, limits in (*_resource_scopes(resource, choice), *_total_scopes(choice)):
         for effective in limits:
             yield scope, effective
 
 
 def scopes_of(
-    resource: str, choices: Sequence[Choice], store: Store, *, counts_usage: bool = True
+    resource: str, choices: Sequence[PolicyChoice], store: Store, *, counts_usage: bool = True
 ) -> list[ScopedLimits]:
     """Return the scopes of all choices, totals last. One that an entity and its parent share is the entity's.
 
@@ -278,7 +278,7 @@ def scopes_of(
     return list(scoped.values())
 
 
-def _resource_scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
+def _resource_scopes(resource: str, choice: PolicyChoice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
     own = [effective for effective in choice.limits if not effective.shared]
     if own:
         yield scope_of(resource, choice.entity), own
@@ -287,7 +287,7 @@ def _resource_scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Seq
             yield shared_scope(resource, effective.limit.key), [effective]
 
 
-def _total_scopes(choice: Choice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
+def _total_scopes(choice: PolicyChoice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
     for of_system in (False, True):
         own = [
             effective

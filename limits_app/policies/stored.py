@@ -18,7 +18,7 @@ from limits_app.models.plan import plans_by_groups
 from limits_app.models.snapshots import batches
 from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import PolicyValue, policy_value
-from limits_app.policies.collector import Collector, EntityRow, Place
+from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
 
 _MOST_MEMBERS: Final = 10_000
 """How many members of plans are looked at, to see which patterns match them."""
@@ -29,7 +29,7 @@ _ENTITY: Final = ("pk", "identifier", "blocked", "unlimited", "cascade", "parent
 class StoredPolicies:
     """The policies that may apply in place of some, with these, by primary key, and what the clients of these have."""
 
-    policies: Mapping[int, tuple[Place, PolicyValue]]
+    policies: Mapping[int, tuple[PolicyPlace, PolicyValue]]
     labels: Mapping[int | None, str]
     entities: Mapping[str, EntityRow]
     plans_by_groups: Mapping[str, str]
@@ -45,9 +45,9 @@ class StoredPolicies:
         )
 
 
-def stored_policy(policy: Policy) -> tuple[Place, PolicyValue]:
+def stored_policy(policy: Policy) -> tuple[PolicyPlace, PolicyValue]:
     """A row as a value, and what it is for."""
-    place = Place(*(str(related or "") for related in (policy.resource, policy.entity, policy.plan)))
+    place = PolicyPlace(*(str(related or "") for related in (policy.resource, policy.entity, policy.plan)))
     begins, ends = policy.valid_from and aware(policy.valid_from), policy.valid_until and aware(policy.valid_until)
     value = policy_value(
         {**vars(policy), "valid_from": begins, "valid_until": ends},

@@ -32,7 +32,7 @@ DISABLED: Final = MemoryStore()
 """Takes the place of every store where `LIMITS["ENABLED"]` is False."""
 
 
-class StoreVersion(NamedTuple):
+class VersionedStore(NamedTuple):
     """A store by its alias, and its version of the configuration."""
 
     alias: str
@@ -58,18 +58,18 @@ class StoreVersions:
         self._replacement = replacement if conf.get(conf.ENABLED) else DISABLED
         self._seen = seen
         self._namespace = current_keys().configuration
-        self._versions: dict[str, StoreVersion] = {}
+        self._versions: dict[str, VersionedStore] = {}
         for alias in conf.get(conf.STORES) if self._replacement is None and seen is None else ():
             self._read(alias)
 
-    def of(self, alias: str | None = None) -> StoreVersion:
+    def of(self, alias: str | None = None) -> VersionedStore:
         """The store of an alias (None: the default one); UNAVAILABLE where it is down or not in the settings."""
         name = alias or self._default
         if self._replacement is not None:
-            return StoreVersion(name, self._replacement, self._replacement.version(self._namespace))
+            return VersionedStore(name, self._replacement, self._replacement.version(self._namespace))
         if self._seen is not None or name not in conf.get(conf.STORES):
             self._read(name)
-        return self._versions.get(name) or StoreVersion(name, UNAVAILABLE, UNAVAILABLE.version())
+        return self._versions.get(name) or VersionedStore(name, UNAVAILABLE, UNAVAILABLE.version())
 
     def _read(self, alias: str) -> None:
         try:
@@ -78,7 +78,7 @@ class StoreVersions:
         except StoreUnavailable:  # an error only for requests that are counted in this store
             return
         if version is not None:
-            self._versions[alias] = StoreVersion(alias, store, version)
+            self._versions[alias] = VersionedStore(alias, store, version)
 
 
 def schemas_of(store: Store, *, counts_usage: bool = True) -> Callable[[tuple[AnyLimit, ...]], Schema]:

@@ -12,7 +12,7 @@ from limits_app.engine.keys import EntityScopes, Scope
 from limits_app.models import PolicyScope
 from limits_app.policies.chain import PolicyChain
 from limits_app.policies.choose import rollout_position
-from limits_app.policies.resolution import Limits, Reading, resolution_of
+from limits_app.policies.resolution import DefaultLimits, Reading, resolution_of
 from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet
 
 _OF_A_PATTERN: Final = frozenset({PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL})
@@ -75,7 +75,7 @@ class Templates:
     `reading` was made for any one of these clients.
     """
 
-    def __init__(self, reading: Reading, resource: str, default_limits: Limits) -> None:
+    def __init__(self, reading: Reading, resource: str, default_limits: DefaultLimits) -> None:
         self._reading = reading
         self._resource = resource
         self._default_limits = default_limits

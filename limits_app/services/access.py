@@ -32,7 +32,7 @@ from limits_app.policies import (
     AccessReason,
     AccessVerdict,
     EntityPolicies,
-    Key,
+    ResolutionKey,
     ResolvedSet,
     Subject,
     access_of,
@@ -47,7 +47,7 @@ from limits_app.services.shadow import block_in_shadow, note_shadowed
 from limits_app.services.unavailable import UNLIMITED, without_limits
 from limits_app.stores.memory import MemoryStore
 
-Identity = tuple[str, str | None]
+IdentityAndPlan = tuple[str, str | None]
 """The identifier of an identity of a request, and the name of the plan of the request where that applies to it."""
 
 _MOST_KEPT: Final = 4096
@@ -93,7 +93,7 @@ class AccessTable:
             self._forget(seen)
         return seen
 
-    def verdict(self, identities: Iterable[Identity], resource: str | None = None) -> AccessVerdict:
+    def verdict(self, identities: Iterable[IdentityAndPlan], resource: str | None = None) -> AccessVerdict:
         """Judge a request by its identities; with a resource, only by the blocks of that. May query the database.
 
         While the policies of an identity cannot be read, the patterns that match it may block it but not exempt it.
@@ -188,15 +188,15 @@ class AccessTable:
 class WithoutBlocks:
     """A `Source` for a request that is let through though it is blocked: the limits without blocks of clients."""
 
-    def cached(self, key: Key) -> ResolvedSet | None:  # noqa: ARG002 - nothing is kept
+    def cached(self, key: ResolutionKey) -> ResolvedSet | None:  # noqa: ARG002 - nothing is kept
         """See `Source.cached`."""
         return None
 
-    def read(self, key: Key) -> ResolvedSet:
+    def read(self, key: ResolutionKey) -> ResolvedSet:
         """See `Source.read`."""
         return resolve(*key, lifts_blocks=True).resolved
 
-    def catch_up(self, key: Key, stale: ResolvedSet | None) -> None:
+    def catch_up(self, key: ResolutionKey, stale: ResolvedSet | None) -> None:
         """See `Source.catch_up`."""
         resolver.catch_up(key, stale)
 

@@ -11,15 +11,15 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import LimitExceeded
 from limits_app.engine.keys import EntityName, check_resource
 from limits_app.engine.outcome import Outcome
-from limits_app.policies import Limits, resolver
+from limits_app.policies import DefaultLimits, resolver
 from limits_app.services.amounts import RequestedAmounts, Resources, TryOptions, key_of
 from limits_app.services.idempotency import IdempotentRequest
-from limits_app.services.request import Request
+from limits_app.services.request import AmountsRequest
 from limits_app.services.several import SharesSource, shares_of
 
 
 def limit_set(
-    resource: str, entity: EntityName = None, default_limits: Limits | str = (), plan: str | None = None
+    resource: str, entity: EntityName = None, default_limits: DefaultLimits | str = (), plan: str | None = None
 ) -> LimitSet:
     """The effective limits of an entity (None: the site itself) on a resource, ready to be acquired.
 
@@ -35,7 +35,7 @@ def try_acquire(
     *,
     entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: Limits | str = (),
+    default_limits: DefaultLimits | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,
@@ -59,7 +59,7 @@ def acquire(
     entity: EntityName = None,
     requested: RequestedAmounts = None,
     timeout: float | None = 0,
-    default_limits: Limits | str = (),
+    default_limits: DefaultLimits | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,
@@ -95,11 +95,11 @@ def check(
     *,
     entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: Limits | str = (),
+    default_limits: DefaultLimits | str = (),
     plan: str | None = None,
 ) -> Outcome:
     """What `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
-    return Request(key_of(resource, entity, default_limits, plan), requested).peek()
+    return AmountsRequest(key_of(resource, entity, default_limits, plan), requested).peek()
 
 
 acheck: Final = sync_to_async(check)
@@ -110,16 +110,16 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
     resource: Resources,
     entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: Limits | str = (),
+    default_limits: DefaultLimits | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,
-) -> Request:
-    request: Request
+) -> AmountsRequest:
+    request: AmountsRequest
     if isinstance(resource, str):
         key = key_of(resource, entity, default_limits, plan)
         if idempotency_key is None:
-            request = Request(key, requested)
+            request = AmountsRequest(key, requested)
         else:
             check_resource(resource)
             request = IdempotentRequest(idempotency_key, key, requested, resolver)

@@ -16,7 +16,7 @@ from limits_app.engine.limits import Blocked, CallLimit, MeteredLimit, ResourceL
 from limits_app.engine.notation import CALLS, checked_limits
 from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
-from limits_app.policies import Key, Limits, checked_defaults, latest_code_limits, resolver
+from limits_app.policies import DefaultLimits, ResolutionKey, checked_defaults, latest_code_limits, resolver
 
 RequestedAmounts = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""
@@ -30,7 +30,7 @@ class CheckOptions(TypedDict, total=False):
 
     entity: EntityName
     requested: RequestedAmounts
-    default_limits: Limits | str
+    default_limits: DefaultLimits | str
     plan: str | None
 
 
@@ -47,7 +47,9 @@ class AcquireOptions(TryOptions, total=False):
     timeout: float | None
 
 
-def key_of(resource: str, entity: EntityName, default_limits: Limits | str = (), plan: str | None = None) -> Key:
+def key_of(
+    resource: str, entity: EntityName, default_limits: DefaultLimits | str = (), plan: str | None = None
+) -> ResolutionKey:
     """Return the key of the resolver for the arguments of a verb; raises InvalidLimit for invalid default limits."""
     if isinstance(default_limits, str):
         default_limits = _read_limits(default_limits)
@@ -69,7 +71,7 @@ def one_client(entity: EntityName) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _read_limits(text: str) -> Limits:
+def _read_limits(text: str) -> DefaultLimits:
     return checked_limits(text)
 
 

@@ -17,7 +17,7 @@ from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Policy, 
 from limits_app.models.base import Definable
 from limits_app.models.patterns import Patterns
 from limits_app.policies import Subject, policy_source
-from limits_app.services.access import Identity
+from limits_app.services.access import IdentityAndPlan
 
 BlockState = Mapping[str, Any]
 """The fields of a row by name, where other rows are rows or names."""
@@ -61,7 +61,7 @@ def revert_of(event: AuditEvent) -> BlockedChange:
     return model, now, None if event.before is None else {**(now or {}), **event.before}
 
 
-def warning(changes: Iterable[BlockedChange], author: Collection[Identity] = ()) -> str:
+def warning(changes: Iterable[BlockedChange], author: Collection[IdentityAndPlan] = ()) -> str:
     """Say whom changes of rows also block; empty where they make or widen no block that needs a confirmation.
 
     `author` are the identities of the author of the changes.
@@ -89,7 +89,7 @@ def _block(model: type[Any], state: BlockState | None) -> BlockScope | None:
     return BlockScope(entity, plan, resource)
 
 
-def _also_hit(block: BlockScope, author: Collection[Identity]) -> Iterator[str]:
+def _also_hit(block: BlockScope, author: Collection[IdentityAndPlan]) -> Iterator[str]:
     network = None if block.identifier is None else _network(block.identifier)
     if (block.identifier is None and block.plan is None) or (network is not None and not network.prefixlen):
         yield gettext("everyone")

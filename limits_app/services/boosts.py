@@ -16,7 +16,7 @@ from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimi
 from limits_app.engine.notation import limit_text
 from limits_app.engine.periods import HOUR, QuotaPeriod
 from limits_app.models import CodeLimits, Entity, Policy, Resource, write_alias
-from limits_app.policies import Choice, choose_each, latest_code_limits_of_each
+from limits_app.policies import PolicyChoice, choose_each, latest_code_limits_of_each
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
 from limits_app.services.writing import LimitsInput, checked_datetime, set_entity_limits
@@ -69,7 +69,7 @@ def check_boost_end(until: object) -> None:
         )
 
 
-def current_choices(entity: str, resource: str | None, plan: str | None) -> dict[str | None, Choice]:
+def current_choices(entity: str, resource: str | None, plan: str | None) -> dict[str | None, PolicyChoice]:
     """The effective policies of an entity on a resource, or on each resource, and by None on all others.
 
     The limits that code used last are among them.
@@ -84,7 +84,7 @@ def current_choices(entity: str, resource: str | None, plan: str | None) -> dict
     return dict(zip(places, choose_each(pairs, timezone.now(), plan, of_code=of_code), strict=True))
 
 
-def _lowered(before: Choice, after: Choice) -> Iterator[str]:
+def _lowered(before: PolicyChoice, after: PolicyChoice) -> Iterator[str]:
     """What a boost lowers, as the rest of a sentence."""
     old = {scoped.limit.key: scoped.limit for scoped in before.limits}
     if Blocked.key in old:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.services.request import POLICIES, Source
+from limits_app.services.request import POLICIES, SetResolver
 from limits_app.services.several import Share, SharesSource
 
 
-def charge_together(shares: Sequence[Share], source: Source = POLICIES) -> Acquisition:
+def charge_together(shares: Sequence[Share], source: SetResolver = POLICIES) -> Acquisition:
     """Acquire several shares for a web request, in one step; raises InvalidRequest where they are in several stores.
 
     Raises LimitExceeded for a rejection.

@@ -14,7 +14,7 @@ from django.core.exceptions import FieldError
 from django.db.models import Q, prefetch_related_objects
 from django.utils import timezone
 
-from limits_app.models import AuditEvent, Bucket, Entity, Policy, Resource, UsageSnapshot
+from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
@@ -89,7 +89,7 @@ def _of_users(text: str) -> list[str]:
 
 
 def _of_usage(text: str) -> list[str]:
-    rows = UsageSnapshot.objects.filter(period="day", bucket=Bucket.ENTITY, start__gte=_since())
+    rows = UsageSnapshot.objects.filter(period="day", bucket=BucketKind.ENTITY, start__gte=_since())
     seen = rows.filter(begins("entity", text, rows.db)).order_by().values_list("entity", flat=True)
     return [*seen.distinct()[:_MOST_FOUND]]
 

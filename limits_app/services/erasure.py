@@ -21,7 +21,7 @@ from limits_app.models import (
     Alert,
     AlertRule,
     AuditEvent,
-    Bucket,
+    BucketKind,
     Denial,
     Endpoint,
     Entity,
@@ -142,7 +142,7 @@ def _forget_state(mark: audit.Identifier) -> None:
 
 def _counted(model: type[models.Model], mark: audit.Identifier) -> models.QuerySet[Any]:
     """The rows of a table of counts that may have the identifier; a member of a pool may have the same name."""
-    rows = model._default_manager.using(router.db_for_write(model)).filter(bucket=Bucket.ENTITY)
+    rows = model._default_manager.using(router.db_for_write(model)).filter(bucket=BucketKind.ENTITY)
     return rows.filter(entity__contains=storable(mark.identifier))
 
 

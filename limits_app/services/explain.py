@@ -22,9 +22,9 @@ from limits_app.policies import (
     LIMITED,
     MEMBER_LEVEL,
     AccessVerdict,
-    Choice,
+    DefaultLimits,
     EffectiveLimit,
-    Limits,
+    PolicyChoice,
     PolicyStatus,
     PolicyValue,
     PooledSet,
@@ -156,7 +156,7 @@ def explain(
     *,
     entity: EntityName = None,
     requested: Requested = None,
-    default_limits: Limits | str = (),
+    default_limits: DefaultLimits | str = (),
     plan: str | None = None,
 ) -> Explanation:
     """Explain what `try_acquire` would decide now, from the database and the store; consumes nothing.
@@ -244,7 +244,10 @@ def _moment(seconds: float) -> datetime:
 
 
 def _link(
-    choice: Choice, statuses: dict[_Place, LimitStatus], binding: LimitStatus | None, in_slice: dict[_Place, Amount]
+    choice: PolicyChoice,
+    statuses: dict[_Place, LimitStatus],
+    binding: LimitStatus | None,
+    in_slice: dict[_Place, Amount],
 ) -> ExplainedLink:
     limits = []
     for effective in (*choice.limits, *choice.totals):
@@ -260,7 +263,7 @@ _Place = tuple[int, str | None, str]
 """The group of a level, an entity, and the key of a limit."""
 
 
-def _replaced(choice: Choice, effective: EffectiveLimit) -> tuple[PolicyValue, ...]:
+def _replaced(choice: PolicyChoice, effective: EffectiveLimit) -> tuple[PolicyValue, ...]:
     """The policies whose limit with the same key is replaced by this one."""
     total = group_of(effective.policy.level)
     return tuple(
@@ -273,7 +276,7 @@ def _replaced(choice: Choice, effective: EffectiveLimit) -> tuple[PolicyValue, .
     )
 
 
-def _dropped(choice: Choice) -> tuple[str, ...]:
+def _dropped(choice: PolicyChoice) -> tuple[str, ...]:
     kept = choice.by_place
     # A policy that blocks or allows everything drops limits explicitly.
     limited = {group for group, _ in kept} - {group for group, key in kept if key == Blocked.key}

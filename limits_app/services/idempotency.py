@@ -23,23 +23,28 @@ from limits_app.engine.keys import IDEMPOTENCY_LEVEL, amounts_scope, check_idemp
 from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
-from limits_app.policies import Key, ResolvedSet
+from limits_app.policies import ResolutionKey, ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
-from limits_app.services.request import Request, Source, waiting_time
+from limits_app.services.request import AmountsRequest, SetResolver, waiting_time
 
 _PREFIX: Final = f"{IDEMPOTENCY_LEVEL}:"
 _LOOK_SECONDS: Final = 10.0
 """The longest wait between two looks at the key, since another process may admit the same request meanwhile."""
 
 
-class IdempotentRequest(Request):
+class IdempotentRequest(AmountsRequest):
     """A request with an idempotency key; `others` are its resources beside the one of its key.
 
     Raises InvalidRequest for an idempotency key that is not a text of 1 to 255 characters.
     """
 
     def __init__(
-        self, idempotency_key: object, key: Key, requested: RequestedAmounts, source: Source, *others: str
+        self,
+        idempotency_key: object,
+        key: ResolutionKey,
+        requested: RequestedAmounts,
+        source: SetResolver,
+        *others: str,
     ) -> None:
         super().__init__(key, requested, source)
         self._idempotency_key = check_idempotency_key(idempotency_key)

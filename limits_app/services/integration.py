@@ -14,7 +14,7 @@ from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.models.users import KINDS_OF_NO_USER, entity_name, identifier_of_user, is_logged_in
-from limits_app.policies import LIMITED, Access, AccessIndex, AccessVerdict, Limits
+from limits_app.policies import LIMITED, Access, AccessIndex, AccessVerdict, DefaultLimits
 from limits_app.usage.denial_counter import WEB_REQUEST
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "Acquisition",
     "Amount",
     "CountedBy",
+    "DefaultLimits",
     "EntityName",
     "Limit",
-    "Limits",
     "RateLimitAlgorithm",
     "check_entity",
     "check_resource",

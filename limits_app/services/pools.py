@@ -21,7 +21,7 @@ from limits_app.models import changes, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.models.pool import keep_cool_down
 from limits_app.policies import PooledSet, balancers, pool_resolver, resolver
-from limits_app.services.request import Request
+from limits_app.services.request import AmountsRequest
 
 logger = logging.getLogger("limits_app")
 
@@ -128,8 +128,8 @@ class NamedPool:
         """See `LimitPool.peek`."""
         return self._request(requested).peek()
 
-    def _request(self, requested: Requested) -> Request:
-        return Request((self.name, None, (), None), requested, pool_resolver)
+    def _request(self, requested: Requested) -> AmountsRequest:
+        return AmountsRequest((self.name, None, (), None), requested, pool_resolver)
 
     def cool_down(self, which: int | str, seconds: float) -> None:
         """Do not use a member, given by its index or its name, in any process from the next acquire on.

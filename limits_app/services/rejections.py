@@ -17,7 +17,7 @@ from limits_app.engine.limits import Blocked
 from limits_app.engine.limits import Limit as Definition
 from limits_app.models import (
     AuditEvent,
-    Bucket,
+    BucketKind,
     CodeLimits,
     Enforcement,
     Entity,
@@ -35,7 +35,7 @@ from limits_app.models.policy_rules import Counted
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.services.limit_words import limit_in_words, limit_name
-from limits_app.usage.reading import DenialCount, Keys, denied
+from limits_app.usage.reading import DenialCount, LimitKeys, denied
 
 _MOST_EVENTS: Final = 5_000
 """How many audit events of the policies in question are read, the latest first."""
@@ -65,9 +65,9 @@ class Rejection:
         """Who was rejected, in words."""
         if self.count.entity:
             who = f"{self.name} ({self.count.entity})" if self.name else self.count.entity
-            return who if self.count.bucket == Bucket.ENTITY else f"{who} ({self.count.bucket.label})"
+            return who if self.count.bucket == BucketKind.ENTITY else f"{who} ({self.count.bucket.label})"
         whole_site = gettext("No user (whole site)")
-        return whole_site if self.count.bucket == Bucket.ENTITY else str(self.count.bucket.label)
+        return whole_site if self.count.bucket == BucketKind.ENTITY else str(self.count.bucket.label)
 
     @property
     def why(self) -> str:
@@ -84,7 +84,7 @@ def rejections(
     resource: str | None = None,
     *,
     entity: EntityName = None,
-    key: Keys = None,
+    key: LimitKeys = None,
     since: datetime | None = None,
     until: datetime | None = None,
     request_id: str | None = None,
@@ -100,7 +100,7 @@ def rejections(
     """
     rows = denied(resource, entity, key, since=since, until=until, request_id=request_id)[offset : offset + most]
     counts = [DenialCount.of(row) for row in rows]
-    clients = {count.entity for count in counts if count.bucket == Bucket.ENTITY and count.entity}
+    clients = {count.entity for count in counts if count.bucket == BucketKind.ENTITY and count.entity}
     entities = {
         entity.identifier: entity for entity in Entity.objects.filter(identifier__in=clients).select_related("plan")
     }
@@ -142,7 +142,7 @@ class _Version:
     def limit(self, count: DenialCount) -> Definition | None:
         """Its limit of this key."""
         for limit in self.state["limits"]:
-            if limit["key"] == count.key and bool(limit.get("shared")) == (count.bucket == Bucket.SHARED):
+            if limit["key"] == count.key and bool(limit.get("shared")) == (count.bucket == BucketKind.SHARED):
                 try:
                     return noted_in(limit).limit
                 except InvalidLimit:  # written past the validation of the model
@@ -199,7 +199,7 @@ _WRITES: Final = (Verb.CREATE, Verb.UPDATE, Verb.DELETE)
 
 def _subjects(count: DenialCount) -> list[str]:
     """The entity with the patterns that match it."""
-    is_client = count.bucket == Bucket.ENTITY and count.entity
+    is_client = count.bucket == BucketKind.ENTITY and count.entity
     return [count.entity, *patterns_of(count.entity)] if is_client else []
 
 
@@ -255,10 +255,10 @@ def _rejection(
     versions = [
         version for version in history.at(aware(count.last)) if version.matches(count) and version.explains(count)
     ]
-    if client.plan is not None or count.bucket == Bucket.SHARED:
+    if client.plan is not None or count.bucket == BucketKind.SHARED:
         plan = None if client.plan is None else client.plan.name
         versions = [version for version in versions if version.state["plan"] in (None, plan)]
-    if count.bucket in (Bucket.MEMBER, Bucket.OTHERS):
+    if count.bucket in (BucketKind.MEMBER, BucketKind.OTHERS):
         return unknown
     if not versions:
         set_in_code = tuple(code.get((count.resource, count.key), ()))

@@ -35,7 +35,7 @@ from limits_app.models.namespaces import (
     is_of_thread,
     sources,
 )
-from limits_app.policies import Key, MemberSet, PooledSet, ResolvedSet, resolver
+from limits_app.policies import MemberSet, PooledSet, ResolutionKey, ResolvedSet, resolver
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import afollow, count, follow, with_shadow
@@ -51,21 +51,21 @@ _IN_A_COROUTINE: Final = (
 )
 
 
-class Source(Protocol):
+class SetResolver(Protocol):
     """Resolves the effective limits of a key, and applies the changes that have made limits stale."""
 
-    def cached(self, key: Key, /) -> ResolvedSet | None: ...
+    def cached(self, key: ResolutionKey, /) -> ResolvedSet | None: ...
 
-    def read(self, key: Key, /) -> ResolvedSet: ...
+    def read(self, key: ResolutionKey, /) -> ResolvedSet: ...
 
-    def catch_up(self, key: Key, stale: ResolvedSet | None, /) -> None: ...
+    def catch_up(self, key: ResolutionKey, stale: ResolvedSet | None, /) -> None: ...
 
 
-POLICIES: Final[Source] = resolver
+POLICIES: Final[SetResolver] = resolver
 """The source of the effective limits."""
 
 
-class Request:
+class AmountsRequest:
     """A request for amounts of the effective limits of a key, which `source` resolves.
 
     When these limits have changed meanwhile, they are resolved again and the request is repeated.
@@ -94,7 +94,12 @@ class Request:
     """That in which the request was admitted, for its extensions."""
 
     def __init__(
-        self, key: Key, requested: RequestedAmounts, source: Source = POLICIES, *, is_of_view: bool = False
+        self,
+        key: ResolutionKey,
+        requested: RequestedAmounts,
+        source: SetResolver = POLICIES,
+        *,
+        is_of_view: bool = False,
     ) -> None:
         self._key = key
         self._requested = requested

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from limits_app import audit, conf
 from limits_app.models import AuditEvent, note_scheduled
 from limits_app.usage import pruning
-from limits_app.usage.pruning import Archive, Progress
+from limits_app.usage.pruning import Archive, PruneProgress
 
 _SOURCE: Final = "retention"
 
@@ -23,7 +23,7 @@ class Pruned(NamedTuple):
     is_complete: bool
 
 
-def prune_usage(*, archive: Path | str | None = None, progress: Progress = pruning.no_progress) -> dict[str, int]:
+def prune_usage(*, archive: Path | str | None = None, progress: PruneProgress = pruning.no_progress) -> dict[str, int]:
     """Delete usage, rejections and audit events that are older than the retention of the settings.
 
     Returns the number of rows by table; audit events are among them if `LIMITS["AUDIT_DAYS_KEPT"]` is set. With
@@ -35,7 +35,7 @@ def prune_usage(*, archive: Path | str | None = None, progress: Progress = pruni
 
 
 def prune_all(
-    *, archive: Path | None = None, seconds: float | None = None, progress: Progress = pruning.no_progress
+    *, archive: Path | None = None, seconds: float | None = None, progress: PruneProgress = pruning.no_progress
 ) -> Pruned:
     """See `prune_usage`; stops after some seconds, where the next call goes on."""
     ends = None if seconds is None else monotonic() + seconds
@@ -73,7 +73,7 @@ def prune_audit(
     actor: str = "",
     source: str,
     reason: str = "",
-    progress: Progress = pruning.no_progress,
+    progress: PruneProgress = pruning.no_progress,
     is_over: Callable[[], bool] = lambda: False,
 ) -> int:
     """Delete the oldest audit events in batches; returns how many. The events that record this are kept.

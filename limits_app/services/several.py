@@ -16,9 +16,9 @@ from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.engine.keys import EntityName, Scope, check_resource
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.planning import nothing_requested
-from limits_app.policies import Aged, Evaluated, Kept, Key, Limits, PoolMembers, ResolvedSet, resolver
+from limits_app.policies import Aged, DefaultLimits, Evaluated, Kept, PoolMembers, ResolutionKey, ResolvedSet, resolver
 from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
-from limits_app.services.request import Request, Source
+from limits_app.services.request import AmountsRequest, SetResolver
 
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
 """The policies from the strictest to the least strict; the strictest one of all shares applies."""
@@ -34,21 +34,21 @@ class Share(NamedTuple):
     resource: str
     entity: EntityName = None
     requested: RequestedAmounts = None
-    default_limits: Limits | str = ()
+    default_limits: DefaultLimits | str = ()
     plan: str | None = None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ResolutionKey:
         """The key of the resolver."""
         return key_of(self.resource, self.entity, self.default_limits, self.plan)
 
 
 def prepared(share: Share) -> Acquisition:
     """The acquisition that `try_acquire` would ask a store for, undecided; of a pool with the limits of all members."""
-    return Request(share.key, share.requested).prepared()
+    return AmountsRequest(share.key, share.requested).prepared()
 
 
-def try_acquire_all(shares: Sequence[Share], source: Source = resolver) -> Acquisition:
+def try_acquire_all(shares: Sequence[Share], source: SetResolver = resolver) -> Acquisition:
     """Acquire all shares now, or none; a rejection is a falsy acquisition with the reasons in `outcome`.
 
     No two shares may have the same resource and entity, all must be counted in one store, and at most one pool may
@@ -68,7 +68,7 @@ def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
     resources: Mapping[str, RequestedAmounts],
     entity: EntityName,
     requested: RequestedAmounts,
-    default_limits: Limits | str,
+    default_limits: DefaultLimits | str,
     plan: str | None = None,
 ) -> list[Share]:
     """The shares of an entity, from a mapping of resources to amounts.
@@ -90,9 +90,9 @@ def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
 
 
 class SharesSource:
-    """A `Source` that resolves the limits of several shares together, each by `source`; it ignores the key."""
+    """A `SetResolver` that resolves the limits of several shares together, each by `source`; it ignores the key."""
 
-    def __init__(self, shares: Sequence[Share], source: Source = resolver) -> None:
+    def __init__(self, shares: Sequence[Share], source: SetResolver = resolver) -> None:
         if not shares:
             raise InvalidRequest("a request for several resources must have at least one Share")
         names = [share.key[:2] for share in shares]
@@ -106,11 +106,11 @@ class SharesSource:
         self._prefixes = prefixes_of(tuple([share.resource for share in shares]))
         self._sets: tuple[ResolvedSet, ...] = ()
 
-    def request(self) -> Request:
+    def request(self) -> AmountsRequest:
         """The request for all shares."""
-        return Request(self.shares[0].key, self.amounts, self)
+        return AmountsRequest(self.shares[0].key, self.amounts, self)
 
-    def cached(self, _key: Key) -> ResolvedSet | None:
+    def cached(self, _key: ResolutionKey) -> ResolvedSet | None:
         """The cached limits of all shares; None unless all of them are of one version of one store."""
         sets = tuple([resolved for share in self.shares if (resolved := self._source.cached(share.key)) is not None])
         if len(sets) < len(self.shares) or len({(resolved.alias, resolved.limit_set.version) for resolved in sets}) > 1:
@@ -118,7 +118,7 @@ class SharesSource:
         self._sets = sets
         return _joined(sets, self._prefixes)
 
-    def read(self, _key: Key) -> ResolvedSet:
+    def read(self, _key: ResolutionKey) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
         sets = tuple([self._resolved(share) for share in self.shares])
         if _are_in_several_stores(sets):  # perhaps a resource has moved to another store since one of them was resolved
@@ -141,7 +141,7 @@ class SharesSource:
     def _resolved(self, share: Share) -> ResolvedSet:
         return self._source.cached(share.key) or self._source.read(share.key)
 
-    def catch_up(self, _key: Key, stale: ResolvedSet | None) -> None:
+    def catch_up(self, _key: ResolutionKey, stale: ResolvedSet | None) -> None:
         """Apply the changes of the store of the shares that have made their limits stale."""
         self._source.catch_up(_key, stale)
         self._sets = ()

@@ -26,13 +26,13 @@ from limits_app.models import Entity, PolicyEffect, Resource
 from limits_app.models.patterns import patterns_in
 from limits_app.models.users import entity_name
 from limits_app.policies import (
-    Choice,
-    Key,
     Pair,
+    PolicyChoice,
     PolicyStatus,
     PooledSet,
-    StoreVersion,
+    ResolutionKey,
     StoreVersions,
+    VersionedStore,
     choose_each,
     latest_code_limits_of_each,
     resolver,
@@ -92,7 +92,7 @@ def status_of_each(places: Sequence[tuple[str, EntityName]], *, plan: str | None
     return [_status(key) for key in keys]
 
 
-def _status(key: Key) -> Status:
+def _status(key: ResolutionKey) -> Status:
     resource, entity, _, _ = key
     alias, limits, members = _read(key)
     if entity is not None:
@@ -101,7 +101,7 @@ def _status(key: Key) -> Status:
     return Status(resource, None, limits, clients, total, members)
 
 
-def _read(key: Key) -> tuple[str, dict[str, Stats], dict[str, dict[str, Stats]]]:
+def _read(key: ResolutionKey) -> tuple[str, dict[str, Stats], dict[str, dict[str, Stats]]]:
     """The alias of the store of an entity, the state of its limits, and that of the pool's members."""
     while True:
         resolved = resolver.get(key)
@@ -200,7 +200,7 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
     while True:
         versions = StoreVersions()  # before the queries, so that stores reject a change in between
         choices = choose_each(pairs, timezone.now())
-        by_store: dict[str, dict[int, tuple[Pair, Choice]]] = {}
+        by_store: dict[str, dict[int, tuple[Pair, PolicyChoice]]] = {}
         for number, (pair, choice) in enumerate(zip(pairs, choices, strict=True)):
             by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
         stats: dict[int, dict[str, Stats] | None] = {}
@@ -214,7 +214,9 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
         ]
 
 
-def _stats_of_rows(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
+def _stats_of_rows(
+    place: VersionedStore, rows: Collection[tuple[Pair, PolicyChoice]]
+) -> Iterable[dict[str, Stats] | None]:
     """The state of the limits of each row, by key; None for all rows while their store is down."""
     if not place.available:
         return [None] * len(rows)
@@ -237,7 +239,7 @@ def _stats_of_rows(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -
         return [None] * len(rows)
 
 
-def _row(pair: Pair, choice: Choice, stats: dict[str, Stats] | None) -> RowState:
+def _row(pair: Pair, choice: PolicyChoice, stats: dict[str, Stats] | None) -> RowState:
     resource, entity = pair
     return RowState(
         resource="" if resource is None else resource.name,
@@ -251,13 +253,13 @@ def _row(pair: Pair, choice: Choice, stats: dict[str, Stats] | None) -> RowState
     )
 
 
-def _levels(choice: Choice, *statuses: PolicyStatus) -> tuple[str, ...]:
+def _levels(choice: PolicyChoice, *statuses: PolicyStatus) -> tuple[str, ...]:
     """The levels of the policies with a status, each once, in order of precedence."""
     levels = [verdict.policy.level for verdict in choice.verdicts if verdict.status in statuses]
     return tuple(dict.fromkeys(levels))
 
 
-def _limits(choice: Choice, stats: dict[str, Stats]) -> tuple[LimitState, ...]:
+def _limits(choice: PolicyChoice, stats: dict[str, Stats]) -> tuple[LimitState, ...]:
     limits = [
         LimitState(
             effective.limit.key,
@@ -279,7 +281,7 @@ def _amount(stats: Stats, name: str) -> Amount | None:
     return amount if isinstance(amount, int | float) else None
 
 
-def _effect(choice: Choice) -> PolicyEffect:
+def _effect(choice: PolicyChoice) -> PolicyEffect:
     """The effect of all policies together; unlimited without policies."""
     if not choice.limits:
         return PolicyEffect.UNLIMITED

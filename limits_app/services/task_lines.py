@@ -29,7 +29,7 @@ from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.plan import Claim, PlannedLimit, ScopedLimits
 from limits_app.engine.record import schema_of
 
-Place = list[int]
+LinePlace = list[int]
 """A time in microseconds of the clock of the store, and the delay of the line when it was given out."""
 
 _END: Final = "end"
@@ -80,16 +80,16 @@ class Line:
         believed = min(max(_LENGTHS_OF_SILENCE * (self.end - self.now), _SHORTEST_SILENCE_US), _LONGEST_SILENCE_US)
         return self.end > self.now and self.silence < believed
 
-    def turn(self, place: Place) -> int:
+    def turn(self, place: LinePlace) -> int:
         """Return in how many microseconds the turn of a place comes; below 0 where it is over."""
         time, delay = place
         return time + self.delay - delay - self.now
 
-    def must_wait(self, place: Place) -> bool:
+    def must_wait(self, place: LinePlace) -> bool:
         """Whether a task is to come again at its turn, without being tried now."""
         return self.silence < _MEMORY_US and self.turn(place) > _EARLY_US
 
-    def join(self, service_us: int, retry_us: int | None = None) -> tuple[Place, int]:
+    def join(self, service_us: int, retry_us: int | None = None) -> tuple[LinePlace, int]:
         """Take the last place; return it, and in how many microseconds to come.
 
         The limit needs `service_us` for the amount of the task. `retry_us` is when it may admit the task, for one that
@@ -102,7 +102,7 @@ class Line:
             line, _ = self._changed(service_us, rejected=False)
         return [line.end, line.delay], max(line.end - line.now, retry_us or 0)
 
-    def come_again(self, place: Place, retry_us: int) -> int:
+    def come_again(self, place: LinePlace, retry_us: int) -> int:
         """Return in how many microseconds a task comes again, which was tried at its place and rejected.
 
         That may show that the line is late. Of all processes that read the same state one notes it.

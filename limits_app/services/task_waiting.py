@@ -16,7 +16,7 @@ from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import Scope
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.engine.plan import PlannedLimit, ScopedLimits
-from limits_app.services.task_lines import Line, Place, line_of, read_lines
+from limits_app.services.task_lines import Line, LinePlace, line_of, read_lines
 
 _SECOND_US: Final = 1_000_000
 _LINE_SPEED: Final = 0.99
@@ -35,7 +35,7 @@ class Waiting:
     Each object is for one attempt.
     """
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
+    def __init__(self, places: Mapping[str, LinePlace]) -> None:
         self.places = dict(places)
         self._patience_seconds = _LONGEST_PAUSE_SECONDS if places else 0.0
         self._lines: dict[str, Line] = {}

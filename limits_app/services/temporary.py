@@ -27,7 +27,7 @@ from limits_app.models import (
     PolicyEffect,
     write_alias,
 )
-from limits_app.policies import Choice, switch_in_force
+from limits_app.policies import PolicyChoice, switch_in_force
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
@@ -116,7 +116,7 @@ def _limiting(entity: str, plan: str | None) -> tuple[list[str | None], list[str
     return [*resources, None], [resource for resource, choice in choices.items() if resource and not choice.limits]
 
 
-def _own(choice: Choice) -> list[Limit]:
+def _own(choice: PolicyChoice) -> list[Limit]:
     """The limits that count for the entity alone, and can be boosted."""
     return [
         effective.limit for effective in choice.limits if not (effective.shared or isinstance(effective.limit, Blocked))

@@ -12,18 +12,18 @@ from limits_app import conf
 from limits_app.acquiring.store import is_counting
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.engine.keys import EntityName
-from limits_app.models import Period, note_scheduled
+from limits_app.models import UsagePeriod, note_scheduled
 from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store
 from limits_app.usage import folding, rollup
 from limits_app.usage.denial_counter import denials as denials_of_process
 from limits_app.usage.evaluation_counter import evaluations
-from limits_app.usage.reading import By, DenialCount, Keys, Use, Uses, denied, read
+from limits_app.usage.reading import By, DenialCount, LimitKeys, Use, Uses, denied, read
 from limits_app.usage.rollup import CountsAdded
 
 logger = logging.getLogger("limits_app")
 
-T = TypeVar("T", By, Period)
+T = TypeVar("T", By, UsagePeriod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def usage(
     resource: str | None = None,
     *,
     entity: EntityName = None,
-    key: Keys = None,
+    key: LimitKeys = None,
     period: str = "day",
     since: datetime | None = None,
     until: datetime | None = None,
@@ -65,7 +65,7 @@ def uses(
     resource: str | None = None,
     *,
     entity: EntityName = None,
-    key: Keys = None,
+    key: LimitKeys = None,
     period: str = "day",
     since: datetime | None = None,
     until: datetime | None = None,
@@ -74,7 +74,7 @@ def uses(
     """`usage` as a sequence that is read in parts, for pagination."""
     words = [by] if isinstance(by, str) else by
     apart = {_word(By, "by", word) for word in words}
-    length = _word(Period, "period", period)
+    length = _word(UsagePeriod, "period", period)
     return read(resource, entity, key, period=length, since=since, until=until, by=apart)
 
 
@@ -82,7 +82,7 @@ def denials(
     resource: str | None = None,
     *,
     entity: EntityName = None,
-    key: Keys = None,
+    key: LimitKeys = None,
     since: datetime | None = None,
     until: datetime | None = None,
     most: int | None = None,

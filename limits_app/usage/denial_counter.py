@@ -15,7 +15,7 @@ from limits_app.engine.clock import Clock
 from limits_app.engine.counting import Batch, Rejected, Times
 from limits_app.engine.keys import unique_name
 from limits_app.engine.outcome import Outcome
-from limits_app.models import Bucket, Denial
+from limits_app.models import BucketKind, Denial
 from limits_app.models.namespaces import current_keys, sources
 from limits_app.stores.registry import resilient_store
 from limits_app.usage import rollup
@@ -44,7 +44,7 @@ WEB_REQUEST: Final[ContextVar[Callable[[], Identified | None]]] = ContextVar("li
 """Returns the web request that is being answered; None outside of one."""
 
 
-_ANY_OTHER: Final = Rejected(0, "", Bucket.OTHERS, "", "")
+_ANY_OTHER: Final = Rejected(0, "", BucketKind.OTHERS, "", "")
 """Minute 0 stands for any minute."""
 
 
@@ -97,8 +97,8 @@ class Denials(BackgroundWriter[Rejected, Times]):
         # From the most to the least specific, where there would be too many entries.
         kept = key
         if kept not in noted and len(noted) >= self._most:
-            kind = prefix_of(key.entity) if key.bucket == Bucket.ENTITY and is_one_time(key.entity) else ""
-            kept = key._replace(bucket=Bucket.OTHERS, entity=kind)
+            kind = prefix_of(key.entity) if key.bucket == BucketKind.ENTITY and is_one_time(key.entity) else ""
+            kept = key._replace(bucket=BucketKind.OTHERS, entity=kind)
             if kept not in noted and len(noted) >= self._most + _MOST_OTHERS:
                 kept = _ANY_OTHER
         noted[kept] = noted[kept].merged(value) if kept in noted else value

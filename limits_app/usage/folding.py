@@ -22,7 +22,7 @@ from django.db.models.functions import Least, RowNumber
 from limits_app import conf
 from limits_app.conf.parsers import ALL_USAGE
 from limits_app.engine.counting import Times
-from limits_app.models import Bucket, CollectedBatch, Denial, Entity, Period, UsageSnapshot
+from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
@@ -70,11 +70,11 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
     hours = _hours(since, in_site_time(ended), using)
     folded = 0
     for hour in hours:
-        folded += _fold(_USAGE, {"period": Period.HOUR, "start": in_site_time(hour)}, hour_kept, using)
+        folded += _fold(_USAGE, {"period": UsagePeriod.HOUR, "start": in_site_time(hour)}, hour_kept, using)
         minutes = {"minute__gte": in_site_time(hour), "minute__lt": in_site_time(hour + _HOUR)}
         folded += _fold(_REJECTIONS, minutes, hour_kept, using)
     for day in dict.fromkeys(hour.replace(hour=0) for hour in hours):
-        folded += _fold(_USAGE, {"period": Period.DAY, "start": in_site_time(day)}, day_kept, using)
+        folded += _fold(_USAGE, {"period": UsagePeriod.DAY, "start": in_site_time(day)}, day_kept, using)
     # A batch that was collected since then may have counts of the next hour, too.
     is_later = When(collected_at__gte=in_site_time(ended), then=Value(in_site_time(ended), DateTimeField()))
     for batch in batches(names):
@@ -85,7 +85,9 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
 
 def _hours(since: datetime, until: datetime, using: str) -> list[datetime]:
     """The hours in this time of which there are rows, in order: there may be a long time without any."""
-    of_usage = UsageSnapshot._default_manager.using(using).filter(period=Period.HOUR, start__gte=since, start__lt=until)
+    of_usage = UsageSnapshot._default_manager.using(using).filter(
+        period=UsagePeriod.HOUR, start__gte=since, start__lt=until
+    )
     of_rejections = Denial._default_manager.using(using).filter(minute__gte=since, minute__lt=until)
     moments = {
         *of_usage.order_by().values_list("start", flat=True).distinct(),
@@ -162,7 +164,7 @@ def _one_time(rows: QuerySet[Any], using: str) -> QuerySet[Any]:
     """The rows of one-time clients."""
     rows_of_clients = Entity._base_manager.using(using).filter(identifier=OuterRef("entity"))
     kinds = reduce(or_, (Q(entity__startswith=prefix) for prefix in PREFIXES))
-    return rows.filter(kinds, ~Exists(rows_of_clients), bucket=Bucket.ENTITY).order_by()
+    return rows.filter(kinds, ~Exists(rows_of_clients), bucket=BucketKind.ENTITY).order_by()
 
 
 def _fold_rows(table: _Table, rows: QuerySet[Any], using: str) -> int:
@@ -181,7 +183,7 @@ def _fold_rows(table: _Table, rows: QuerySet[Any], using: str) -> int:
     for values, group in groupby(sorted(taken, key=target), target):
         merged = reduce(table.add, group)
         columns = {name: merged[name] for name in table.merge}
-        added.append({**dict(zip(names, values, strict=True)), "bucket": Bucket.OTHERS, **columns})
+        added.append({**dict(zip(names, values, strict=True)), "bucket": BucketKind.OTHERS, **columns})
     upsert(table.model, added, table.merge, using=using)
     folded, _ = table.model._default_manager.using(using).filter(pk__in=[row["pk"] for row in taken]).delete()
     return folded

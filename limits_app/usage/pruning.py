@@ -19,7 +19,15 @@ from django.db.models import Model, Q
 
 from limits_app import conf
 from limits_app.engine.keys import namespace_digest
-from limits_app.models import Candidate, CollectedBatch, Denial, EvaluatedEntity, EvaluationCount, Period, UsageSnapshot
+from limits_app.models import (
+    Candidate,
+    CollectedBatch,
+    Denial,
+    EvaluatedEntity,
+    EvaluationCount,
+    UsagePeriod,
+    UsageSnapshot,
+)
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import SiteNamespace, current_namespace
 from limits_app.models.snapshots import batches
@@ -97,7 +105,7 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-Progress = Callable[[str, int], object]
+PruneProgress = Callable[[str, int], object]
 """Takes a table and the number of its rows that were deleted so far."""
 
 
@@ -117,7 +125,7 @@ def prune(
     *,
     archive: Path | None = None,
     now: datetime | None = None,
-    progress: Progress = no_progress,
+    progress: PruneProgress = no_progress,
     is_over: Callable[[], bool] = lambda: False,
 ) -> dict[str, int]:
     """Delete rows that are older than the retention settings; returns the number of rows by table.
@@ -149,10 +157,10 @@ def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
     filters: dict[str, tuple[type[Model], Q]] = {}
     if hours is not None:
         begun = in_site_time(now - timedelta(hours=hours))
-        filters["usage-hours"] = UsageSnapshot, Q(period=Period.HOUR, start__lt=begun)
+        filters["usage-hours"] = UsageSnapshot, Q(period=UsagePeriod.HOUR, start__lt=begun)
     if days is not None:
         begun = in_site_time(now - timedelta(days=days))
-        filters["usage-days"] = UsageSnapshot, Q(period=Period.DAY, start__lt=begun)
+        filters["usage-days"] = UsageSnapshot, Q(period=UsagePeriod.DAY, start__lt=begun)
     if denied is not None:
         filters["denials"] = Denial, Q(minute__lt=in_site_time(now - timedelta(hours=denied)))
     return filters

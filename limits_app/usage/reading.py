@@ -18,16 +18,16 @@ from limits_app.engine.clock import EPOCH
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import EntityName
 from limits_app.engine.limits import CallLimit
-from limits_app.models import Bucket, Denial, Period, UsageSnapshot
+from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.patterns import Patterns, check_pattern, is_pattern
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import REQUEST_ID_LENGTH, UsageRow
 from limits_app.models.users import entity_name
 
-Keys = str | Collection[str] | None
+LimitKeys = str | Collection[str] | None
 """One limit key, several, or all."""
-HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
+HOURS_OF: Final = {UsagePeriod.HOUR: 1, UsagePeriod.DAY: 24}
 
 
 def storable(entity: str | None) -> str:
@@ -36,11 +36,11 @@ def storable(entity: str | None) -> str:
     return text.replace("\0", "\\x00")[: UsageSnapshot._meta.get_field("entity").max_length]
 
 
-def bucket_of(*, shared: bool, member: str | None) -> Bucket:
+def bucket_of(*, shared: bool, member: str | None) -> BucketKind:
     """The kind of a bucket."""
     if member is not None:
-        return Bucket.MEMBER
-    return Bucket.SHARED if shared else Bucket.ENTITY
+        return BucketKind.MEMBER
+    return BucketKind.SHARED if shared else BucketKind.ENTITY
 
 
 def since_1970(**lapse: float) -> datetime:
@@ -49,7 +49,7 @@ def since_1970(**lapse: float) -> datetime:
 
 
 def snapshot_row(
-    period: Period, hour: int, whose: dict[str, str], *, admitted: int = 0, refused: int = 0
+    period: UsagePeriod, hour: int, whose: dict[str, str], *, admitted: int = 0, refused: int = 0
 ) -> dict[str, Any]:
     """Return the row that is added to the snapshot of the period that begins at an hour."""
     counts = {"admitted_milli": admitted, "refused": refused}
@@ -58,7 +58,7 @@ def snapshot_row(
 
 R = TypeVar("R", bound=UsageRow)
 
-USUAL: Final = {Period.HOUR: timedelta(hours=48), Period.DAY: timedelta(days=30)}
+USUAL: Final = {UsagePeriod.HOUR: timedelta(hours=48), UsagePeriod.DAY: timedelta(days=30)}
 """The default time span."""
 
 
@@ -79,7 +79,7 @@ class Use:
     `entity` is empty for the site itself and for shared limits, and a member name for pools; see `bucket`.
     """
 
-    bucket: Bucket
+    bucket: BucketKind
     key: str
     resource: str | None
     entity: str | None
@@ -115,9 +115,9 @@ class Uses:
 def read(
     resource: str | None,
     entity: EntityName,
-    key: Keys,
+    key: LimitKeys,
     *,
-    period: Period,
+    period: UsagePeriod,
     since: datetime | None,
     until: datetime | None,
     by: Collection[By],
@@ -165,7 +165,7 @@ def _before(moment: datetime, lapse: timedelta) -> datetime:
         ) from None
 
 
-def chosen(rows: QuerySet[R], resource: str | None, entity: EntityName, key: Keys) -> QuerySet[R]:
+def chosen(rows: QuerySet[R], resource: str | None, entity: EntityName, key: LimitKeys) -> QuerySet[R]:
     """Filter rows by resource, entity and limit keys; None matches all. An entity may be a pattern.
 
     Raises InvalidRequest for an entity that looks like a pattern and is not a valid one, which would match nothing.
@@ -196,7 +196,7 @@ def of_entity(rows: QuerySet[R], name: str) -> QuerySet[R]:
 def _use(row: dict[str, Any]) -> Use:
     units, rest = divmod(row["admitted"], MILLI)
     admitted = row["admitted"] / MILLI if rest else units
-    bucket, group = Bucket(row["bucket"]), (row.get("resource"), row.get("entity"), row.get("start"))
+    bucket, group = BucketKind(row["bucket"]), (row.get("resource"), row.get("entity"), row.get("start"))
     return Use(bucket, row["key"], *group, admitted, row["denied"])
 
 
@@ -209,7 +209,7 @@ class DenialCount:
 
     minute: datetime
     resource: str
-    bucket: Bucket
+    bucket: BucketKind
     entity: str
     key: str
     count: int
@@ -219,7 +219,7 @@ class DenialCount:
     @classmethod
     def of(cls, row: Denial) -> DenialCount:
         """Create it from a row."""
-        bucket = Bucket(row.bucket)
+        bucket = BucketKind(row.bucket)
         return cls(row.minute, row.resource, bucket, row.entity, row.key, row.count, row.first, row.last)
 
     def as_dict(self) -> dict[str, object]:
@@ -231,7 +231,7 @@ class DenialCount:
 def denied(
     resource: str | None,
     entity: EntityName,
-    key: Keys,
+    key: LimitKeys,
     *,
     since: datetime | None,
     until: datetime | None,
@@ -244,7 +244,7 @@ def denied(
     """
     rows = Denial.objects.using(router.db_for_read(Denial)).all()
     if request_id is None or since or until:
-        rows = begun(rows, "minute", since, until, usual=USUAL[Period.HOUR])
+        rows = begun(rows, "minute", since, until, usual=USUAL[UsagePeriod.HOUR])
     rows = chosen(rows, resource, entity, key)
     if request_id is None:
         return rows.order_by("-minute", "-count", "pk")
@@ -254,7 +254,7 @@ def denied(
 
 def most_rejected(*by: str, since: datetime, most: int) -> list[dict[str, Any]]:
     """The number of `rejections` since a time, by bucket and these columns; the highest numbers first."""
-    rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=Period.HOUR, refused__gt=0)
+    rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=UsagePeriod.HOUR, refused__gt=0)
     sums = rows.filter(start__gte=in_site_time(since)).values("bucket", *by).annotate(rejections=Sum("refused"))
     return list(sums.order_by("-rejections", *by)[:most])
 
@@ -272,4 +272,4 @@ def never_used(names: Iterable[str]) -> list[str]:
 
 def _used() -> QuerySet[UsageSnapshot]:
     rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot))
-    return rows.filter(bucket=Bucket.ENTITY).exclude(entity="")
+    return rows.filter(bucket=BucketKind.ENTITY).exclude(entity="")

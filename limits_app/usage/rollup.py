@@ -11,7 +11,7 @@ from django.db import IntegrityError, router, transaction
 
 from limits_app.acquiring.store import CountingStore
 from limits_app.engine.counting import Batch, Count, Rejected, RejectionCounts, Times
-from limits_app.models import CollectedBatch, Denial, Period, UsageSnapshot
+from limits_app.models import CollectedBatch, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.namespaces import current_keys
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
 from limits_app.usage.folding import is_one_time
@@ -20,7 +20,7 @@ from limits_app.usage.reading import bucket_of, since_1970, storable
 _MINUTES: Final = 60
 _DAY_HOURS: Final = 24
 
-Limit = tuple[str, str, str, str]
+CountedLimit = tuple[str, str, str, str]
 """A limit that counts: its resource, the kind of bucket, the entity and the key."""
 
 
@@ -56,7 +56,7 @@ def add(batch: Batch, *, using: str | None = None) -> int:
     """Add a batch to the tables, unless it has been added before; returns the number of its counts of usage."""
     using = router.db_for_write(UsageSnapshot) if using is None else using
     rejections = _storable(batch.rejections)
-    usage = _Usage()
+    usage = _BatchSums()
     for count in batch.counts:
         usage.add_count(count)
     for rejected, times in rejections.items():
@@ -74,11 +74,11 @@ def add(batch: Batch, *, using: str | None = None) -> int:
     return len(batch.counts)
 
 
-class _Usage:
+class _BatchSums:
     """Sums of a batch by hour and limit: what was admitted, in thousandths, and how many requests were rejected."""
 
     def __init__(self) -> None:
-        self._hours: dict[int, dict[Limit, list[int]]] = {}
+        self._hours: dict[int, dict[CountedLimit, list[int]]] = {}
 
     def add_count(self, count: Count) -> None:
         bucket = bucket_of(shared=count.shared, member=count.member)
@@ -98,19 +98,21 @@ class _Usage:
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """The rows of the hours, and of their days."""
-        days: dict[int, dict[Limit, list[int]]] = {}
+        days: dict[int, dict[CountedLimit, list[int]]] = {}
         for hour, sums in self._hours.items():
-            yield from _snapshots(Period.HOUR, hour, sums)
+            yield from _snapshots(UsagePeriod.HOUR, hour, sums)
             day = days.setdefault(hour // _DAY_HOURS * _DAY_HOURS, {})
             for limit, (admitted, refused) in sums.items():
                 total = day.setdefault(limit, [0, 0])
                 total[0] += admitted
                 total[1] += refused
         for begin, sums in days.items():
-            yield from _snapshots(Period.DAY, begin, sums)
+            yield from _snapshots(UsagePeriod.DAY, begin, sums)
 
 
-def _snapshots(period: Period, hour: int, sums: Mapping[Limit, Iterable[int]]) -> Iterator[Mapping[str, Any]]:
+def _snapshots(
+    period: UsagePeriod, hour: int, sums: Mapping[CountedLimit, Iterable[int]]
+) -> Iterator[Mapping[str, Any]]:
     start = since_1970(hours=hour)
     for limit, (admitted, refused) in sums.items():
         yield {

@@ -25,7 +25,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, RateLimitAlgorithm, alerts, limits, signals, tasks
 from limits_app.alerts import delivery, recorder
 from limits_app.alerts.recording import AlertEvent, AlertRecorder
-from limits_app.models import Alert, AlertKind, AlertRule, AuditEvent, Bucket, Denial, EmergencySwitch
+from limits_app.models import Alert, AlertKind, AlertRule, AuditEvent, BucketKind, Denial, EmergencySwitch
 from limits_app.services.notify import thresholds
 from limits_app.testing import FakeClock, freeze_limits
 from tests.alerts.conftest import Receiver, rule
@@ -213,7 +213,14 @@ def test_rejections_above_a_rate_alert_once_an_hour(
     for minute in (1, 2):
         at = NOON + timedelta(minutes=minute)
         Denial.objects.create(
-            minute=at, first=at, last=at, resource="api", entity="user:1", key="rpm", count=count, bucket=Bucket.ENTITY
+            minute=at,
+            first=at,
+            last=at,
+            resource="api",
+            entity="user:1",
+            key="rpm",
+            count=count,
+            bucket=BucketKind.ENTITY,
         )
     assert alerts.send(now=NOON + timedelta(minutes=5)).sent == expected
     assert alerts.send(now=NOON + timedelta(minutes=6)).sent == 0

@@ -12,7 +12,18 @@ from rest_framework.test import APIClient
 
 from limits_app import services
 from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
-from limits_app.models import Endpoint, Entity, Limit, Period, Plan, Policy, Pool, PoolMember, Resource, UsageSnapshot
+from limits_app.models import (
+    Endpoint,
+    Entity,
+    Limit,
+    Plan,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+    UsagePeriod,
+    UsageSnapshot,
+)
 
 __all__ = ["ROOT", "allow", "as_user", "fill", "person", "used"]
 
@@ -64,7 +75,7 @@ def fill(many: Sequence[int] = (1, 2, 3)) -> None:
 
 def used(entity: str, admitted: float, **fields: Any) -> None:
     """A snapshot of today, by default of calls of `api`."""
-    usual = {"period": Period.DAY, "resource": "api", "key": "call_count"}
+    usual = {"period": UsagePeriod.DAY, "resource": "api", "key": "call_count"}
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     milli = round(admitted * 1000)
     UsageSnapshot.objects.create(**{**usual, "start": today, "entity": entity, "admitted_milli": milli, **fields})

@@ -24,7 +24,18 @@ from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.integrations.drf.throttle import ThrottleRejection
 from limits_app.integrations.refusals import refusal
-from limits_app.models import AuditEvent, Bucket, Denial, Endpoint, Limit, Period, Policy, Pool, PoolMember, Resource
+from limits_app.models import (
+    AuditEvent,
+    BucketKind,
+    Denial,
+    Endpoint,
+    Limit,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+    UsagePeriod,
+)
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT, as_user, fill, person, used
@@ -146,7 +157,7 @@ def test_a_caller_sees_their_own_usage_and_nobody_elses(user: User, root: APICli
     used(me, 2, start=yesterday)
     used(me, 4.5, key="tpm")
     used("user:0", 100, key="other")
-    used(me, 100, bucket=Bucket.MEMBER, key="other")
+    used(me, 100, bucket=BucketKind.MEMBER, key="other")
     [mine] = root.get(f"{ROOT}me/").data["results"]
     assert mine["usage"] == {
         "call_count": {"admitted": 5, "refused": 1, "refused_share": 1 / 6},
@@ -161,7 +172,7 @@ def test_usage_is_told_apart_as_is_wanted_the_largest_first(root: APIClient) -> 
     used("user:1", 30, refused=10)
     used("user:2", 50)
     used("user:1", 500, key="tpm", resource="llm")
-    used("user:1", 1, period=Period.HOUR)
+    used("user:1", 1, period=UsagePeriod.HOUR)
 
     def told(query: str) -> list[tuple[object, ...]]:
         answered = root.get(f"{ROOT}usage/?{query}")

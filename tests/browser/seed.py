@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission, User
 from django.db import transaction
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
-from limits_app.models import Endpoint, Entity, Limit, Period, Pool, PoolMember, Resource, UsageSnapshot
+from limits_app.models import Endpoint, Entity, Limit, Pool, PoolMember, Resource, UsagePeriod, UsageSnapshot
 
 __all__ = ["ADMIN", "READER", "seed"]
 
@@ -64,11 +64,11 @@ def _snapshots(now: datetime) -> Iterator[UsageSnapshot]:
             busy = max(sin((hour - 6) * pi / 14), 0.05) * random.uniform(0.7, 1.2)
             admitted, refused = int(calls * busy), int(max(calls * busy - 700, 0) * 0.3)
             totals = [totals[0] + admitted, totals[1] + refused]
-            yield from _rows(tenant, Period.HOUR, start + timedelta(hours=hour), (admitted, refused))
-        yield from _rows(tenant, Period.DAY, start, (totals[0], totals[1]))
+            yield from _rows(tenant, UsagePeriod.HOUR, start + timedelta(hours=hour), (admitted, refused))
+        yield from _rows(tenant, UsagePeriod.DAY, start, (totals[0], totals[1]))
 
 
-def _rows(tenant: str, period: Period, start: datetime, numbers: tuple[int, int]) -> Iterator[UsageSnapshot]:
+def _rows(tenant: str, period: UsagePeriod, start: datetime, numbers: tuple[int, int]) -> Iterator[UsageSnapshot]:
     whose = {"resource": "openai/gpt-4", "entity": tenant, "period": period, "start": start}
     admitted, refused = numbers
     yield UsageSnapshot(**whose, key="call_count", admitted_milli=admitted * 1000, refused=refused)

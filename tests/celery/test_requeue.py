@@ -14,7 +14,7 @@ import pytest
 from limits_app import CallLimit, LimitSet, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI
 from limits_app.engine.limits import Limit
-from limits_app.services.task_lines import Place
+from limits_app.services.task_lines import LinePlace
 from limits_app.services.task_waiting import Waiting
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -33,7 +33,7 @@ class Message:
     sequence: int
     task: int = field(compare=False)
     tries: int = field(default=0, compare=False)
-    places: dict[str, Place] = field(default_factory=dict, compare=False)
+    places: dict[str, LinePlace] = field(default_factory=dict, compare=False)
     paused: Waiting | None = field(default=None, compare=False)
 
 

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.management.limits import state
-from limits_app.models import AuditEvent, Denial, Endpoint, Period, UsageSnapshot
+from limits_app.models import AuditEvent, Denial, Endpoint, UsagePeriod, UsageSnapshot
 from limits_app.models.audit_log import CONTENT, digest_of
 from limits_app.policies import Pair
 from limits_app.services import RowState
@@ -204,7 +204,7 @@ def test_a_chart_has_a_scale_of_its_own_for_each_limit() -> None:
         (2, "usd", 500, 0),
         (2, "none", 0, 0),
     ):
-        about = {"resource": "api", "key": key, "period": Period.HOUR, "start": start - timedelta(hours=hours)}
+        about = {"resource": "api", "key": key, "period": UsagePeriod.HOUR, "start": start - timedelta(hours=hours)}
         UsageSnapshot.objects.create(admitted_milli=milli, refused=refused, **about)
     lines = run("usage --chart --period hour").out.splitlines()
     assert [line for line in lines if not line.startswith(" ")] == [
@@ -221,7 +221,7 @@ def test_a_chart_has_a_scale_of_its_own_for_each_limit() -> None:
 def test_what_is_old_is_deleted_into_an_archive(tmp_path: Path, settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "USAGE_HOURS_KEPT": 24}
     old = timezone.now() - timedelta(days=3)
-    UsageSnapshot.objects.create(period=Period.HOUR, start=old, resource="api", key="tpm", admitted_milli=1)
+    UsageSnapshot.objects.create(period=UsagePeriod.HOUR, start=old, resource="api", key="tpm", admitted_milli=1)
     run("resource set api rpm=5/min")
     events = AuditEvent.objects.count()
     dry = json.loads(run("prune --dry-run --audit-before 1ms --format json").out)
@@ -266,7 +266,7 @@ def test_code_that_runs_the_command_deletes_nothing_either_where_the_moment_is_s
 ) -> None:
     settings.LIMITS = {**settings.LIMITS, "USAGE_HOURS_KEPT": 24}
     old = timezone.now() - timedelta(days=3)
-    UsageSnapshot.objects.create(period=Period.HOUR, start=old, resource="api", key="tpm", admitted_milli=1)
+    UsageSnapshot.objects.create(period=UsagePeriod.HOUR, start=old, resource="api", key="tpm", admitted_milli=1)
     with pytest.raises(CommandError, match="before must not be in the future"):
         call_command("limits", "prune", yes=True, audit_before=timezone.now() + timedelta(hours=1))
     assert UsageSnapshot.objects.count() == 1

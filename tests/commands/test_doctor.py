@@ -24,14 +24,14 @@ from limits_app.engine.counting import HOUR_US
 from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import (
     BackgroundJob,
-    Bucket,
+    BucketKind,
     CodeLimits,
     Endpoint,
     Entity,
-    Period,
     Policy,
     Pool,
     Resource,
+    UsagePeriod,
     UsageSnapshot,
     note_scheduled,
 )
@@ -191,7 +191,13 @@ def test_policies_of_entities_that_never_used_anything_are_found() -> None:
     apply(read_content(f"resources: {{api: {{}}}}\npolicies: [{{entity: 'customer acme', {LIMITED}}}]"))
     assert found("D026") == []  # no usage is counted
     hour = timezone.now().replace(minute=0, second=0, microsecond=0)
-    about = {"resource": "api", "bucket": Bucket.ENTITY, "key": "call_count", "period": Period.HOUR, "start": hour}
+    about = {
+        "resource": "api",
+        "bucket": BucketKind.ENTITY,
+        "key": "call_count",
+        "period": UsagePeriod.HOUR,
+        "start": hour,
+    }
     UsageSnapshot.objects.create(entity="tenant:acme", **about)
     assert found("D026") == ["the entity 'customer acme' has a policy and never used anything"]
     UsageSnapshot.objects.create(entity="customer acme", **about)
@@ -256,14 +262,16 @@ def test_a_pool_that_serves_nobody_matters_where_it_is_used() -> None:
 
 
 def used(resource: str, ago: timedelta, entity: str = "", member: str = "") -> None:
-    start, bucket = timezone.now() - ago, Bucket.MEMBER if member else Bucket.ENTITY
+    start, bucket = timezone.now() - ago, BucketKind.MEMBER if member else BucketKind.ENTITY
     whose = {"resource": resource, "bucket": bucket, "entity": entity or member, "key": "k", "admitted_milli": 1000}
-    UsageSnapshot.objects.create(period=Period.HOUR, start=start, **whose)
+    UsageSnapshot.objects.create(period=UsagePeriod.HOUR, start=start, **whose)
 
 
 def refused(resource: str, ago: timedelta) -> None:
     """A rejection was counted."""
-    UsageSnapshot.objects.create(period=Period.HOUR, start=timezone.now() - ago, resource=resource, key="k", refused=1)
+    UsageSnapshot.objects.create(
+        period=UsagePeriod.HOUR, start=timezone.now() - ago, resource=resource, key="k", refused=1
+    )
 
 
 def test_resources_that_nobody_uses_and_that_nobody_knows_are_found() -> None:

@@ -16,7 +16,17 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.management.limits.subcommand import actor
-from limits_app.models import AuditEvent, Bucket, Entity, Period, Policy, Pool, PoolMember, Resource, UsageSnapshot
+from limits_app.models import (
+    AuditEvent,
+    BucketKind,
+    Entity,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+    UsagePeriod,
+    UsageSnapshot,
+)
 from tests.commands.running import run
 
 RPM = RateLimit("rpm", 5, 60)
@@ -87,7 +97,7 @@ def test_an_entity_without_recorded_usage_may_be_misspelled() -> None:
     lines = ("entity set gina rpm=5/min --on api", "check api --entity gina", "explain api --entity gina")
     assert not any(hint in run(line).err for line in lines)  # no usage is recorded
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
-    about = {"resource": "api", "bucket": Bucket.ENTITY, "key": "rpm", "period": Period.HOUR, "start": now}
+    about = {"resource": "api", "bucket": BucketKind.ENTITY, "key": "rpm", "period": UsagePeriod.HOUR, "start": now}
     UsageSnapshot.objects.create(entity="user:7", **about)
     assert all(hint in run(line).err for line in lines)
     UsageSnapshot.objects.create(entity="gina", **about)

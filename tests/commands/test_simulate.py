@@ -22,7 +22,7 @@ from limits_app.engine.keys import scope_of, shared_scope
 from limits_app.engine.notation import parse_limit
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
-from limits_app.models import Bucket, Period, Policy, UsageSnapshot
+from limits_app.models import BucketKind, Policy, UsagePeriod, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
 from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
@@ -321,8 +321,8 @@ def test_many_different_rows_are_read_though_not_all_are_remembered(monkeypatch:
 
 def recorded(hour: int, key: str, units: float, entity: str = "u") -> None:
     start = datetime(2026, 3, 1, tzinfo=UTC) + timedelta(hours=hour)
-    whose = {"resource": "api", "bucket": Bucket.ENTITY, "entity": entity, "key": key}
-    UsageSnapshot.objects.create(period=Period.HOUR, start=start, admitted_milli=round(units * 1000), **whose)
+    whose = {"resource": "api", "bucket": BucketKind.ENTITY, "entity": entity, "key": key}
+    UsageSnapshot.objects.create(period=UsagePeriod.HOUR, start=start, admitted_milli=round(units * 1000), **whose)
 
 
 def test_recorded_usage_is_spread_over_its_hours() -> None:

@@ -47,7 +47,7 @@ def test_every_key_has_a_check_of_its_own() -> None:
         (conf.REFUSAL_HANDLER, "shop.limits.refuse", "shop.limits.refuse"),
     ],
 )
-def test_a_good_value_is_taken_as_it_is_meant(key: conf.Key[Any], given: object, value: object) -> None:
+def test_a_good_value_is_taken_as_it_is_meant(key: conf.SettingKey[Any], given: object, value: object) -> None:
     with override_settings(LIMITS={key.name: given}):
         assert conf.get(key) == value
         assert conf.problems() == []

@@ -16,7 +16,7 @@ from limits_app import limits
 from limits_app.alerts.recording import AlertEvent
 from limits_app.engine.errors import InvalidLimit
 from limits_app.integrations.identity import entity_of_user
-from limits_app.models import AlertKind, AlertRule, Bucket, Denial, Endpoint, Plan, PlanGroup, patterns
+from limits_app.models import AlertKind, AlertRule, BucketKind, Denial, Endpoint, Plan, PlanGroup, patterns
 from limits_app.models.patterns import Patterns, begins, patterns_of
 from limits_app.usage.reading import denied
 
@@ -86,7 +86,7 @@ def rejected(db: None) -> Iterator[datetime]:
         "ip:2001:db8::/64",
     ):
         times: dict[str, Any] = {"minute": minute, "first": minute, "last": minute, "count": 1}
-        Denial.objects.create(resource="api", bucket=Bucket.ENTITY, entity=name, key="call_count", **times)
+        Denial.objects.create(resource="api", bucket=BucketKind.ENTITY, entity=name, key="call_count", **times)
     return minute
 
 

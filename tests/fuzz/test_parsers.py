@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limits_app.conf import KEYS, Key
+from limits_app.conf import KEYS, SettingKey
 from limits_app.engine.clock import zone_of
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.keys import check_entity, check_resource
@@ -143,7 +143,7 @@ def test_what_stands_in_a_text_column_is_sound_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=list(KEYS))
-def test_a_setting_is_valid_or_refused(key: Key[object]) -> None:
+def test_a_setting_is_valid_or_refused(key: SettingKey[object]) -> None:
     @FEW
     @given(anything())
     def is_parsed_or_refused(value: Any) -> None:

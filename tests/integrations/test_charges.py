@@ -21,7 +21,7 @@ from limits_app.integrations.decorators import limited
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import finish
 from limits_app.policies import resolve, resolver
-from limits_app.services.request import Request
+from limits_app.services.request import AmountsRequest
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
@@ -101,15 +101,15 @@ def test_tasks_of_a_view_that_charge_at_the_same_time_charge_once(limits: Reques
 def test_concurrent_threads_of_a_view_charge_once(limits: RequestLimits, monkeypatch: pytest.MonkeyPatch) -> None:
     second = Thread(target=lambda: limits.charge("api", "ann"))
 
-    acquire = Request.acquire
+    acquire = AmountsRequest.acquire
 
-    def slow(request: Request, timeout: float | None) -> Acquisition:
+    def slow(request: AmountsRequest, timeout: float | None) -> Acquisition:
         if second.ident is None:
             second.start()
             second.join(0.2)  # as long as it would take the other one to be charged, too
         return acquire(request, timeout)
 
-    monkeypatch.setattr(Request, "acquire", slow)
+    monkeypatch.setattr(AmountsRequest, "acquire", slow)
     limits.charge("api", "ann")
     second.join()
     assert left("api")["call_count"] == FULL["call_count"] - 1

@@ -18,8 +18,8 @@ from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import (
     CODE,
     ENTITY_FLAGS,
-    Choice,
     EntityPolicies,
+    PolicyChoice,
     PolicyStatus,
     PolicyValue,
 )
@@ -39,7 +39,7 @@ def policy(level: str, calls: int, **fields: Any) -> PolicyValue:
     return PolicyValue(level, fields.pop("effect", PolicyEffect.LIMITS), limits, number, **fields)
 
 
-def held(choice: Choice) -> dict[str, float]:
+def held(choice: PolicyChoice) -> dict[str, float]:
     """What holds, as capacities by key."""
     return {one.limit.key: one.limit.capacity for one in choice.limits}
 

@@ -19,7 +19,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.changes import Changes
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.models import Entity, Plan, Policy, PolicyEffect, Resource
-from limits_app.policies import Key, ResolvedSet, client_resolver, configuration, resolver
+from limits_app.policies import ResolutionKey, ResolvedSet, client_resolver, configuration, resolver
 from limits_app.policies.choose import rollout_position
 from limits_app.policies.identifiers import Known, KnownIdentifiers
 from limits_app.policies.kept_configuration import KeptConfiguration
@@ -124,7 +124,7 @@ def test_many_clients_are_read_in_one_query(number: int, api: None) -> None:
     limits.set_entity_limits(names[0], [CallLimit(5, 60)], resource="api")
     read_all()
     capacity(None)  # applies the changes
-    keys: list[Key] = [("api", name, (), None) for name in names]
+    keys: list[ResolutionKey] = [("api", name, (), None) for name in names]
     with CaptureQueriesContext(connection) as captured:
         resolver.prefetch(iter([*keys, *keys]))
         found = [len(resolver.get(key).limit_set.scoped) for key in keys]

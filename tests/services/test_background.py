@@ -15,7 +15,7 @@ from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app import CallLimit, limits
 from limits_app.conf import test_runner
-from limits_app.models import BackgroundJob, Period, UsageSnapshot, note_scheduled
+from limits_app.models import BackgroundJob, UsagePeriod, UsageSnapshot, note_scheduled
 from limits_app.services.background import BackgroundJobs, Job, jobs
 from limits_app.testing import FakeClock
 from limits_app.usage.writer import write_in_background
@@ -189,7 +189,7 @@ def test_each_process_rolls_up_what_is_in_its_own_memory(settings: Settings) -> 
     note_scheduled("roll_up")
     assert limits.try_acquire("api", entity="user:1", default_limits=[CallLimit(5, HOUR)])
     assert jobs.run_own()
-    assert UsageSnapshot.objects.get(period=Period.HOUR).admitted == 1
+    assert UsageSnapshot.objects.get(period=UsagePeriod.HOUR).admitted == 1
 
 
 @pytest.fixture(params=VENDORS)

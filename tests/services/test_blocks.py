@@ -9,11 +9,11 @@ from pytest_django import Settings
 
 from limits_app.models import Entity, Plan, Policy
 from limits_app.services import blocks
-from limits_app.services.access import Identity
+from limits_app.services.access import IdentityAndPlan
 
 pytestmark = pytest.mark.django_db
 
-AUTHOR: list[Identity] = [("ip:198.51.100.7", None), ("user:7", "staff")]
+AUTHOR: list[IdentityAndPlan] = [("ip:198.51.100.7", None), ("user:7", "staff")]
 PRIVATE, PROXY, EVERYONE = "a private network", "a trusted proxy", "everyone"
 
 
@@ -82,6 +82,6 @@ def test_only_a_change_that_makes_or_widens_a_block_in_force(
 def test_many_are_named_once_and_no_more_than_ten() -> None:
     changes = [(Policy, None, policy(entity=f"ip:{10 + n}.0.0.0/8")) for n in range(3)]
     assert blocks.warning(changes) == "This also blocks a private network."
-    author: list[Identity] = [(f"user:{n}", None) for n in range(12)]
+    author: list[IdentityAndPlan] = [(f"user:{n}", None) for n in range(12)]
     named = ", ".join(f"user:{n}" for n in range(10))
     assert blocks.warning([(Policy, None, policy(entity="user:*"))], author) == f"This also blocks {named}, …."

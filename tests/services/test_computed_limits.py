@@ -17,7 +17,7 @@ from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.integrations.drf.rates import _limits as drf_limits
 from limits_app.integrations.ratelimit import _limits as ratelimit_limits
-from limits_app.policies import ResolvedSet, StoreVersion
+from limits_app.policies import ResolvedSet, VersionedStore
 from limits_app.services.simulation.forecast import STEP_SECONDS, in_steps
 from limits_app.services.unavailable import fallback_of
 from limits_app.stores.memory import MemoryStore
@@ -60,7 +60,7 @@ def test_process_shares_of_local_limits(settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": 7, "ON_UNAVAILABLE": "local"}
     for limit in rates():
         schema = schema_of((limit,))
-        place = StoreVersion("default", MemoryStore(), 0)
+        place = VersionedStore("default", MemoryStore(), 0)
         resolved = ResolvedSet.of([ScopedLimits(scope_of("api", None), schema)], place, resource="api", identity=None)
         [share] = fallback_of(resolved)
         assert share.window_seconds == limit.window_seconds

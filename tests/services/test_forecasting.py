@@ -12,7 +12,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.limits import Limit, QuotaLimit
 from limits_app.engine.notation import Noted
-from limits_app.models import Bucket, Entity, Period, Plan, Policy, Resource, UsageSnapshot
+from limits_app.models import BucketKind, Entity, Plan, Policy, Resource, UsagePeriod, UsageSnapshot
 from limits_app.models import Limit as LimitRow
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation.forecast import (
@@ -31,7 +31,7 @@ HOUR = int(datetime(2026, 3, 4, 8, tzinfo=UTC).timestamp()) // 3600
 
 def used(resource: str, entity: str, units: int, *, hour: int = 8, key: str = "call_count", **more: Any) -> None:
     start = in_site_time(NOW.replace(hour=hour, minute=0))
-    whose = {"resource": resource, "entity": entity, "key": key, "period": Period.HOUR, "start": start}
+    whose = {"resource": resource, "entity": entity, "key": key, "period": UsagePeriod.HOUR, "start": start}
     UsageSnapshot.objects.create(**whose, admitted_milli=units * 1000, **more)
 
 
@@ -100,8 +100,8 @@ def test_who_loses_most_comes_first_and_nobody_else_is_named() -> None:
 def test_a_shared_limit_is_that_of_everybody_together() -> None:
     used("api", "user:1", 60)
     used("api", "user:2", 60)
-    used("api", "", 60, bucket=Bucket.SHARED)
-    used("api", "eu", 900, bucket=Bucket.MEMBER)
+    used("api", "", 60, bucket=BucketKind.SHARED)
+    used("api", "eu", 900, bucket=BucketKind.MEMBER)
     found = foreseen(Policy(resource=Resource.objects.create(name="api")), CallLimit(100, 86_400), shared=True)
     assert [(entity, one.used) for one in found.consumers for entity in [one.entity]] == [(None, 180)]
 
@@ -237,7 +237,7 @@ def test_use_is_recorded_without_time_zones_too(settings: Settings) -> None:
 
 def test_old_use_is_left_alone() -> None:
     start = NOW.replace(minute=0) - timedelta(days=8)
-    whose = {"resource": "api", "entity": "user:1", "key": "call_count", "period": Period.HOUR, "start": start}
+    whose = {"resource": "api", "entity": "user:1", "key": "call_count", "period": UsagePeriod.HOUR, "start": start}
     UsageSnapshot.objects.create(**whose, admitted_milli=10**6)
     assert foreseen(Policy(), CallLimit(1, 86_400)).consumers == ()
 

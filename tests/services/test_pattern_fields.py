@@ -19,7 +19,7 @@ from limits_app import checks, conf, limits
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.integrations.celery.demand import Demand
 from limits_app.integrations.decorators import limited
-from limits_app.models import AlertRule, Bucket, Denial, Endpoint, Entity, Policy, UsageSnapshot
+from limits_app.models import AlertRule, BucketKind, Denial, Endpoint, Entity, Policy, UsageSnapshot
 from limits_app.services import limits_file
 from tests.api.site import ROOT
 from tests.commands.running import run
@@ -51,9 +51,9 @@ def rows() -> None:
     for name in CLIENTS:
         limits.set_entity_limits(name, "calls=5/min")
         limits.set_entity(f"of {name}", parent=name)
-        Denial.objects.create(resource="api", bucket=Bucket.ENTITY, entity=name, key="call_count", **times)
+        Denial.objects.create(resource="api", bucket=BucketKind.ENTITY, entity=name, key="call_count", **times)
         start = now.replace(minute=0, hour=0)
-        common = {"resource": "api", "bucket": Bucket.ENTITY, "key": "call_count", "period": "day", "start": start}
+        common = {"resource": "api", "bucket": BucketKind.ENTITY, "key": "call_count", "period": "day", "start": start}
         UsageSnapshot.objects.create(**common, entity=name, admitted_milli=1000)
 
 

@@ -20,7 +20,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, LimitExceeded, StoreUnavailable, conf, limits
 from limits_app.acquiring.breaker import BreakerState
 from limits_app.engine.errors import InvalidRequest
-from limits_app.models import Entity, Period, Pool, PoolMember, Resource, UsageSnapshot
+from limits_app.models import Entity, Pool, PoolMember, Resource, UsagePeriod, UsageSnapshot
 from limits_app.models import Limit as Row
 from limits_app.policies import resolver
 from limits_app.services import overview
@@ -266,7 +266,7 @@ def test_a_removed_store_is_unavailable(settings: Settings, django_assert_num_qu
 def test_what_is_admitted_is_counted_in_each_store_and_rolled_up_from_all() -> None:
     assert (admitted("near", 2), admitted("far", 3)) == (2, 3)
     assert limits.roll_up().added == {"default": 1, "shared": 1}
-    hours = UsageSnapshot.objects.filter(period=Period.HOUR)
+    hours = UsageSnapshot.objects.filter(period=UsagePeriod.HOUR)
     assert {one.resource: one.admitted_milli for one in hours} == {"near": 2_000, "far": 3_000}
 
 

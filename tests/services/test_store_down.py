@@ -31,7 +31,7 @@ from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import Blocked, Limit
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
-from limits_app.policies import ResolvedSet, StoreVersion, resolver
+from limits_app.policies import ResolvedSet, VersionedStore, resolver
 from limits_app.services.unavailable import fallback_of
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -110,7 +110,7 @@ def test_allow_admits_whatever_fits_at_all(store: FailingStore) -> None:
 @pytest.mark.parametrize("policy", [OnUnavailable.ALLOW, OnUnavailable.LOCAL])
 def test_what_is_blocked_beside_limits_stays_blocked(policy: OnUnavailable, clock: FakeClock) -> None:
     scoped = ScopedLimits(scope_of("api", "a"), schema_of((CallLimit(8, 60), Blocked())))
-    place = StoreVersion("default", MemoryStore(clock=clock), 0)
+    place = VersionedStore("default", MemoryStore(clock=clock), 0)
     found = ResolvedSet.of([scoped], place, resource="api", identity=None, on_unavailable=policy)
     assert not fallback_of(found).try_acquire()
 

@@ -20,9 +20,9 @@ from limits_app.engine.record import schema_of
 from limits_app.stores import codecs
 from limits_app.stores.process import ProcessStore, open_process_store, records
 from limits_app.stores.process import store as store_module
-from limits_app.stores.process.records import Prepared
+from limits_app.stores.process.records import PreparedScopes
 from limits_app.stores.process.state_file import StateFile
-from limits_app.stores.process.waking import Waking
+from limits_app.stores.process.waking import ProcessWaking
 from limits_app.stores.steps import Steps
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, collected, counting, taken
@@ -182,7 +182,7 @@ class ClosedMeanwhile(StateFile):
 def test_who_begins_to_wait_while_the_file_is_closed_waits_by_itself(tmp_path: Path) -> None:
     steps = Steps(lambda claim, changes: None)
     file = ClosedMeanwhile(tmp_path, 1, steps, lambda: None, on_open=lambda: None, transfer=lambda *_: None)
-    line, waiter = Waking(file).line, ThreadWaiter()
+    line, waiter = ProcessWaking(file).line, ThreadWaiter()
     line.enqueue(waiter, [("scope", "key")])
     assert line.scopes() == ["scope"]
     line.leave(waiter)
@@ -217,7 +217,7 @@ def test_a_plan_may_be_used_with_two_stores(process_store: ProcessStore, tmp_pat
     with closing(open_process_store(tmp_path / "other", map_megabytes=1)) as other:
         for store in (process_store, other, process_store):
             assert store.acquire(Claim(plan, amounts))
-            assert isinstance(plan.store_cache, Prepared)
+            assert isinstance(plan.store_cache, PreparedScopes)
     assert used(limits) == pytest.approx(2, abs=0.01)
 
 

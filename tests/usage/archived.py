@@ -41,11 +41,11 @@ def main(folder: Path, how: str) -> None:
 
 
 def _filled() -> set[int]:
-    from limits_app.models import Period, UsageSnapshot
+    from limits_app.models import UsagePeriod, UsageSnapshot
 
     UsageSnapshot.objects.bulk_create(
         UsageSnapshot(
-            period=Period.HOUR,
+            period=UsagePeriod.HOUR,
             start=OLD + timedelta(hours=hour),
             resource=os.urandom(30).hex(),
             entity=os.urandom(60).hex(),

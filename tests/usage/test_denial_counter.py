@@ -14,7 +14,7 @@ from limits_app.engine.counting import RejectionCounts
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.engine.outcome import LimitStatus, Outcome
-from limits_app.models import Bucket, Denial, Period, UsageSnapshot
+from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -80,7 +80,7 @@ def rows() -> list[tuple[datetime, str, str, str, str, int]]:
     return [(one.minute, one.resource, one.bucket, one.entity, one.key, one.count) for one in found]
 
 
-def refused(period: Period) -> dict[tuple[datetime, str], int]:
+def refused(period: UsagePeriod) -> dict[tuple[datetime, str], int]:
     limits.roll_up()
     return {(one.start, one.entity): one.refused for one in UsageSnapshot.objects.filter(period=period)}
 
@@ -116,8 +116,8 @@ def test_snapshots_of_hours_and_days_say_how_often_was_refused(noted: Denials, w
         wall.now += HOUR / 2
     later = NOON + timedelta(hours=1)
     users = ("user:1", "user:2")
-    assert refused(Period.HOUR) == {(NOON, user): 2 for user in users} | {(later, user): 1 for user in users}
-    assert refused(Period.DAY) == {(NOON.replace(hour=0), user): 3 for user in users}
+    assert refused(UsagePeriod.HOUR) == {(NOON, user): 2 for user in users} | {(later, user): 1 for user in users}
+    assert refused(UsagePeriod.DAY) == {(NOON.replace(hour=0), user): 3 for user in users}
 
 
 @pytest.mark.django_db
@@ -154,7 +154,7 @@ def test_however_many_resources_are_refused_there_is_an_end(noted: Denials) -> N
     noted.flush()
     assert len(rows()) == 5 + 100 + 1
     [last] = [row for row in rows() if row[1] == ""]
-    assert last == (NOON, "", Bucket.OTHERS, "", "", 300 - 105)
+    assert last == (NOON, "", BucketKind.OTHERS, "", "", 300 - 105)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -194,7 +194,7 @@ def test_without_a_store_that_counts_rejections_are_rolled_up_immediately(noted:
         noted.note(refusal())
         assert noted.flush() == 2
     assert [(row.entity, row.count) for row in Denial.objects.all()] == [("user:1", 2)]
-    assert refused(Period.DAY) == {(NOON.replace(hour=0), "user:1"): 2}
+    assert refused(UsagePeriod.DAY) == {(NOON.replace(hour=0), "user:1"): 2}
 
 
 @pytest.mark.django_db(transaction=True)

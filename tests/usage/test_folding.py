@@ -11,7 +11,7 @@ from django.db.models import Sum
 from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app.engine.counting import Batch, Count, Rejected, Times, hour_of
-from limits_app.models import Bucket, CollectedBatch, Denial, Entity, Period, UsageSnapshot
+from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.usage.folding import fold
 from limits_app.usage.rollup import add
@@ -47,13 +47,13 @@ def add_rejections(numbers: dict[str, int], *, name: str = "rejected", at: datet
     CollectedBatch.objects.filter(name=name).update(collected_at=in_site_time(at + timedelta(minutes=1)))
 
 
-def used(period: Period = Period.HOUR) -> dict[str, int]:
+def used(period: UsagePeriod = UsagePeriod.HOUR) -> dict[str, int]:
     """Units of each client, with `*` behind the kind of those that were folded."""
     rows = UsageSnapshot.objects.filter(period=period)
-    return {row.entity + "*" * (row.bucket == Bucket.OTHERS): row.admitted_milli // 1_000 for row in rows}
+    return {row.entity + "*" * (row.bucket == BucketKind.OTHERS): row.admitted_milli // 1_000 for row in rows}
 
 
-def total(period: Period) -> Total:
+def total(period: UsagePeriod) -> Total:
     sums = UsageSnapshot.objects.filter(period=period).aggregate(used=Sum("admitted_milli"), refused=Sum("refused"))
     return sums["used"] or 0, sums["refused"] or 0
 
@@ -65,7 +65,7 @@ def test_clients_beyond_the_heaviest_are_added_up_by_kind() -> None:
     assert fold(now=LATER, hour_kept=3, day_kept=4) == 8 + 7
     kept = {"ip:10.0.0.7": 7, "ip:10.0.0.8": 8, "key:b": 20, "user:1": 1, "": 1, "team:x": 1}
     assert used() == kept | {"ip:*": sum(range(1, 7)), "key:*": 1, "account:*": 1}
-    assert used(Period.DAY) == kept | {"ip:10.0.0.6": 6, "ip:*": sum(range(1, 6)), "key:*": 1, "account:*": 1}
+    assert used(UsagePeriod.DAY) == kept | {"ip:10.0.0.6": 6, "ip:*": sum(range(1, 6)), "key:*": 1, "account:*": 1}
 
 
 @pytest.mark.django_db
@@ -89,7 +89,7 @@ def test_the_heaviest_of_each_limit_are_kept_and_those_with_most_rejections() ->
     add_usage({f"ip:10.0.0.{number}": 1_000 * (5 - number) for number in range(1, 5)}, name="tokens", key="tokens")
     add_rejections({"ip:10.0.0.1": 7, "ip:10.9.9.9": 8})
     fold(now=LATER, hour_kept=3, day_kept=3)
-    rows = UsageSnapshot.objects.filter(period=Period.HOUR, bucket=Bucket.ENTITY).values_list("entity", "key")
+    rows = UsageSnapshot.objects.filter(period=UsagePeriod.HOUR, bucket=BucketKind.ENTITY).values_list("entity", "key")
     assert {*rows} == {("ip:10.0.0.4", "call_count"), ("ip:10.9.9.9", "call_count"), ("ip:10.0.0.1", "tokens")}
 
 
@@ -109,8 +109,8 @@ def test_later_counts_are_folded_with_the_next_call() -> None:
         add_usage({f"ip:10.0.{turn}.{number}": number for number in range(1, 5)}, name=str(turn))
         fold(now=LATER, hour_kept=2, day_kept=2)
         assert fold(now=LATER, hour_kept=2, day_kept=2) == 0, "nothing is left"
-        assert [sum(used(period).values()) for period in Period] == [10 * (turn + 1)] * 2
-        assert [len(used(period)) for period in Period] == [3, 3]
+        assert [sum(used(period).values()) for period in UsagePeriod] == [10 * (turn + 1)] * 2
+        assert [len(used(period)) for period in UsagePeriod] == [3, 3]
 
 
 @pytest.mark.django_db
@@ -129,7 +129,7 @@ def test_rejections_keep_their_times_and_ids() -> None:
     add_rejections({"ip:10.0.0.2": 1}, name="next", at=NOON + timedelta(minutes=59))
     fold(now=LATER, hour_kept=1, day_kept=1)
     rows = {(row.minute, row.bucket, row.entity): row for row in Denial.objects.all()}
-    others = rows.pop((NOON, Bucket.OTHERS, "ip:"))
+    others = rows.pop((NOON, BucketKind.OTHERS, "ip:"))
     assert (others.count, others.first, others.last) == (3, NOON + timedelta(seconds=1), NOON + timedelta(seconds=4))
     assert {*others.request_ids.split()} == {"id-1", "id-2"}
     assert {key[0::2]: row.count for key, row in rows.items()} == {
@@ -152,10 +152,10 @@ def test_a_day_of_many_addresses_is_a_few_thousand_rows() -> None:
         clients = {f"ip:10.{hour}.{number >> 8}.{number & 255}": 1 for number in range(2_500)}
         add_usage(clients | {"ip:192.0.2.1": 50 + hour}, name=f"usage {hour}", at=at)
         add_rejections(clients | {"ip:192.0.2.1": 9}, name=f"rejections {hour}", at=at)
-    before = [total(period) for period in Period]
+    before = [total(period) for period in UsagePeriod]
     fold(now=LATER + timedelta(hours=1))
-    assert [total(period) for period in Period] == before
-    assert UsageSnapshot.objects.filter(period=Period.HOUR).count() == 2 * (1_000 + 1)
-    assert UsageSnapshot.objects.filter(period=Period.DAY).count() == 3_000 + 1
+    assert [total(period) for period in UsagePeriod] == before
+    assert UsageSnapshot.objects.filter(period=UsagePeriod.HOUR).count() == 2 * (1_000 + 1)
+    assert UsageSnapshot.objects.filter(period=UsagePeriod.DAY).count() == 3_000 + 1
     assert Denial.objects.count() == 2 * (1_000 + 1)
-    assert used(Period.DAY)["ip:192.0.2.1"] == 101
+    assert used(UsagePeriod.DAY)["ip:192.0.2.1"] == 101

@@ -12,7 +12,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit
-from limits_app.models import Bucket, Denial, Period, UsageSnapshot
+from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
 from limits_app.services.usage import uses
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +24,7 @@ TIME = {"since": NOON - timedelta(days=1), "until": NOON + timedelta(days=1)}
 
 def put(entity: str = "user:1", admitted: int = 1, refused: int = 0, **fields: Any) -> None:
     """A snapshot of an hour; amounts in units."""
-    usual: dict[str, Any] = {"period": Period.HOUR, "start": NOON, "resource": "api", "key": "call_count"}
+    usual: dict[str, Any] = {"period": UsagePeriod.HOUR, "start": NOON, "resource": "api", "key": "call_count"}
     UsageSnapshot.objects.create(
         **{**usual, "entity": entity, "admitted_milli": admitted * 1000, "refused": refused, **fields}
     )
@@ -64,8 +64,8 @@ def test_the_top_consumers_of_a_limit_come_first() -> None:
 
 def test_buckets_of_different_kinds_are_never_added_up() -> None:
     put("", 10)
-    put("", 10, bucket=Bucket.SHARED)
-    put("eu", 10, bucket=Bucket.MEMBER)
+    put("", 10, bucket=BucketKind.SHARED)
+    put("eu", 10, bucket=BucketKind.MEMBER)
     assert sorted(one.bucket for one in hourly()) == ["entity", "member", "shared"]
 
 
@@ -84,7 +84,7 @@ def test_only_what_was_asked_for_is_summed_up() -> None:
 def test_a_period_counts_where_it_begins() -> None:
     for hours in range(4):
         put(start=NOON + timedelta(hours=hours))
-    put(period=Period.DAY, start=NOON.replace(hour=0))
+    put(period=UsagePeriod.DAY, start=NOON.replace(hour=0))
     found = limits.usage(period="hour", since=NOON + timedelta(hours=1), until=NOON + timedelta(hours=3))
     assert [one.admitted for one in found] == [2]
     assert [one.admitted for one in limits.usage(**TIME)] == [1]
@@ -182,7 +182,7 @@ def test_what_was_refused_can_be_read_when_it_is_written() -> None:
     limits.roll_up()
     found = limits.denials("api", entity="user:1")
     assert sum(one.count for one in found) == 3
-    assert {(one.bucket, one.entity, one.key) for one in found} == {(Bucket.ENTITY, "user:1", "call_count")}
+    assert {(one.bucket, one.entity, one.key) for one in found} == {(BucketKind.ENTITY, "user:1", "call_count")}
     assert all(one.minute <= one.first <= one.last for one in found)
 
 
@@ -198,13 +198,13 @@ def test_refusals_are_chosen_by_resource_entity_limit_and_time() -> None:
     put_denial("user:1")
     put_denial("user:1", key="tokens")
     put_denial("user:1", resource="reports")
-    put_denial("", bucket=Bucket.SHARED)
+    put_denial("", bucket=BucketKind.SHARED)
     put_denial("user:1", minute=NOON + timedelta(minutes=1))
     until = NOON + timedelta(minutes=1)
     assert len(limits.denials(**SINCE)) == 5
     assert [one.resource for one in limits.denials("reports", **SINCE)] == ["reports"]
     assert [one.key for one in limits.denials(key="tokens", **SINCE)] == ["tokens"]
-    assert [one.bucket for one in limits.denials(entity="", **SINCE)] == [Bucket.SHARED]
+    assert [one.bucket for one in limits.denials(entity="", **SINCE)] == [BucketKind.SHARED]
     assert len(limits.denials(**SINCE, until=until)) == 4
     assert len(limits.denials(since=until)) == 1
 

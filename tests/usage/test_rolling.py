@@ -17,7 +17,7 @@ from limits_app.engine.keys import Scope, member_scope, scope_of, shared_scope
 from limits_app.engine.limits import CallLimit, Limit, RateLimit
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
-from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
+from limits_app.models import BucketKind, CollectedBatch, UsagePeriod, UsageSnapshot
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from limits_app.usage.rollup import roll_up
@@ -44,7 +44,7 @@ def counting(store: MemoryStore, scope: Scope, *limits: Limit) -> LimitSet:
     return LimitSet.composed([ScopedLimits(scope, schema_of(limits, store.lease_us, counts_usage=True))], store)
 
 
-def snapshots(period: Period = Period.HOUR) -> list[tuple[datetime, str, str, str, int]]:
+def snapshots(period: UsagePeriod = UsagePeriod.HOUR) -> list[tuple[datetime, str, str, str, int]]:
     found = UsageSnapshot.objects.filter(period=period).order_by("start", "entity", "key")
     return [(one.start, one.bucket, one.entity, one.key, one.admitted_milli) for one in found]
 
@@ -64,7 +64,7 @@ def test_hours_and_days_sum_up_what_was_admitted(store: MemoryStore, clock: Fake
         (NOON, "entity", "user:1", "tokens", 12_000),
         (NOON + timedelta(hours=1), "entity", "user:1", "call_count", 1_000),
     ]
-    assert snapshots(Period.DAY) == [
+    assert snapshots(UsagePeriod.DAY) == [
         (NOON.replace(hour=0), "entity", "user:1", "call_count", 4_000),
         (NOON.replace(hour=0), "entity", "user:1", "tokens", 12_000),
     ]
@@ -83,10 +83,10 @@ def test_buckets_are_told_apart(store: MemoryStore) -> None:
         assert counting(store, scope, limit).try_acquire()
     assert roll_up(store) == 4
     assert sorted(row[1:3] for row in snapshots()) == [
-        (Bucket.ENTITY, ""),
-        (Bucket.ENTITY, "eu"),
-        (Bucket.MEMBER, "eu"),
-        (Bucket.SHARED, ""),
+        (BucketKind.ENTITY, ""),
+        (BucketKind.ENTITY, "eu"),
+        (BucketKind.MEMBER, "eu"),
+        (BucketKind.SHARED, ""),
     ]
 
 
@@ -144,7 +144,7 @@ def test_many_scopes_take_several_batches_and_after_its_time_it_leaves_the_rest_
         counting(store, scope_of("api", f"user:{number}"), CallLimit(1000, HOUR)).try_acquire()
     assert roll_up(store, seconds=0) == 1_000
     assert roll_up(store) == 1_100
-    assert UsageSnapshot.objects.filter(period=Period.HOUR).count() == 2_100
+    assert UsageSnapshot.objects.filter(period=UsagePeriod.HOUR).count() == 2_100
     assert CollectedBatch.objects.count() == 3
 
 
@@ -172,6 +172,6 @@ def test_many_at_once_add_nothing_twice() -> None:
             counting(store, scope_of("api", entity), CallLimit(1000, HOUR)).try_acquire()
             expected[entity.replace("\0", "\\x00")] += 1_000
             rolled += sum(threads.map(_roll, [store] * 4))
-    found = UsageSnapshot.objects.filter(period=Period.DAY)
+    found = UsageSnapshot.objects.filter(period=UsagePeriod.DAY)
     assert {one.entity: one.admitted_milli for one in found} == expected
     assert rolled == 10

@@ -14,7 +14,7 @@ from pytest_django import Settings
 
 from limits_app import limits, tasks
 from limits_app.engine.limits import CallLimit
-from limits_app.models import CollectedBatch, Denial, Entity, Period, Policy, UsageSnapshot
+from limits_app.models import CollectedBatch, Denial, Entity, Policy, UsagePeriod, UsageSnapshot
 from limits_app.policies import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -25,7 +25,7 @@ NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 HOUR = 3600
 
 
-def admitted(period: Period = Period.HOUR) -> dict[tuple[str, str, str], int]:
+def admitted(period: UsagePeriod = UsagePeriod.HOUR) -> dict[tuple[str, str, str], int]:
     found = UsageSnapshot.objects.filter(period=period)
     return {(one.resource, one.bucket, one.entity): one.admitted_milli for one in found}
 
@@ -44,7 +44,7 @@ def test_what_the_service_admits_is_counted_for_all_who_are_charged() -> None:
         ("api", "entity", "tenant:1"): 2_000,
         ("api", "entity", ""): 1_000,
     }
-    assert admitted(Period.DAY) == admitted()
+    assert admitted(UsagePeriod.DAY) == admitted()
 
 
 @pytest.mark.usefixtures("site")
@@ -110,7 +110,9 @@ def test_tasks_roll_up_and_prune(settings: Settings, tmp_path: Path) -> None:
 def put_hours(number: int, *, before: datetime = NOW - timedelta(days=31)) -> None:
     """Snapshots of the hours before a moment."""
     UsageSnapshot.objects.bulk_create(
-        UsageSnapshot(period=Period.HOUR, start=before - timedelta(hours=hour + 1), resource="api", key="call_count")
+        UsageSnapshot(
+            period=UsagePeriod.HOUR, start=before - timedelta(hours=hour + 1), resource="api", key="call_count"
+        )
         for hour in range(number)
     )
 
@@ -121,7 +123,7 @@ def test_what_is_older_than_the_settings_keep_is_deleted() -> None:
     put_hours(2, before=NOW)
     for days in (731, 733):
         UsageSnapshot.objects.create(
-            period=Period.DAY, start=NOW - timedelta(days=days), resource="api", key="call_count"
+            period=UsagePeriod.DAY, start=NOW - timedelta(days=days), resource="api", key="call_count"
         )
     for hours in (167, 169):
         minute = NOW - timedelta(hours=hours)

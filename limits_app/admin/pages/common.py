@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 
 from limits_app.admin.base import site_page
 from limits_app.admin.menu import menu
-from limits_app.models import Bucket
+from limits_app.models import BucketKind
 from limits_app.models.validators import validate_client, validate_identifier, validate_text
 from limits_app.services.rights import Action, may
 from limits_app.services.usage import add_counts
@@ -41,9 +41,9 @@ def entity_or_none(request: HttpRequest) -> str | None:
     return request.GET.get("entity") or None
 
 
-def client_name(bucket: Bucket, entity: str) -> str:
+def client_name(bucket: BucketKind, entity: str) -> str:
     """Name the entity or the member of a pool that a bucket is about, and the kind of a bucket of others."""
-    if bucket == Bucket.ENTITY:
+    if bucket == BucketKind.ENTITY:
         return entity or gettext("No user (whole site)")
     return f"{entity} ({bucket.label})" if entity else str(bucket.label)
 

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from limits_app.admin.formatting import bar_of
 from limits_app.admin.pages.common import bring_up_to_date, check, page
 from limits_app.engine.limits import CallLimit
-from limits_app.models import Bucket, Entity, Resource
+from limits_app.models import BucketKind, Entity, Resource
 from limits_app.policies import Pair
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
@@ -87,7 +87,7 @@ def tightest_limits(most: int) -> tuple[list[dict[str, Any]], bool]:
 
 def _pairs(uses: list[Use]) -> list[Pair]:
     """Resources and entities that used something, most of all in this hour; an entity need not have a row."""
-    own = [use for use in uses if use.bucket in {Bucket.ENTITY, Bucket.SHARED}]
+    own = [use for use in uses if use.bucket in {BucketKind.ENTITY, BucketKind.SHARED}]
     names = dict.fromkeys((use.resource or "", use.entity or "") for use in own)
     names = dict.fromkeys(list(names)[:_MOST_LOOKED_AT])
     resources = {

@@ -22,7 +22,7 @@ from limits_app.admin.pages.common import bring_up_to_date, check, client_name, 
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.conf import OnUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.models import AuditEvent, Bucket, CandidateState, Policy
+from limits_app.models import AuditEvent, BucketKind, CandidateState, Policy
 from limits_app.models.fields import in_site_time
 from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action, may
@@ -107,14 +107,14 @@ def _row(site: AdminSite, since: datetime, count: dict[str, Any]) -> dict[str, s
     """The rejections of a limit or of a client, with a link to them."""
     name = limit_name(count.get("key", ""))
     if "entity" in count:
-        name = client_name(Bucket(count["bucket"]), count["entity"])
+        name = client_name(BucketKind(count["bucket"]), count["entity"])
     query = {field: count.get(field, "") for field in ("entity", "resource", "key")} | {
         "from": f"{since:%Y-%m-%dT%H:%M}"
     }
     return {
         "name": name,
         "resource": count.get("resource", ""),
-        "entity": count.get("entity", "") if count.get("bucket") == Bucket.ENTITY else "",
+        "entity": count.get("entity", "") if count.get("bucket") == BucketKind.ENTITY else "",
         "count": amount(count["rejections"]),
         "url": f"{reverse(f'{site.name}:limits_app_denial_changelist')}?{urlencode(query)}",
     }

@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from limits_app.admin.formatting import moment
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.engine.errors import InvalidRequest
-from limits_app.models import Bucket
+from limits_app.models import BucketKind
 from limits_app.models.fields import aware
 from limits_app.services.limit_words import amount, limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
@@ -97,5 +97,5 @@ def _row(rejection: Rejection) -> dict[str, Any]:
         "found": rejection,
         "minute": moment(count.minute, "SHORT_DATETIME_FORMAT"),
         "times": amount(count.count),
-        "entity": count.entity if count.bucket == Bucket.ENTITY else "",
+        "entity": count.entity if count.bucket == BucketKind.ENTITY else "",
     }

@@ -24,7 +24,7 @@ from limits_app.admin.pages.common import (
     problem_with,
 )
 from limits_app.engine.errors import InvalidRequest
-from limits_app.models import Bucket, CollectedBatch, Entity, Period
+from limits_app.models import BucketKind, CollectedBatch, Entity, UsagePeriod
 from limits_app.models.fields import aware
 from limits_app.services.clients import client_names
 from limits_app.services.limit_words import amount, limit_name
@@ -37,7 +37,7 @@ _MOST_RESOURCES: Final = 50
 _MOST_CONSUMERS: Final = 15
 
 
-Time = tuple[Period, datetime, datetime]
+Time = tuple[UsagePeriod, datetime, datetime]
 """Periods that are short enough to see something and few enough to draw, the start and the end."""
 
 _SPANS: Final[dict[str, tuple[Any, int]]] = {
@@ -68,18 +68,18 @@ def _time(span: str, first: str, last: str) -> Time:
         if not _DAY <= until - since <= _MOST_DAYS * _DAY:
             message = gettext("Choose a first day that is before the last one, and at most %(most)s days.")
             raise InvalidRequest(message % {"most": _MOST_DAYS})
-        return (Period.DAY, since, until)
+        return (UsagePeriod.DAY, since, until)
     if span == "last_month":
         until = midnight.replace(day=1)
-        return (Period.DAY, (until - _DAY).replace(day=1), until)
+        return (UsagePeriod.DAY, (until - _DAY).replace(day=1), until)
     days = _SPANS[span][1]
     if span in ("today", "yesterday"):
         today = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
         since, until = ((today - back * _DAY).astimezone(UTC).replace(minute=0) for back in (days, days - 1))
-        return (Period.HOUR, since, hour + timedelta(hours=1) if span == "today" else until)
+        return (UsagePeriod.HOUR, since, hour + timedelta(hours=1) if span == "today" else until)
     if span == "day":
-        return (Period.HOUR, hour - timedelta(hours=23), hour + timedelta(hours=1))
-    return (Period.DAY, midnight - (days - 1) * _DAY, midnight + _DAY)
+        return (UsagePeriod.HOUR, hour - timedelta(hours=23), hour + timedelta(hours=1))
+    return (UsagePeriod.DAY, midnight - (days - 1) * _DAY, midnight + _DAY)
 
 
 def _date(text: str) -> datetime:
@@ -141,11 +141,11 @@ def _csv_rows(uses: list[Use], time: Time) -> Iterator[list[object]]:
     _period, since, until = time
     for first in range(0, len(uses), _CSV_BATCH):
         some = uses[first : first + _CSV_BATCH]
-        clients = {use.entity for use in some if use.entity and use.bucket == Bucket.ENTITY}
+        clients = {use.entity for use in some if use.entity and use.bucket == BucketKind.ENTITY}
         names, rows = client_names(clients), Entity.objects.filter(identifier__in=clients, plan__isnull=False)
         plans = dict(rows.values_list("identifier", "plan__name"))
         for use in some:
-            who = client_name(use.bucket, use.entity or "") if use.bucket != Bucket.ENTITY else use.entity or ""
+            who = client_name(use.bucket, use.entity or "") if use.bucket != BucketKind.ENTITY else use.entity or ""
             yield [
                 f"{since:%Y-%m-%dT%H:%MZ}",
                 f"{until:%Y-%m-%dT%H:%MZ}",
@@ -195,7 +195,7 @@ def _keys(uses: Iterable[Use]) -> list[str]:
 def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
     """What the chart draws: a period where nothing happened is one with nothing."""
     period, since, until = time
-    step = timedelta(hours=1) if period == Period.HOUR else _DAY
+    step = timedelta(hours=1) if period == UsagePeriod.HOUR else _DAY
     starts = [since + number * step for number in range(-((since - until) // step))]
     admitted = dict.fromkeys(starts, 0.0)
     refused = dict.fromkeys(starts, 0)
@@ -205,7 +205,7 @@ def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
         refused[start] = refused.get(start, 0) + use.refused
     return {
         "starts": [start.isoformat() for start in admitted],
-        "moments": "hours" if period == Period.HOUR else "days",
+        "moments": "hours" if period == UsagePeriod.HOUR else "days",
         "admitted": list(admitted.values()),
         "refused": list(refused.values()),
         "labels": {
@@ -230,7 +230,7 @@ def _totals(uses: list[Use]) -> dict[str, str]:
 def _rows(uses: list[Use], names: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """The clients, of which some have names, or without names the resources."""
     most = max((use.admitted for use in uses), default=0)
-    clients = [use.entity or "" if use.bucket == Bucket.ENTITY else "" for use in uses]
+    clients = [use.entity or "" if use.bucket == BucketKind.ENTITY else "" for use in uses]
     return [
         {
             "use": use,
@@ -247,6 +247,6 @@ def _rows(uses: list[Use], names: dict[str, str] | None = None) -> list[dict[str
 
 
 def _resource_name(use: Use) -> str:
-    if use.bucket in {Bucket.SHARED, Bucket.MEMBER, Bucket.OTHERS}:
+    if use.bucket in {BucketKind.SHARED, BucketKind.MEMBER, BucketKind.OTHERS}:
         return f"{use.resource} ({use.bucket.label})"
     return use.resource or ""

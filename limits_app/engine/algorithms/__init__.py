@@ -7,7 +7,7 @@ from typing import Final, assert_never
 
 from limits_app.engine.algorithms.buckets import BucketRule
 from limits_app.engine.algorithms.permits import Permits
-from limits_app.engine.algorithms.quota import Quota
+from limits_app.engine.algorithms.quota import QuotaRule
 from limits_app.engine.algorithms.rule import BlockedRule, Rule, State
 from limits_app.engine.algorithms.windows import FixedWindow, SlidingWindow
 from limits_app.engine.limits import (
@@ -40,7 +40,7 @@ def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
         case Blocked():
             return BlockedRule(limit)
         case QuotaLimit():
-            return Quota(limit)
+            return QuotaRule(limit)
         case RateLimit() | CallLimit():
             return _RATES[limit.algorithm](limit)
         case _:

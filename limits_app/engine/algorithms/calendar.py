@@ -16,7 +16,7 @@ from typing import Final
 from limits_app.engine.clock import EPOCH, MICROSECOND
 from limits_app.engine.periods import HOUR, QuotaPeriod
 
-Period = tuple[int, int]
+CalendarPeriod = tuple[int, int]
 """From when until when, in microseconds since 1970; the end is the start of the next one."""
 
 _HOUR_US: Final = HOUR * 1_000_000
@@ -32,9 +32,9 @@ class Calendar:
     def __init__(self, kind: QuotaPeriod, zone: tzinfo) -> None:
         self._kind = kind
         self._zone = zone
-        self._found: Period = (0, 0)
+        self._found: CalendarPeriod = (0, 0)
 
-    def period_at(self, now: int) -> Period:
+    def period_at(self, now: int) -> CalendarPeriod:
         """The period in which a moment lies."""
         period = self._found  # read once, since other threads may find another one meanwhile
         if not period[0] <= now < period[1]:
@@ -50,13 +50,13 @@ class Calendar:
             boundaries.append(self._reckoned(boundaries[-1])[1])
         return tuple(boundaries)
 
-    def _reckoned(self, now: int) -> Period:
+    def _reckoned(self, now: int) -> CalendarPeriod:
         try:
             return _hour_at(self._zone, now) if self._kind is QuotaPeriod.HOUR else self._days_at(now)
         except OverflowError:  # Python's calendar ends with the year 9999, and begins with the year 1
             return min(now, 0), max(now + 1, _END_OF_TIME_US)
 
-    def _days_at(self, now: int) -> Period:
+    def _days_at(self, now: int) -> CalendarPeriod:
         midnight = _first_midnight(self._kind, _shown(self._zone, now))
         start, end = now, now
         while end <= now:
@@ -67,7 +67,7 @@ class Calendar:
         return start, end
 
 
-def _hour_at(zone: tzinfo, now: int) -> Period:
+def _hour_at(zone: tzinfo, now: int) -> CalendarPeriod:
     offset = _offset_us(zone, now)
     start = (now + offset) // _HOUR_US * _HOUR_US - offset
     end = start + _HOUR_US

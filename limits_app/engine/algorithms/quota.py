@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from limits_app.engine.algorithms.calendar import Calendar, Period
+from limits_app.engine.algorithms.calendar import Calendar, CalendarPeriod
 from limits_app.engine.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
 from limits_app.engine.amounts import to_milli
 from limits_app.engine.clock import zone_of
@@ -22,7 +22,7 @@ from limits_app.engine.limits import QuotaLimit
 from limits_app.engine.periods import QuotaPeriod
 
 
-class Quota(Rule):
+class QuotaRule(Rule):
     """A count that starts again with each period."""
 
     lua_format = "QQQ"
@@ -101,7 +101,7 @@ class Quota(Rule):
     def boundaries(self, now: int, count: int) -> tuple[int, ...]:
         return () if self._calendar is None else self._calendar.boundaries(now, count)
 
-    def _period_at(self, now: int) -> Period:
+    def _period_at(self, now: int) -> CalendarPeriod:
         return (now, now + self._session_us) if self._calendar is None else self._calendar.period_at(now)
 
 

@@ -15,7 +15,7 @@ from limits_app.engine.errors import LimitExceeded, NeverAdmissible, StoreUnavai
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.integrations.access import is_exempt
 from limits_app.integrations.calls import report_response
-from limits_app.integrations.charges import Charge, Key, charge_all
+from limits_app.integrations.charges import Charge, ChargeKey, charge_all
 from limits_app.integrations.identity import resource_named
 from limits_app.integrations.refusals import PERMIT_SECONDS, REFUSALS, content_of
 from limits_app.integrations.request import RequestLimits, limits_of
@@ -121,7 +121,7 @@ class LimitThrottle(BaseThrottle):
         seconds = [violation.retry_after for violation in self._violations]
         return max([PERMIT_SECONDS if delay is None else delay for delay in seconds], default=None)
 
-    def _charge(self, limits: RequestLimits, charges: Mapping[Key, Charge]) -> None:
+    def _charge(self, limits: RequestLimits, charges: Mapping[ChargeKey, Charge]) -> None:
         """Charge all, and note a rejection for all of them."""
         if not limits.has_middleware:
             release_when_finished(limits)
@@ -139,7 +139,7 @@ class LimitThrottle(BaseThrottle):
             limits.throttled_status = HTTPStatus.TOO_MANY_REQUESTS
             limits.throttled |= dict.fromkeys(charges, error.outcome)
 
-    def _all_charges(self, own: Charge, request: Request, view: APIView) -> dict[Key, Charge]:
+    def _all_charges(self, own: Charge, request: Request, view: APIView) -> dict[ChargeKey, Charge]:
         """Return what all throttles of the view charge, without those that override `allow_request`."""
         charges = {own.key: own}
         if not self._is_charged_with_others() or not _has_several_throttles(view):

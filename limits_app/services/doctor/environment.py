@@ -22,7 +22,7 @@ from django.utils import timezone
 from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.periods import HOUR
-from limits_app.models import Bucket, CodeLimits, Entity, Period, UsageSnapshot, jobs_named, write_alias
+from limits_app.models import BucketKind, CodeLimits, Entity, UsagePeriod, UsageSnapshot, jobs_named, write_alias
 from limits_app.models.fields import aware
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
@@ -191,7 +191,7 @@ def used(resources: Collection[str], using: str) -> Iterator[Finding]:
         return
     now = timezone.now()
     # Members of pools are counted under the name of the pool, which need not be that of a resource.
-    own = snapshots.filter(start__gte=now - _UNUSED).exclude(bucket=Bucket.MEMBER)
+    own = snapshots.filter(start__gte=now - _UNUSED).exclude(bucket=BucketKind.MEMBER)
     lately = {*own.order_by().values_list("resource", flat=True).distinct()}
     unused = sorted({*resources} - lately)
     if unused:
@@ -210,7 +210,7 @@ def used(resources: Collection[str], using: str) -> Iterator[Finding]:
             f"resources without a row and without limits in code are used: {_named(unknown)}",
             "Create the resource to set specific limits for it, or correct a misspelled name in the code.",
         )
-    yield from _without_rows(snapshots.filter(period=Period.HOUR, start__gte=now - _LATELY), using)
+    yield from _without_rows(snapshots.filter(period=UsagePeriod.HOUR, start__gte=now - _LATELY), using)
 
 
 def waiting() -> Iterator[Finding]:
@@ -246,7 +246,7 @@ def _late() -> Iterator[Finding]:
 
 def _without_rows(snapshots: Any, using: str) -> Iterator[Finding]:
     rows = Entity._base_manager.using(using).filter(identifier=OuterRef("entity"))
-    mine = snapshots.filter(~Exists(rows), bucket=Bucket.ENTITY).exclude(entity="").order_by()
+    mine = snapshots.filter(~Exists(rows), bucket=BucketKind.ENTITY).exclude(entity="").order_by()
     count = mine.values("entity").distinct().count()
     if count:
         yield Finding(

@@ -33,7 +33,7 @@ from limits_app.services.limits_file.reading import FileProblem, InvalidFile
 DEFAULT_NAME: Final = "limits"
 """The name of a file that does not say it."""
 
-Progress = Callable[[int, int], None]
+ApplyProgress = Callable[[int, int], None]
 _DELETED_FIRST: Final = ("endpoints", "policies")
 """Nothing refers to them, and new ones may take their place."""
 _MADE: Final = ("resources", "policies")
@@ -56,7 +56,7 @@ def apply(
     reason: str = "",
     source: str = "apply",
     expected: FilePlan | None = None,
-    progress: Progress = lambda _done, _total: None,
+    progress: ApplyProgress = lambda _done, _total: None,
 ) -> FilePlan:
     """Apply a limits file to the configuration in the database; returns the changes.
 
@@ -82,7 +82,7 @@ class _Writer:
     """Carries out a plan inside a unit of change."""
 
     def __init__(
-        self, content: Content, planned: FilePlan, unit: audit.Unit, *, using: str, progress: Progress
+        self, content: Content, planned: FilePlan, unit: audit.Unit, *, using: str, progress: ApplyProgress
     ) -> None:
         self._content = content
         self._plan = planned

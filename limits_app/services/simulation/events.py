@@ -17,7 +17,7 @@ from limits_app.engine.keys import check_entity, check_resource
 from limits_app.engine.limit_checks import check_key, parse_amount
 from limits_app.engine.limits import CallLimit
 from limits_app.engine.notation import CALLS
-from limits_app.models import Bucket, Period, UsageSnapshot
+from limits_app.models import BucketKind, UsagePeriod, UsageSnapshot
 
 
 def share_of(amount: int, step: int, steps: int) -> int:
@@ -129,7 +129,7 @@ def recorded_events(
 
 
 def _snapshots(since: datetime | None, until: datetime | None, resource: str | None) -> Iterator[Any]:
-    snapshots = UsageSnapshot.objects.filter(period=Period.HOUR, bucket=Bucket.ENTITY, admitted_milli__gt=0)
+    snapshots = UsageSnapshot.objects.filter(period=UsagePeriod.HOUR, bucket=BucketKind.ENTITY, admitted_milli__gt=0)
     if since is not None:
         snapshots = snapshots.filter(start__gte=since)
     if until is not None:

@@ -19,7 +19,7 @@ from limits_app.engine.counting import HOUR_US
 from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.engine.notation import Noted
 from limits_app.engine.periods import HOUR
-from limits_app.models import Bucket, Counted, Period, Policy, PolicyEffect, UsageSnapshot
+from limits_app.models import BucketKind, Counted, Policy, PolicyEffect, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.simulation.events import share_of
 from limits_app.services.simulation.proposal import Proposal
@@ -154,7 +154,7 @@ def forecast(policy: Policy, proposed: Sequence[Noted], *, now: datetime) -> For
     since = now - timedelta(days=DAYS)
     if policy.effect == PolicyEffect.UNLIMITED:
         return Forecast(since, (), 0, is_cut=False, untold=())
-    usage = _Usage(policy, since)
+    usage = _UsageSince(policy, since)
     untold: tuple[str, ...] = ()
     if policy.effect == PolicyEffect.BLOCKED:
         replays = [list(_blocked(usage))]
@@ -169,13 +169,13 @@ def forecast(policy: Policy, proposed: Sequence[Noted], *, now: datetime) -> For
     return Forecast(since, tuple(refused), looked_at, any(len(some) > MOST for some in replays), untold)
 
 
-class _Usage:
+class _UsageSince:
     """The usage since a time to which a policy applies; not that of entities for which another one replaces it."""
 
     def __init__(self, policy: Policy, since: datetime) -> None:
         self._applies = cache(Proposal.of_policy(policy).first_applies)
         snapshots = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).order_by()
-        own = {"period": Period.HOUR, "bucket__in": (Bucket.ENTITY, Bucket.SHARED)}
+        own = {"period": UsagePeriod.HOUR, "bucket__in": (BucketKind.ENTITY, BucketKind.SHARED)}
         if policy.resource is not None:
             own["resource"] = policy.resource.name
         if policy.entity is not None and not policy.entity.is_pattern:
@@ -210,13 +210,13 @@ class _Usage:
                 yield tuple(row[place] for place in places), row[len(_FIELDS) :]
 
 
-def _blocked(usage: _Usage) -> Iterator[Consumer]:
+def _blocked(usage: _UsageSince) -> Iterator[Consumer]:
     """All consumers with usage."""
     for (resource, entity, key), hours in usage.heaviest(_FIELDS):
         yield Consumer(resource, entity, key, hours, {hour: milli for hour, milli in hours.items() if milli > 0})
 
 
-def _replayed(proposed: Noted, usage: _Usage, *, over_all_resources: bool) -> Iterator[Consumer]:
+def _replayed(proposed: Noted, usage: _UsageSince, *, over_all_resources: bool) -> Iterator[Consumer]:
     """The consumers with more usage in total than the capacity; the limit cannot reject any others."""
     limit, key = proposed.limit, proposed.limit.key
     whose = (*([] if over_all_resources else ["resource"]), *([] if proposed.shared else ["entity"]), "key")

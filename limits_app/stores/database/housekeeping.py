@@ -25,7 +25,7 @@ _SECONDS_BETWEEN_SEARCHES: Final = 0.1
 """In a full database."""
 
 
-class Housekeeping:
+class RowHousekeeping:
     """Goes through the table in the order of keys, two rows for each that is created, so that few rows are idle."""
 
     def __init__(self) -> None:

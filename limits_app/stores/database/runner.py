@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from limits_app.engine.clock import Clock
     from limits_app.engine.plan import Amounts, Claim
     from limits_app.stores.database.connections import ThreadConnections
-    from limits_app.stores.database.housekeeping import Housekeeping
+    from limits_app.stores.database.housekeeping import RowHousekeeping
     from limits_app.stores.database.records import RecordTable
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class TransactionRunner:
         self,
         connections: ThreadConnections,
         table: RecordTable,
-        housekeeping: Housekeeping,
+        housekeeping: RowHousekeeping,
         clock: Clock,
         *,
         settle: Callable[[Claim, Amounts], object],

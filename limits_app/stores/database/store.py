@@ -20,12 +20,12 @@ from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import LEASE_US, lease_us_of, new_record
 from limits_app.stores.database import counts, versions
 from limits_app.stores.database.connections import ConnectionOptions, ThreadConnections
-from limits_app.stores.database.housekeeping import Housekeeping
+from limits_app.stores.database.housekeeping import RowHousekeeping
 from limits_app.stores.database.records import RecordTable
 from limits_app.stores.database.runner import TransactionRunner
 from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
 from limits_app.stores.database.sqlite import SQLiteConnection
-from limits_app.stores.database.transaction import ServerClock, Transaction
+from limits_app.stores.database.transaction import DatabaseClock, Transaction
 from limits_app.stores.in_thread import AskedInThread, keep_unsettled
 from limits_app.stores.steps import first_admitted, open_once
 
@@ -63,7 +63,7 @@ class DatabaseStore(AskedInThread):
         self._open_again = None if clock is not None else partial(open_database_store, using, **options)
         self._connections = ThreadConnections(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
         self._runner = TransactionRunner(
-            self._connections, RecordTable(), Housekeeping(), self._clock(clock), settle=self._settle_after_step
+            self._connections, RecordTable(), RowHousekeeping(), self._clock(clock), settle=self._settle_after_step
         )
         self.clock = self._runner.clock
         self.line = WaitingLine()
@@ -174,7 +174,7 @@ class DatabaseStore(AskedInThread):
             return as_clock(clock)
         if self._connections.kind.is_local:
             return Clock(system_us)
-        return ServerClock(lambda: self._runner.run(Transaction.server_time))
+        return DatabaseClock(lambda: self._runner.run(Transaction.server_time))
 
     def _charge_first(
         self, claims: Sequence[Claim], emptiest_first: bool, failover: bool, transaction: Transaction

@@ -37,7 +37,7 @@ _DRIFT: Final = 1024
 _IF_CURRENT: Final = f" AND {VERSION} = %s"
 
 
-class ServerClock(Clock):
+class DatabaseClock(Clock):
     """The last known time of the server, and the time that has passed here since; never ahead of the server."""
 
     def __init__(self, read: Callable[[], int]) -> None:
@@ -208,7 +208,7 @@ class Transaction:
         times = [row[COLUMNS:] for row in rows] or connection.execute(f"SELECT {read}", (self._namespace_id,))
         # A row is read again after a wait for its lock: the latest time is that of the last lock.
         now, self.version = max([int(row[0]) for row in times]), int(times[0][1])
-        if isinstance(self.clock, ServerClock):
+        if isinstance(self.clock, DatabaseClock):
             self.clock.set(now)
             self.now = now
         else:

@@ -85,7 +85,7 @@ def _unpacked(value: bytes) -> Lease:
     return amount, expires_at, ends_at
 
 
-class Prepared:
+class PreparedScopes:
     """What a plan needs in the file: of each scope the key, the codec and the scope itself."""
 
     __slots__ = ("scopes",)
@@ -96,11 +96,11 @@ class Prepared:
             self.scopes.append((file_key(scope.key), _CODECS.of(schema), scope))
 
 
-def prepared(plan: Plan) -> Prepared:
+def prepared(plan: Plan) -> PreparedScopes:
     """Return the values of a plan, which are computed once."""
     cached = plan.store_cache
-    if not isinstance(cached, Prepared):
-        cached = plan.store_cache = Prepared(plan)
+    if not isinstance(cached, PreparedScopes):
+        cached = plan.store_cache = PreparedScopes(plan)
     return cached
 
 
@@ -126,7 +126,7 @@ class Records:
         """The file may be another one, in which no schema is defined yet."""
         self._defined.clear()
 
-    def load(self, txn: Txn, plan: Prepared, *, migrate_at: int | None = None) -> list[Record]:
+    def load(self, txn: Txn, plan: PreparedScopes, *, migrate_at: int | None = None) -> list[Record]:
         """Return the records of a plan's scopes, each under the schema that wrote it.
 
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.

@@ -21,10 +21,10 @@ from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import LEASE_US, Record, lease_us_of
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
-from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, file_key, prepared
+from limits_app.stores.process.records import VERSION_LENGTH, PreparedScopes, Records, file_key, prepared
 from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.usage import Usage
-from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
+from limits_app.stores.process.waking import ProcessWaking, Watcher, any_watchers, watchers
 from limits_app.stores.steps import InStep, Steps, first_admitted, open_once
 
 _POLL_US: Final = (250_000, 250_000)
@@ -72,7 +72,7 @@ class ProcessStore:
             transfer=self._transfer,
         )
         self._housekeeping = Housekeeping(self._records, self._usage, self._file, clock)
-        self._waking = Waking(self._file)
+        self._waking = ProcessWaking(self._file)
         self._reclaimed_at: dict[tuple[str, ...], float] = {}  # when permits of ended processes were, by scopes
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -126,7 +126,7 @@ class ProcessStore:
         """Name a claim in leases by this process, which is another one after a fork, and by its number there."""
         claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
 
-    def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
+    def _save(self, txn: Txn, plan: PreparedScopes, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones or usage."""
         changed = counts = False
         for place, record in enumerate(records):

@@ -20,7 +20,7 @@ Watcher = tuple[bytes, bytes]
 """A scope, and a process that waits in it."""
 
 
-class Waking:
+class ProcessWaking:
     """The waiting line of this process, which other processes wake, and the messages to theirs."""
 
     def __init__(self, file: StateFile) -> None:

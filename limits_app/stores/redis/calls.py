@@ -16,9 +16,9 @@ from limits_app.engine.counting import label_of
 from limits_app.engine.keys import short_key, slices_key
 from limits_app.engine.limits import QuotaLimit
 from limits_app.engine.plan import Amounts, Claim, Plan, PlannedLimit, PlanShape
-from limits_app.stores.redis.commands import CARRYING, Command, Prepared, ScriptCall
-from limits_app.stores.redis.hints import Calendars, ServerClock
-from limits_app.stores.redis.opening import Keys
+from limits_app.stores.redis.commands import CARRYING, Command, PreparedScript, ScriptCall
+from limits_app.stores.redis.hints import Calendars, ScriptClock
+from limits_app.stores.redis.opening import KeyNames
 from limits_app.stores.redis.states import (
     HOLDER_LENGTH,
     StateReader,
@@ -133,7 +133,7 @@ class PreparedPlan:
         labels = [label_of(plan.scopes[place], keys) + b"\0" for place, keys in shape.counted.items()]
         self.description = b"".join([shape.description, *labels])
         self.acquire = AcquireCall([self], shape.calls, others=_Others.STAY)
-        self._settling: dict[bytes, Prepared] = {}
+        self._settling: dict[bytes, PreparedScript] = {}
 
     def other_logs(self) -> list[bytes]:
         """Return the keys of the logs that its limits may have had under other rules."""
@@ -143,7 +143,7 @@ class PreparedPlan:
         """Return what reads the states of the limits and charges nothing."""
         return AcquireCall([self], self.shape.calls, others=_Others.ARE_NOT_CHARGED_EITHER)
 
-    def settling(self, verb: bytes) -> Prepared:
+    def settling(self, verb: bytes) -> PreparedScript:
         """Return the script that settles a claim; settle.lua says what the verbs do."""
         shape, calls = self.shape, self.shape.calls
         prepared = self._settling.get(verb)
@@ -151,13 +151,13 @@ class PreparedPlan:
             keys = self.keys + (self.names.finished_usage(self.tag, self.counters) if shape.counts_usage else [])
             channel = pack("<dd", shape.recorded_us, len(self.names.channel)) + self.names.channel
             text = calls.constants + verb + b"\0" + channel + self.description
-            prepared = self._settling[verb] = Prepared(
+            prepared = self._settling[verb] = PreparedScript(
                 "settle", shape.algorithms, keys, text, find_logs=self.other_logs
             )
         return prepared
 
 
-class AcquireCall(Prepared):
+class AcquireCall(PreparedScript):
     """Prepared arguments of acquire.lua for one plan, or for alternatives of which the first that fits is charged."""
 
     def __init__(
@@ -206,7 +206,7 @@ class ForeignCalendars:
 class Calls:
     """Builds the calls of one process. Where scopes are `clustered`, those of one plan may be in several calls."""
 
-    def __init__(self, names: Keys, clock: ServerClock, *, clustered: bool) -> None:
+    def __init__(self, names: KeyNames, clock: ScriptClock, *, clustered: bool) -> None:
         self.names = names
         self.clock = clock
         self._clustered = clustered
@@ -305,7 +305,7 @@ class Calls:
         for field in fields:
             keys += [self.names.log(short, field.decode()), self.names.leases(slices, field.decode())]
             plan += field + b"\0"
-        prepared = Prepared("reset", CARRYING, keys, self.constants + plan)
+        prepared = PreparedScript("reset", CARRYING, keys, self.constants + plan)
         return ScriptCall(prepared, (self.clock.time, 0), pack("<2d", *_ALWAYS_KNOWN))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[tuple[Claim, PlannedLimit]]]:
@@ -329,7 +329,7 @@ class Calls:
     def script(self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes) -> ScriptCall:
         """Return the call of a script that knows of no request."""
         files = frozenset(["usage"] if verb in {"collect", "reject"} else [])
-        prepared = Prepared(verb, files, keys, self.constants + plan)
+        prepared = PreparedScript(verb, files, keys, self.constants + plan)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 
     def holder(self, claim: Claim) -> bytes:

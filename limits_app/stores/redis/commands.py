@@ -65,7 +65,7 @@ class Command:
         return ("EVAL", self.text, *self.words()[2:])
 
 
-class Prepared:
+class PreparedScript:
     """A script with its keys and its plan. On a cluster, all keys have one tag.
 
     `find_logs` returns the keys of the logs that its limits may have had under other rules.
@@ -93,11 +93,11 @@ class Prepared:
         return ("EVALSHA", self._digest, len(self.keys), *self.keys, self._plan)
 
     @cached_property
-    def carrying(self) -> Prepared:
+    def carrying(self) -> PreparedScript:
         """The same with a script that reads states of every rule."""
         end = len(self.keys) - 2 * ("usage" in self._files)  # the keys of usage are the last ones
         keys = [*self.keys[:end], *self._find_logs(), *self.keys[end:]]
-        return Prepared(self._verb, self._files | CARRYING, keys, self._plan)
+        return PreparedScript(self._verb, self._files | CARRYING, keys, self._plan)
 
 
 class ScriptCall(Command):
@@ -108,7 +108,7 @@ class ScriptCall(Command):
     """
 
     def __init__(
-        self, prepared: Prepared, times: tuple[int, int], numbers: bytes = b"", arguments: Sequence[bytes] = ()
+        self, prepared: PreparedScript, times: tuple[int, int], numbers: bytes = b"", arguments: Sequence[bytes] = ()
     ) -> None:
         self.text, self.key = prepared.text, prepared.key
         self._prepared = prepared

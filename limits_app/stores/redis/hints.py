@@ -18,7 +18,7 @@ _REMEMBERED_US: Final = 1_000_000
 _REFUNDABLE_US: Final = 100_000
 
 
-class ServerClock:
+class ScriptClock:
     """How scripts learn the time: from the server's clock, or from `now` in tests; and how long idle state is kept."""
 
     def __init__(self, now: Callable[[], int] | None, idle_factor: float, least_idle_us: int) -> None:

@@ -45,7 +45,7 @@ def tag_of(scope: bytes) -> bytes:
     return TAGS[scope[0]]
 
 
-class Keys:
+class KeyNames:
     """The names of keys: `prefix{tag}:scope`, and what belongs to the scope.
 
     The tag is one of 256, so that a cluster can keep keys that belong to all scopes of a tag, such as the version of
@@ -102,7 +102,7 @@ class Keys:
         return b"%s{%s}:%s%s" % (self._prefix, tag, part, name)
 
 
-class Source:
+class ConnectionSource:
     """Where connections come from: the alias of a cache, a URL, or a client; the alias `default` where none is given.
 
     The cache is one of django-redis, or Django's own `RedisCache`, whose first server is the one that is written to.

@@ -26,12 +26,12 @@ from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
 from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import Unanswered
-from limits_app.stores.redis.hints import Rejections, ServerClock
-from limits_app.stores.redis.opening import DEFAULTS, Keys, Source, open_store
+from limits_app.stores.redis.hints import Rejections, ScriptClock
+from limits_app.stores.redis.opening import DEFAULTS, ConnectionSource, KeyNames, open_store
 from limits_app.stores.redis.task_connections import TaskConnections
 from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.versions import StoredVersions
-from limits_app.stores.redis.waking import Waking
+from limits_app.stores.redis.waking import RedisWaking
 from limits_app.stores.steps import GRACE_US
 
 logger = logging.getLogger("limits_app")
@@ -80,14 +80,14 @@ class RedisStore(AskedInThread):
         unknown = options.keys() - DEFAULTS.keys()
         if unknown:
             raise TypeError(f"RedisStore has no option {min(unknown)!r}; it has {', '.join(DEFAULTS)}")
-        self._source = Source(alias, url, client)
+        self._source = ConnectionSource(alias, url, client)
         self._options = {**DEFAULTS, **options}
         self.prefix: str = self._options["prefix"]
         self.poll_us: tuple[int, int] | None = _POLL_US
-        self._clock = ServerClock(clock, self._options["idle_factor"], GRACE_US)
+        self._clock = ScriptClock(clock, self._options["idle_factor"], GRACE_US)
         self.clock = Clock(self._clock.estimate) if clock is None else as_clock(clock)
         self.lease_us = lease_us_of(self._options["lease_seconds"])
-        self._names = Keys(self.prefix, clustered=self.clustered)
+        self._names = KeyNames(self.prefix, clustered=self.clustered)
         self._calls = Calls(self._names, self._clock, clustered=self.clustered)
         self._connections = self._connect(
             **{name: self._options[name] for name in ("connect_seconds", "reply_seconds")}
@@ -98,7 +98,7 @@ class RedisStore(AskedInThread):
         usage = UsageCollector(self._connections.run, self._calls)
         self.collect_counts, self.forget_counts = usage.collect, usage.forget
         self.add_rejections, self.oldest_hour = usage.add_rejections, usage.oldest_hour
-        self._waking = Waking(self._connections, self._calls, self._rejections.forget)
+        self._waking = RedisWaking(self._connections, self._calls, self._rejections.forget)
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)

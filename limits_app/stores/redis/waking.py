@@ -33,7 +33,7 @@ _IDLE_SECONDS: Final = 5.0
 _SECONDS_TO_SUBSCRIBE: Final = 1.0
 
 
-class Waking:
+class RedisWaking:
     """The waiting line of a process, and the thread that wakes it. `on_change` is called before waiters are woken."""
 
     def __init__(self, connections: Any, calls: Calls, on_change: Callable[[], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from limits_app.models import Bucket, Period, UsageSnapshot
+from limits_app.models import BucketKind, UsagePeriod, UsageSnapshot
 
 __all__ = ["used"]
 
@@ -17,11 +17,11 @@ def used(
     *,
     hours_ago: int = 0,
     refused: int = 0,
-    bucket: Bucket = Bucket.ENTITY,
+    bucket: BucketKind = BucketKind.ENTITY,
 ) -> None:
     """Have somebody use so much in an hour, and in its day."""
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=hours_ago)
-    for period, start in ((Period.HOUR, hour), (Period.DAY, hour.replace(hour=0))):
+    for period, start in ((UsagePeriod.HOUR, hour), (UsagePeriod.DAY, hour.replace(hour=0))):
         snapshot, _ = UsageSnapshot.objects.get_or_create(
             resource=resource, bucket=bucket, entity=entity, key=key, period=period, start=start
         )

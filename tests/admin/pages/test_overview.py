@@ -10,7 +10,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, limits
-from limits_app.models import Bucket
+from limits_app.models import BucketKind
 from limits_app.stores.memory import MemoryStore
 from tests.admin.pages.snapshots import used
 from tests.admin.pages.test_pages import get, words
@@ -37,7 +37,7 @@ def test_rejections_and_tight_limits_and_what_ends_are_shown(
         limits.acquire("api", entity="user:1").release()
     used("api", "user:1", "call_count", 4, refused=9)
     used("api", "", "call_count", 4, refused=3)
-    used("api", "eu", "tokens", 4, refused=2, bucket=Bucket.MEMBER)
+    used("api", "eu", "tokens", 4, refused=2, bucket=BucketKind.MEMBER)
     with django_assert_max_num_queries(15):
         response = get(admin_client, PAGE)
     page = words(response)

@@ -19,7 +19,7 @@ from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.admin.pages import common
 from limits_app.models import (
     AuditEvent,
-    Bucket,
+    BucketKind,
     CollectedBatch,
     Entity,
     Limit,
@@ -188,8 +188,8 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     used("api", "user:1", "call_count", 90, refused=10)
     used("api", "user:2", "call_count", 5, hours_ago=1)
     used("reports", "user:1", "call_count", 5)
-    used("api", "", "tokens", 1234.5, bucket=Bucket.SHARED)
-    used("api", "eu", "tokens", 1, bucket=Bucket.MEMBER)
+    used("api", "", "tokens", 1234.5, bucket=BucketKind.SHARED)
+    used("api", "eu", "tokens", 1, bucket=BucketKind.MEMBER)
     response = get(admin_client, USAGE)
     page = words(response)
     assert "The chart needs JavaScript." in page
@@ -349,7 +349,7 @@ def test_the_live_state_has_totals_and_the_tightest_limits(admin_client: Client)
         for _ in range(times):
             limits.acquire("api", entity=entity, requested={}).release()
         used("api", entity or "", "call_count", times, refused=times)
-    used("elsewhere", "eu", "tokens", 1, bucket=Bucket.MEMBER)
+    used("elsewhere", "eu", "tokens", 1, bucket=BucketKind.MEMBER)
     state = get(admin_client, STATE).json()
     assert state["totals"] == {"call_count": {"admitted": 6, "refused": 6}, "tokens": {"admitted": 1, "refused": 0}}
     found = re.findall(

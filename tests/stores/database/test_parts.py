@@ -14,7 +14,7 @@ from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.limits import Blocked, CallLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import LayoutDefinition, ScopeState, StoreVersion
 from limits_app.stores.database import DatabaseStore
-from limits_app.stores.database.transaction import ServerClock
+from limits_app.stores.database.transaction import DatabaseClock
 from limits_app.testing.conformance.contract import claim_of, limits_in
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, Settings, database
@@ -106,7 +106,7 @@ def test_the_clock_of_a_server_is_asked_for_once_and_never_ahead() -> None:
         asked.append(monotonic())
         return 5_000_000
 
-    clock = ServerClock(ask)
+    clock = DatabaseClock(ask)
     started = monotonic()
     readings = [clock() for _ in range(1000)]
     assert len(asked) == 1

@@ -16,7 +16,7 @@ from limits_app.engine.clock import Clock
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores.database import runner, servers
 from limits_app.stores.database.connections import Failure
-from limits_app.stores.database.housekeeping import Housekeeping
+from limits_app.stores.database.housekeeping import RowHousekeeping
 from limits_app.stores.database.records import RecordTable, pack_leases, pack_logs, unpack_leases, unpack_log
 from limits_app.stores.database.runner import TransactionRunner
 from limits_app.stores.database.servers import ReplyTimer
@@ -69,7 +69,7 @@ def run(connection: Connection) -> object:
         transaction.commit()
         return "done"
 
-    steps = TransactionRunner(connections, RecordTable(), Housekeeping(), Clock(lambda: 0), settle=lambda *_: None)
+    steps = TransactionRunner(connections, RecordTable(), RowHousekeeping(), Clock(lambda: 0), settle=lambda *_: None)
     return steps.run(step)
 
 
