@@ -30,6 +30,7 @@ async def in_thread(work: Callable[[], R], abandoned: Callable[[R | StoreUnavail
     its result, or with the StoreUnavailable that it raised.
     """
     done: Future[R] = Future()
+    done.set_running_or_notify_cancel()  # which the task cannot cancel from now on
 
     def run() -> None:
         try:
@@ -40,8 +41,7 @@ async def in_thread(work: Callable[[], R], abandoned: Callable[[R | StoreUnavail
     loop = asyncio.get_running_loop()
     loop.run_in_executor(None, copy_context().run, run)
     try:
-        # Shielded, so that the future of the thread is not cancelled with the task.
-        return await asyncio.shield(asyncio.wrap_future(done))
+        return await asyncio.wrap_future(done)
     except asyncio.CancelledError:
         loop.run_in_executor(None, done.add_done_callback, partial(_clean_up, abandoned))
         raise
@@ -53,6 +53,8 @@ def _clean_up(abandoned: Callable[[R | StoreUnavailable], object], done: Future[
         error = done.exception()
         if error is None or isinstance(error, StoreUnavailable):
             abandoned(error or done.result())
+        else:
+            logger.error("the store failed after its task was cancelled", exc_info=error)
     except Exception:
         logger.warning("an acquisition of a cancelled task could not be released", exc_info=True)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
 
-from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.errors import StoreBlocked, StoreUnavailable
 from limits_app.engine.limits import ResourceLimit
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.in_thread import give_back, in_thread, keep_unsettled
@@ -161,7 +162,28 @@ def test_what_cannot_be_released_now_is_settled_later_or_is_an_error() -> None:
     assert len(later) == 1
 
 
-def test_another_error_after_a_cancellation_releases_nothing(work: Work) -> None:
+@pytest.mark.parametrize("error", [StoreUnavailable("out of reach"), StoreBlocked("in a step"), OSError("bug")])
+def test_asyncio_complains_of_no_error_that_a_cancelled_task_left(
+    work: Work, caplog: pytest.LogCaptureFixture, error: StoreUnavailable
+) -> None:
+    work.error = error
+
+    async def scenario() -> None:
+        tasks = [work.task() for _ in range(3)]
+        await asyncio.to_thread(work.begun.wait, PATIENCE)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        work.may_end.set()
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert [record.name for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_another_error_after_a_cancellation_releases_nothing_and_is_logged(
+    work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
     work.error = OSError("bug")  # type: ignore[assignment]  # not of a store
 
     async def scenario() -> None:
@@ -174,3 +196,4 @@ def test_another_error_after_a_cancellation_releases_nothing(work: Work) -> None
 
     asyncio.run(scenario())
     assert work.told == []
+    assert "the store failed after its task was cancelled" in caplog.text
