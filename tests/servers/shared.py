@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import psycopg
 import pymysql
+from redis import Redis
 
 from tests.servers.machine import HOST
 from tests.servers.mariadb import MariaDBServer, mariadb_server
@@ -24,6 +25,8 @@ __all__ = ["close", "cluster", "mariadb", "mariadb_database", "postgres", "postg
 
 _STARTED: Final = ExitStack()
 _NUMBERS: Final = count(1)
+_SILENT_MS: Final = 60_000
+"""After how long a server of the cluster counts as down: on a busy machine each is silent for seconds."""
 
 
 @cache
@@ -47,7 +50,11 @@ def redis() -> RedisServer:
 @cache
 def cluster() -> list[RedisServer]:
     """The Redis cluster of this process, of three servers."""
-    return _STARTED.enter_context(redis_cluster())
+    servers = _STARTED.enter_context(redis_cluster())
+    for server in servers:
+        with Redis(port=server.port) as client:
+            client.config_set("cluster-node-timeout", _SILENT_MS)
+    return servers
 
 
 def close() -> None:

@@ -361,7 +361,7 @@ def test_repetitions_take_permits() -> None:
 
 @every_store
 @pytest.mark.usefixtures("site")
-def test_repetitions_that_race_take_permits_and_one_charge() -> None:
+def test_repetitions_that_race_take_permits_and_one_charge(opened: Store) -> None:
     limits.set_resource_limits("files", [UPLOADS, SLOTS])
     sizes = [40, 40, 4000] * 8
     barrier = Barrier(len(sizes))
@@ -375,10 +375,15 @@ def test_repetitions_that_race_take_permits_and_one_charge() -> None:
 
     with ThreadPoolExecutor(len(sizes)) as pool:
         results = list(pool.map(run, sizes))
-    admitted = {size for size, result in zip(sizes, results, strict=True) if isinstance(result, Acquisition) and result}
-    assert len(admitted) == 1
-    assert stats("bytes") == admitted.pop()
-    assert sum(isinstance(result, Acquisition) and bool(result) for result in results) == stats("slots") == 2
+    acquired = [isinstance(result, Acquisition) and bool(result) for result in results]
+    [size] = {size for size, is_acquired in zip(sizes, acquired, strict=True) if is_acquired}
+    assert stats("slots") == sum(acquired)
+    # On a cluster, requests that are rejected may take permits from others for a moment.
+    if sum(acquired) == 1 and isinstance(opened, RedisClusterStore):
+        results.append(upload(size))
+    assert stats("slots") == 2
+    assert stats("bytes") == size
+    assert not upload(size)
 
 
 def test_repetition_that_waits_is_charged_after_the_first_request_failed() -> None:

@@ -53,9 +53,9 @@ def rounds(seconds: float) -> Iterator[Random]:
             return
 
 
-def resilient(place: Place, clock: Callable[[], int]) -> ResilientStore:
+def resilient(place: Place, clock: Callable[[], int], **options: float) -> ResilientStore:
     """The store of a place as a site uses it, over ways that lose replies; it delivers later what it could not."""
-    store = place.open_over(clock)
+    store = place.open_over(clock, **options)
     return ResilientStore("chaos", lambda _: store).open()
 
 

@@ -93,7 +93,7 @@ class Place:
     """The same over `ways`, with the timeouts of a site; it waits for locks longer."""
     ways: list[Way] = field(default_factory=list)
     can_be_late: bool = False
-    """Whether it gives up soon when a reply is late."""
+    """Whether it gives up soon when a reply is late, unless it is given a `reply_seconds` of its own."""
 
     @contextmanager
     def fault(self, random: Random) -> Iterator[None]:
@@ -169,7 +169,7 @@ def _redis(name: str, request: pytest.FixtureRequest, stack: ExitStack, director
     return Place(
         name,
         lambda clock: open_at(server.port, 10, clock),
-        lambda clock: open_at(lossy, _REPLY_SECONDS, clock),
+        lambda clock, reply_seconds=_REPLY_SECONDS: open_at(lossy, reply_seconds, clock),
         [way],
         can_be_late=True,
     )
@@ -185,12 +185,12 @@ def _cluster(name: str, request: pytest.FixtureRequest, stack: ExitStack, direct
     def open_straight(clock: Any) -> RedisClusterStore:
         return RedisClusterStore(url=servers[0].url, prefix=keys, clock=clock, connect_seconds=10, reply_seconds=10)
 
-    def open_over(clock: Any) -> RedisClusterStore:
+    def open_over(clock: Any, reply_seconds: float = _REPLY_SECONDS) -> RedisClusterStore:
         client = _cluster_client(servers[0].url, lambda address: (HOST, ports.get(address[1], address[1])))
         stack.callback(client.close)
         stack.callback(client.disconnect_connection_pools)
         return RedisClusterStore(
-            client=client, prefix=keys, clock=clock, connect_seconds=10, reply_seconds=_REPLY_SECONDS
+            client=client, prefix=keys, clock=clock, connect_seconds=10, reply_seconds=reply_seconds
         )
 
     return Place(name, open_straight, open_over, ways, can_be_late=True)
