@@ -18,11 +18,11 @@ from benchmarks.stores import memory_store, process_store, redis_store_at
 from benchmarks.subjects import OURS, THREE, calls, limits_of
 from limits_app import RateLimit, RateLimitAlgorithm
 from limits_app.acquiring.store import Store
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 
 __all__ = ["ROWS"]
 
-_CASES: Final[dict[str, Sequence[Limit]]] = {
+_CASES: Final[dict[str, Sequence[LimitDefinition]]] = {
     "one limit": [calls()],
     "one limit, sliding window": [calls(RateLimitAlgorithm.SLIDING_WINDOW)],
     "three limits": THREE,
@@ -62,7 +62,9 @@ def _in_redis(effort: Effort) -> Iterable[Line]:
         yield Line(f"{OURS}, {label}", absolute([added]), "bytes", bar)
 
 
-def _added_by_each(store: Store, limits: Sequence[Limit], bytes_in_use: Callable[[], int], effort: Effort) -> float:
+def _added_by_each(
+    store: Store, limits: Sequence[LimitDefinition], bytes_in_use: Callable[[], int], effort: Effort
+) -> float:
     """How many bytes each of many entities adds that came once and left."""
     entities = effort.sized(20_000, 5_000)
     # What is there once, however many come.
@@ -72,7 +74,7 @@ def _added_by_each(store: Store, limits: Sequence[Limit], bytes_in_use: Callable
     return (bytes_in_use() - before) / entities
 
 
-def _visit(store: Store, limits: Sequence[Limit], numbers: Iterable[int]) -> None:
+def _visit(store: Store, limits: Sequence[LimitDefinition], numbers: Iterable[int]) -> None:
     requested = {limit.key: 1 for limit in limits if isinstance(limit, RateLimit)}
     for number in numbers:
         with limits_of(limits, store, f"user:{number}").try_acquire(requested or None) as acquisition:

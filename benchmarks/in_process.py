@@ -16,7 +16,7 @@ from benchmarks.rows import Bar, Line, Row, at_least, at_most
 from benchmarks.subjects import OURS, THREE, calls, one_call, three_limits
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.keys import scope_of
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.memory import MemoryStore
@@ -93,7 +93,7 @@ def _cascade(effort: Effort) -> Iterable[Line]:
         yield Line(f"{OURS}, {contender.name}", samples.ratio(contender.name, REF), _X_REF, at_most(25))
 
 
-def levels(limits: Sequence[Limit], name: str) -> Contender:
+def levels(limits: Sequence[LimitDefinition], name: str) -> Contender:
     """A user, a team and a tenant, each with its own limits."""
     store = MemoryStore()
     schema = schema_of(tuple(limits), store.lease_us)

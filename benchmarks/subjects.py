@@ -9,7 +9,7 @@ from benchmarks.harness import Contender
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.acquiring.store import Store
 from limits_app.engine.keys import scope_of
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 
@@ -28,7 +28,7 @@ THREE: Final = (calls(), RateLimit("tokens", _PLENTY, 3600), ResourceLimit("conn
 """A call, a rate and a resource limit."""
 
 
-def limits_of(limits: Iterable[Limit], store: Store, entity: str | None = None) -> LimitSet:
+def limits_of(limits: Iterable[LimitDefinition], store: Store, entity: str | None = None) -> LimitSet:
     """A set whose state is found again by everybody who names the same entity."""
     schema = schema_of(tuple(limits), store.lease_us)
     return LimitSet.composed([ScopedLimits(scope_of("bench", entity), schema)], store)

@@ -27,7 +27,7 @@ from limits_app.engine.errors import (
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope
 from limits_app.engine.limits import CallLimit
 from limits_app.engine.outcome import LimitUse, Outcome
-from limits_app.engine.plan import Amounts, Bucket, Claim, Plan, PlannedLimit, ReportedUse, parts_of
+from limits_app.engine.plan import Amounts, Bucket, Claim, PlannedLimit, ReportedUse, RequestPlan, parts_of
 from limits_app.engine.readings import outcome_of, units_of
 from limits_app.engine.runtime import present
 
@@ -111,7 +111,7 @@ class Acquisition(Claim):
     def __init__(
         self,
         limit_set: BoundLimits,
-        plan: Plan,
+        plan: RequestPlan,
         amounts: Amounts,
         requested: Mapping[str, Amount] = NOTHING,
     ) -> None:

@@ -14,7 +14,7 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import Scope, digest_in
 from limits_app.engine.limits import AnyLimit
 from limits_app.engine.outcome import Stats
-from limits_app.engine.plan import MOST_SHAPES, Claim, Plan, PlanShape, ScopedLimits
+from limits_app.engine.plan import MOST_SHAPES, Claim, PlanShape, RequestPlan, ScopedLimits
 from limits_app.engine.planning import Shapes
 from limits_app.engine.readings import stats_of
 from limits_app.engine.runtime import present
@@ -59,8 +59,8 @@ class BoundLimits:
         self._shapes = Shapes(compiled, self.skip_unknown)
         self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._shapes.rates, 1) or None
         """A request for 1 of every limit, not to be changed; None where there are no rates."""
-        self._by_shape: dict[PlanShape, Plan] = {}
-        self._by_keys: dict[tuple[str, ...] | None, Plan] = {}
+        self._by_shape: dict[PlanShape, RequestPlan] = {}
+        self._by_keys: dict[tuple[str, ...] | None, RequestPlan] = {}
 
     def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
         """Return the same limits for another client; nothing is compiled.
@@ -144,11 +144,11 @@ class BoundLimits:
         shape = self._shapes.all()
         return Claim(self._plan(shape), [0] * len(shape.limits), self.version)
 
-    def extension_plan(self, requested: Mapping[str, Amount]) -> Plan:
+    def extension_plan(self, requested: Mapping[str, Amount]) -> RequestPlan:
         """Return the plan of a request for the named amounts alone; raises InvalidRequest for invalid keys."""
         return self._plan(self._shapes.extension(requested))
 
-    def _plan_of(self, requested: Mapping[str, Amount] | None, present: Plan | None) -> Plan:
+    def _plan_of(self, requested: Mapping[str, Amount] | None, present: RequestPlan | None) -> RequestPlan:
         """Return the plan of a request; unnamed permits that the running thread or task holds are not taken again.
 
         `present` is the plan where nothing is held, if there is one yet.
@@ -167,7 +167,7 @@ class BoundLimits:
             self._by_keys[keys] = plan
         return plan
 
-    def _plan(self, shape: PlanShape) -> Plan:
+    def _plan(self, shape: PlanShape) -> RequestPlan:
         """Return a shape that is bound to the scopes of this set; it is bound once."""
         plan = self._by_shape.get(shape)
         if plan is None:
@@ -175,7 +175,7 @@ class BoundLimits:
                 self._by_shape.clear()
                 self._by_keys.clear()
             scopes = tuple([self.scopes[at] for at in shape.positions])
-            plan = self._by_shape[shape] = Plan(shape, scopes, self.namespace)
+            plan = self._by_shape[shape] = RequestPlan(shape, scopes, self.namespace)
         return plan
 
     def skip_unknown(self, key: object, *, reported: bool = False) -> None:

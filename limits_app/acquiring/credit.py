@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from limits_app.acquiring.store import Store
-from limits_app.engine.plan import Claim, Plan, ScopedLimits, parts_of
+from limits_app.engine.plan import Claim, RequestPlan, ScopedLimits, parts_of
 from limits_app.engine.planning import plan_for
 
 
@@ -19,6 +19,6 @@ def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
     store.settle(claim, [-parts])
 
 
-def _plan(scoped: ScopedLimits, key: str) -> Plan:
+def _plan(scoped: ScopedLimits, key: str) -> RequestPlan:
     """Return the plan that credits this limit and no other."""
     return plan_for([scoped], {key}, left_out=scoped.schema.index, is_credit=True)

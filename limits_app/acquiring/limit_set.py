@@ -17,7 +17,7 @@ from limits_app.engine import mypyc_attr
 from limits_app.engine.amounts import Amount, check_amounts
 from limits_app.engine.errors import LimitTimeout, NeverAdmissible
 from limits_app.engine.keys import Scope, private_scope
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.engine.notation import checked_limits
 from limits_app.engine.outcome import Outcome
 from limits_app.engine.plan import ScopedLimits
@@ -47,7 +47,7 @@ class LimitSet(BoundLimits):
 
     def __init__(
         self,
-        limits: Iterable[Limit | str] = (),
+        limits: Iterable[LimitDefinition | str] = (),
         *,
         shared: bool = False,
         mode: Mode | str = "sync",

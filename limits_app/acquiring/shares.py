@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from limits_app.engine.amounts import MILLI, Amount
-from limits_app.engine.plan import Amounts, Bucket, Plan, PlannedLimit, PlanShape, ReportedUse, parts_of
+from limits_app.engine.plan import Amounts, Bucket, PlannedLimit, PlanShape, ReportedUse, RequestPlan, parts_of
 from limits_app.engine.readings import units_of
 
 
 class Part(Protocol):
     """An acquisition or one of its extensions."""
 
-    plan: Plan
+    plan: RequestPlan
     shape: PlanShape
     amounts: Amounts
     requested: Mapping[str, Amount]

@@ -371,10 +371,10 @@ class Blocked:
 MeteredLimit = RateLimit | QuotaLimit
 """Limits whose amounts the caller requests by name and reports later."""
 
-Limit = RateLimit | CallLimit | QuotaLimit | ResourceLimit
+LimitDefinition = RateLimit | CallLimit | QuotaLimit | ResourceLimit
 """Limits that can be set."""
 
-AnyLimit = Limit | Blocked
+AnyLimit = LimitDefinition | Blocked
 """Limits that can be in force."""
 
 

@@ -25,7 +25,14 @@ from limits_app.engine.amounts import MILLI, MULTIPLES, Amount, shown, to_milli
 from limits_app.engine.clock import DEFAULT_ZONE
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limit_checks import check_differ, parse_amount, parse_seconds
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.engine.periods import UNITS, QuotaPeriod
 
 CALLS: Final = "calls"
@@ -60,7 +67,7 @@ _WITH_VALUE: Final = ("burst", "hold")
 class Noted(NamedTuple):
     """What a text says: a limit, and whether there is one for all instead of one for each entity."""
 
-    limit: Limit
+    limit: LimitDefinition
     shared: bool = False
 
 
@@ -83,7 +90,7 @@ def parse_limit(text: str) -> Noted:
         raise type(error)(f"{text!r}: {error}") from None
 
 
-def parse_body(key: str, text: str) -> Limit:
+def parse_body(key: str, text: str) -> LimitDefinition:
     """Read what `limit_body` writes of the limit with a key; InvalidLimit names the error."""
     noted = parse_limit(f"{key}={text}")
     if noted.shared:
@@ -103,18 +110,18 @@ def parse_limits(text: str) -> tuple[Noted, ...]:
     return tuple([parse_limit(word) for word in limits])
 
 
-def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[Limit, ...]:
+def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[LimitDefinition, ...]:
     """Return definitions as a tuple; they are given as limits, as texts of one or several limits, or as one text.
 
     InvalidLimit names a value that is not a limit, or a repeated key.
     """
-    if isinstance(limits, Limit) or not isinstance(limits, Iterable):
+    if isinstance(limits, LimitDefinition) or not isinstance(limits, Iterable):
         raise InvalidLimit(f"limits must be several, as in {example}, not {shown(limits)}")
-    checked: list[Limit] = []
+    checked: list[LimitDefinition] = []
     for limit in [limits] if isinstance(limits, str) else limits:
         if isinstance(limit, str):
             checked += map(_unshared, parse_limits(limit))
-        elif isinstance(limit, Limit):
+        elif isinstance(limit, LimitDefinition):
             checked.append(limit)
         else:
             raise InvalidLimit(f"{shown(limit)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
@@ -122,13 +129,13 @@ def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])")
     return tuple(checked)
 
 
-def _unshared(noted: Noted) -> Limit:
+def _unshared(noted: Noted) -> LimitDefinition:
     if noted.shared:
         raise InvalidLimit(f"{limit_text(noted.limit)!r}: only limits of a policy can be shared; leave `shared` out")
     return noted.limit
 
 
-def limit_text(limit: Limit, *, shared: bool = False) -> str:
+def limit_text(limit: LimitDefinition, *, shared: bool = False) -> str:
     """Write a limit so that `parse_limit` reads the same one."""
     match limit:
         case ResourceLimit(key=key, capacity=capacity, max_hold_seconds=hold):
@@ -147,7 +154,7 @@ def limit_text(limit: Limit, *, shared: bool = False) -> str:
     return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
 
 
-def limit_body(limit: Limit) -> str:
+def limit_body(limit: LimitDefinition) -> str:
     """Write a limit without its key, such as `400k/min:gcra`, so that `parse_body` reads the same one."""
     return limit_text(limit).partition("=")[2]
 
@@ -166,7 +173,7 @@ def seconds_text(seconds: float) -> str:
     return f"{milli // unit.milliseconds}{unit.symbol}"
 
 
-def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> Limit:
+def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> LimitDefinition:
     """Return the limit of the parsed parts; the definition validates them."""
     kind = _kind(key, window.lower(), zone, options)
     name, allowed = _KINDS[kind]

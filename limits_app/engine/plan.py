@@ -281,7 +281,7 @@ class PlanShape:
             changes[limit.place] = -amounts[limit.place]
 
 
-class Plan:
+class RequestPlan:
     """A shape that is bound to the scopes of a client: binding compiles nothing.
 
     `namespace` is that of the configuration, by whose version claims are current.
@@ -329,10 +329,10 @@ class Plan:
             shorts = self._short_keys = [short_key(key) for key in self.scope_keys]
         return shorts
 
-    def part(self, limits: Sequence[PlannedLimit]) -> Plan:
+    def part(self, limits: Sequence[PlannedLimit]) -> RequestPlan:
         """Return a plan of some of its limits, which are in its order."""
         scopes = tuple([self.scopes[index] for index in scope_indexes(limits)])
-        return Plan(self.shape.part(limits), scopes, self.namespace)
+        return RequestPlan(self.shape.part(limits), scopes, self.namespace)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -363,7 +363,7 @@ class Claim:
     holder: Holder = 0
     taken_from: object = None
 
-    def __init__(self, plan: Plan, amounts: Amounts, version: int | None = None, fits: bool = True) -> None:
+    def __init__(self, plan: RequestPlan, amounts: Amounts, version: int | None = None, fits: bool = True) -> None:
         self.plan = plan
         self.shape = shape = plan.shape
         self.amounts = amounts

@@ -10,7 +10,7 @@ from limits_app.engine.amounts import MILLI, PermitsOnly, check_amounts, shown, 
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL
 from limits_app.engine.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
-from limits_app.engine.plan import MOST_SHAPES, Plan, PlannedLimit, PlannedScope, PlanShape, ScopedLimits
+from limits_app.engine.plan import MOST_SHAPES, PlannedLimit, PlannedScope, PlanShape, RequestPlan, ScopedLimits
 from limits_app.engine.runtime import present
 
 logger = logging.getLogger("limits_app")
@@ -185,7 +185,7 @@ def _milli(amount: object) -> int:
 
 def plan_for(
     scoped: Iterable[ScopedLimits], named: Collection[str], *, left_out: Collection[str], is_credit: bool = False
-) -> Plan:
+) -> RequestPlan:
     """Compile a request for the limits `named`, and for every call and resource limit that is not left out.
 
     A plan that `is_credit` can only be settled, with changes that are not positive.
@@ -193,7 +193,7 @@ def plan_for(
     listed = list(scoped)
     shape = _shape(listed, named, left_out=left_out, is_credit=is_credit)
     scopes = tuple([listed[position].scope for position in shape.positions])
-    return Plan(shape, scopes, present().namespace().configuration)
+    return RequestPlan(shape, scopes, present().namespace().configuration)
 
 
 def _shape(

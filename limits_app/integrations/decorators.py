@@ -19,7 +19,7 @@ from limits_app.services.amounts import one_client
 from limits_app.services.integration import (
     Acquisition,
     EntityName,
-    Limit,
+    LimitDefinition,
     check_entity,
     check_resource,
     checked_limits,
@@ -84,7 +84,7 @@ class limited:  # noqa: N801 - used like a function
         timeout: float | None = 0,
         usage: Callable[[Any], AmountsByKey] | None = None,
         counts: Callable[[Any], bool] | None = None,
-        default_limits: Iterable[Limit | str] | str = (),
+        default_limits: Iterable[LimitDefinition | str] | str = (),
     ) -> None:
         if callable(resource):
             raise TypeError("@limited needs the name of a resource: write @limited('reports')")

@@ -29,7 +29,7 @@ from limits_app.integrations.identity import client_of, entity_of_user, normaliz
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
 from limits_app.services.code_rates import limits_of_rate, parse_seconds
-from limits_app.services.integration import Limit, RateLimitAlgorithm
+from limits_app.services.integration import LimitDefinition, RateLimitAlgorithm
 from limits_app.services.site_views import fits_method
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -174,7 +174,7 @@ def _entity(key: RateLimitKey, group: str, request: HttpRequest) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _limits(rate: str | tuple[int, int]) -> tuple[tuple[Limit, ...], float]:
+def _limits(rate: str | tuple[int, int]) -> tuple[tuple[LimitDefinition, ...], float]:
     """The limits of a rate, and its window in seconds: 0 for a rate of 0, which blocks everything."""
     count, seconds = _parsed(rate) if isinstance(rate, str) else rate
     if seconds <= 0:

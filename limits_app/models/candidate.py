@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.limits import LimitDefinition
 from limits_app.models.base import Configuration
 from limits_app.models.limit import noted_limits, validate_limits
 from limits_app.models.policy import Policy
@@ -39,7 +39,7 @@ class CandidateValue:
     """
 
     candidate_id: int
-    limits: tuple[Definition, ...]
+    limits: tuple[LimitDefinition, ...]
     shared: frozenset[str]
     percent: int
     watched_until: datetime | None = None

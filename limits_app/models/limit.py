@@ -12,8 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import Blocked
-from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.engine.notation import Noted, checked_limits, limit_body, parse_limits
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField, cascade
@@ -60,7 +59,7 @@ class Limit(Configuration):
         return self.notation() if self.text else self.key
 
     @classmethod
-    def from_definition(cls, owner: Policy | PoolMember, definition: Definition, *, shared: bool = False) -> Self:
+    def from_definition(cls, owner: Policy | PoolMember, definition: LimitDefinition, *, shared: bool = False) -> Self:
         """Return an unsaved row of a definition, for a policy or a pool member; raises InvalidLimit."""
         if isinstance(definition, Blocked):
             raise InvalidLimit("a limit of 0 is not possible: use the effect “blocked” instead")
@@ -69,7 +68,7 @@ class Limit(Configuration):
         row.policy, row.member = (owner, None) if isinstance(owner, Policy) else (None, owner)
         return row
 
-    def definition(self) -> Definition:
+    def definition(self) -> LimitDefinition:
         """Return the row as an immutable value; raises InvalidLimit for a row that was written past validation."""
         return definition_of(self.key, self.text)
 

@@ -37,7 +37,7 @@ from limits_app.models.snapshots import Snapshot
 from limits_app.models.validators import validate_hours, validate_text, validate_zone
 
 if TYPE_CHECKING:
-    from limits_app.engine.limits import Limit as LimitDefinition
+    from limits_app.engine.limits import LimitDefinition
 
 
 class PolicyScope(models.TextChoices):

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.acquiring.balancing import Cooling
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.limits import LimitDefinition
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import check_definitions, definition_of
@@ -209,7 +209,7 @@ class MemberDefinition:
     weight: int = 1
     config: Mapping[str, object] = field(default_factory=dict, hash=False)
     enabled: bool = True
-    limits: tuple[Definition, ...] = ()
+    limits: tuple[LimitDefinition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def pool_definition(name: str, using: str) -> PoolDefinition | None:
     if not rows:
         return None
     load_balancing, failover = rows[0][:2]
-    members: dict[int, tuple[dict[str, Any], list[Definition]]] = {}
+    members: dict[int, tuple[dict[str, Any], list[LimitDefinition]]] = {}
     with known_time_zones():
         for _balancing, _failover, pk, *values, key, text in rows:
             if pk is None:

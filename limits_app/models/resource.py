@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import test_runner
-from limits_app.engine.limits import Blocked, Limit
+from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.engine.notation import limit_text, parse_limit
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
@@ -99,15 +99,17 @@ class CodeLimits(models.Model):
         return f"{self.resource}: {self.limits}"
 
     @property
-    def definitions(self) -> tuple[Limit, ...]:
+    def definitions(self) -> tuple[LimitDefinition, ...]:
         """The limits."""
         words = self.limits.split()
         with known_time_zones():
-            return tuple(cast("Limit", Blocked()) if word == Blocked.key else parse_limit(word).limit for word in words)
+            return tuple(
+                cast("LimitDefinition", Blocked()) if word == Blocked.key else parse_limit(word).limit for word in words
+            )
 
 
 def note_code_limits(
-    resource: str, limits: tuple[Limit, ...], noted: MutableSet[tuple[str, tuple[Limit, ...]]]
+    resource: str, limits: tuple[LimitDefinition, ...], noted: MutableSet[tuple[str, tuple[LimitDefinition, ...]]]
 ) -> None:
     """Write the limits that code passed for a resource, after the transaction of the caller, and add them to `noted`.
 

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from limits_app.acquiring.balancing import Cooling
 from limits_app.conf import OnUnavailable
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.limits import LimitDefinition
 from limits_app.engine.notation import Noted
 from limits_app.models.candidate import CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency
@@ -49,7 +49,7 @@ class PolicyValue:
 
     level: str
     effect: PolicyEffect
-    limits: tuple[Definition, ...]
+    limits: tuple[LimitDefinition, ...]
     policy_id: int | None
     on_unavailable: OnUnavailable | None = None
     extends: bool = False
@@ -334,7 +334,7 @@ def _candidate(row: Row, connection: BaseDatabaseWrapper) -> CandidateValue | No
     return CandidateValue(row.candidate_id or 0, limits, shared, row.candidate_percent, until)
 
 
-def _limit(row: Row) -> Definition | None:
+def _limit(row: Row) -> LimitDefinition | None:
     """The limit of a row; None for an invalid one."""
     try:
         return definition_of(row.key or "", row.text or "")

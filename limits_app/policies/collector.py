@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.models import MAX_LEVELS, PolicyEffect
 from limits_app.models.patterns import is_pattern, patterns_of, prefixes_of
 from limits_app.models.users import identifiers_of_client
@@ -60,7 +60,7 @@ class Collector:
         entities: Mapping[str, EntityRow],
         *,
         plans_by_groups: Mapping[str, str] | None = None,
-        code_limits: Mapping[str, tuple[Limit, ...]] | None = None,
+        code_limits: Mapping[str, tuple[LimitDefinition, ...]] | None = None,
     ) -> None:
         self.entities = entities
         self._by_groups = plans_by_groups or {}

@@ -14,7 +14,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from limits_app.engine.limits import Blocked, Limit
+from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern, patterns_of
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject
@@ -43,7 +43,7 @@ PoliciesByKey = Mapping[str, Counter[int | None]]
 class _Everywhere(NamedTuple):
     """The limits of a client on all resources: one of each key, what sets each key, and those on each resource."""
 
-    limits: tuple[Limit, ...]
+    limits: tuple[LimitDefinition, ...]
     sources: PoliciesByKey
     by_resource: Mapping[str, Mapping[str, EffectiveLimit]]
 
@@ -116,7 +116,7 @@ class Dropping:
 
     def _elsewhere(
         self, client: Client, resources: set[str], *, of_code: bool
-    ) -> tuple[tuple[Limit, ...], PoliciesByKey]:
+    ) -> tuple[tuple[LimitDefinition, ...], PoliciesByKey]:
         """All limits of a client on other resources than these, and the policies that set them."""
         everywhere = self._everywhere(client, of_code)
         if not resources:
@@ -132,7 +132,7 @@ class Dropping:
         """The limits of a client on each resource; on one without policies it has those for all resources."""
         by_resource: dict[str, dict[str, EffectiveLimit]] = {}
         sources: dict[str, Counter[int | None]] = {}
-        limits: dict[str, Limit] = {}
+        limits: dict[str, LimitDefinition] = {}
         for resource in ("", *sorted(self._rows.all_resources)):
             policies = self._rows.of_code(resource) if of_code else self._rows.policies(resource, client)
             by_key = by_resource[resource] = {}

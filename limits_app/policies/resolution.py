@@ -17,7 +17,7 @@ from limits_app.acquiring.store import Store
 from limits_app.engine.amounts import shown
 from limits_app.engine.errors import InvalidLimit, UnknownPool
 from limits_app.engine.keys import check_entity, check_resource
-from limits_app.engine.limits import Blocked, Limit
+from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.engine.notation import checked_limits
 from limits_app.engine.plan import ScopedLimits
 from limits_app.models import (
@@ -51,7 +51,7 @@ from limits_app.policies.query import policies_for, policies_of_each
 from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
 from limits_app.policies.stores import StoreVersions, VersionedStore
 
-DefaultLimits = tuple[Limit, ...]
+DefaultLimits = tuple[LimitDefinition, ...]
 
 Pair = tuple[Resource | None, Entity | None]
 """A resource (None: all resources), and an entity (None: the site itself)."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db.models import Q
 
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.engine.notation import Noted
 from limits_app.models import MAX_LEVELS, CodeLimits, Entity, Policy
 from limits_app.models.fields import aware
@@ -33,7 +33,7 @@ class StoredPolicies:
     labels: Mapping[int | None, str]
     entities: Mapping[str, EntityRow]
     plans_by_groups: Mapping[str, str]
-    code_limits: Mapping[str, tuple[Limit, ...]]
+    code_limits: Mapping[str, tuple[LimitDefinition, ...]]
 
     def collector(self, is_meant: Callable[[PolicyValue], bool]) -> Collector:
         """The collector of the policies that are meant."""
@@ -141,7 +141,7 @@ def _entities(clients: Mapping[Any, Entity], members: Iterable[Any], using: str)
     return entities
 
 
-def stored_code_limits(using: str, resource: str | None = None) -> dict[str, tuple[Limit, ...]]:
+def stored_code_limits(using: str, resource: str | None = None) -> dict[str, tuple[LimitDefinition, ...]]:
     """The limits that code used last, by resource; those of one resource alone if it is given."""
     rows = CodeLimits.objects.using(using).order_by("used_at", "pk")
     rows = rows if resource is None else rows.filter(resource=resource)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from limits_app.engine.limit_checks import computed_seconds, parse_seconds
-from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimitAlgorithm
 
 __all__ = ["limits_of_rate", "parse_seconds"]
 
 
-def limits_of_rate(calls: int, seconds: float, algorithm: RateLimitAlgorithm) -> tuple[Limit, ...]:
+def limits_of_rate(calls: int, seconds: float, algorithm: RateLimitAlgorithm) -> tuple[LimitDefinition, ...]:
     """Return the limit of so many calls in a window; no calls at all block everything.
 
     Raises InvalidLimit for an invalid number.

@@ -6,7 +6,7 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.blocking import checked_timeout
 from limits_app.engine.amounts import Amount, shown
 from limits_app.engine.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN, EntityName, check_entity, check_resource
-from limits_app.engine.limits import Limit, RateLimitAlgorithm
+from limits_app.engine.limits import LimitDefinition, RateLimitAlgorithm
 from limits_app.engine.notation import checked_limits
 from limits_app.models import CountedBy
 from limits_app.models.namespaces import is_of_thread
@@ -33,7 +33,7 @@ __all__ = [
     "CountedBy",
     "DefaultLimits",
     "EntityName",
-    "Limit",
+    "LimitDefinition",
     "RateLimitAlgorithm",
     "check_entity",
     "check_resource",

@@ -16,8 +16,14 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.engine.amounts import Amount
 from limits_app.engine.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.engine.notation import Noted, parse_body, without_zone
 from limits_app.engine.periods import QuotaPeriod
 from limits_app.models import Limit
@@ -164,7 +170,7 @@ def split(row: Limit) -> dict[str, Any]:
         return fields
 
 
-def _split(limit: Definition) -> dict[str, Any]:
+def _split(limit: LimitDefinition) -> dict[str, Any]:
     fields: dict[str, Any] = {"capacity": _decimal(limit.capacity), "soft": limit.soft}
     match limit:
         case ResourceLimit():
@@ -215,7 +221,7 @@ def _cleaned(values: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _joined(fields: Mapping[str, Any]) -> Definition:
+def _joined(fields: Mapping[str, Any]) -> LimitDefinition:
     key, capacity, soft = fields["key"], amount_of(fields["capacity"]), fields["soft"]
     match fields["kind"]:
         case LimitKind.RESOURCE:

@@ -11,7 +11,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 
 from limits_app.engine.errors import LimitsError
-from limits_app.engine.limits import Blocked, CallLimit, Limit, QuotaLimit, ResourceLimit
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, ResourceLimit
 from limits_app.engine.notation import CALLS, seconds_text
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
 from limits_app.engine.periods import NAMES
@@ -38,7 +38,7 @@ def limit_keys(name: str | None) -> tuple[str, ...] | None:
     return (limit_key(name), name) if name else None
 
 
-def limit_in_words(limit: Limit) -> str:
+def limit_in_words(limit: LimitDefinition) -> str:
     """A limit as people say it, such as “100 requests per minute”; one that is only reported is marked."""
     unit = _unit(limit.key, limit.capacity)
     match limit:

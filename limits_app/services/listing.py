@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from django.db.models import QuerySet
 
 from limits_app.engine.keys import Account, check_entity, check_resource
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.models import Counted, Policy, PolicyScope, in_scope, write_alias
 from limits_app.models.users import entity_name
 
@@ -30,13 +30,13 @@ class NamedScope(NamedTuple):
         policies = Policy.objects.using(write_alias()).select_related("resource", "entity", "plan")
         return policies.filter(counted=counted, **filters, **missing)
 
-    def limits(self, counted: str) -> tuple[Limit, ...] | None:
+    def limits(self, counted: str) -> tuple[LimitDefinition, ...] | None:
         """The limits of the policy that always applies; None without one."""
         policy = self.policies(counted).filter(**_ALWAYS).prefetch_related("limits").first()
         return None if policy is None else policy.definitions()
 
 
-def get_system_limits(*, counted: str = "each") -> tuple[Limit, ...] | None:
+def get_system_limits(*, counted: str = "each") -> tuple[LimitDefinition, ...] | None:
     """The limits of the policy of the system that always applies; None without one.
 
     With `counted="total"`, those of the policy over all resources. A policy that is blocked or unlimited has no limits.
@@ -44,25 +44,27 @@ def get_system_limits(*, counted: str = "each") -> tuple[Limit, ...] | None:
     return NamedScope().limits(counted)
 
 
-def get_resource_limits(resource: str) -> tuple[Limit, ...] | None:
+def get_resource_limits(resource: str) -> tuple[LimitDefinition, ...] | None:
     """The limits of the policy of a resource. See `get_system_limits`."""
     return NamedScope(check_resource(resource)).limits(Counted.EACH)
 
 
 def get_entity_limits(
     entity: str | Account, *, resource: str | None = None, counted: str = "each"
-) -> tuple[Limit, ...] | None:
+) -> tuple[LimitDefinition, ...] | None:
     """The limits of the policy of an entity on a resource (None: on all). See `get_system_limits`."""
     name = None if resource is None else check_resource(resource)
     return NamedScope(name, check_entity(entity_name(entity))).limits(counted)
 
 
-def get_plan_limits(plan: str, *, resource: str | None = None, counted: str = "each") -> tuple[Limit, ...] | None:
+def get_plan_limits(
+    plan: str, *, resource: str | None = None, counted: str = "each"
+) -> tuple[LimitDefinition, ...] | None:
     """The limits of the policy of a plan on a resource (None: on all). See `get_system_limits`."""
     return NamedScope(None if resource is None else check_resource(resource), plan=plan).limits(counted)
 
 
-def list_resources() -> dict[str, tuple[Limit, ...]]:
+def list_resources() -> dict[str, tuple[LimitDefinition, ...]]:
     """The resources with a policy, and its limits."""
     policies = Policy.objects.filter(in_scope(PolicyScope.RESOURCE), **_ALWAYS).select_related("resource")
     return {str(policy.resource): policy.definitions() for policy in policies.prefetch_related("limits")}
@@ -74,12 +76,12 @@ def list_resources_with_entities() -> list[str]:
     return sorted(set(own.values_list("resource__name", flat=True)))
 
 
-def list_entities(resource: str | None = None) -> dict[str, tuple[Limit, ...]]:
+def list_entities(resource: str | None = None) -> dict[str, tuple[LimitDefinition, ...]]:
     """The entities with a policy for a resource (None: for all resources), and its limits."""
     return {str(policy.entity): policy.definitions() for policy in _named("entity", resource)}
 
 
-def list_plans(resource: str | None = None) -> dict[str, tuple[Limit, ...]]:
+def list_plans(resource: str | None = None) -> dict[str, tuple[LimitDefinition, ...]]:
     """The plans with a policy for a resource (None: for all resources), and its limits."""
     return {str(policy.plan): policy.definitions() for policy in _named("plan", resource)}
 

@@ -21,7 +21,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.algorithms import State
 from limits_app.engine.errors import LimitTimeout
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope
-from limits_app.engine.limits import AnyLimit, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
+from limits_app.engine.limits import AnyLimit, CallLimit, LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.engine.periods import QuotaPeriod
 from limits_app.engine.plan import PlannedLimit, ScopedLimits
@@ -204,5 +204,5 @@ def _window_seconds(limit: AnyLimit) -> float:
 def _send_limit(acquisition: Acquisition, name: str, seconds: float) -> LimitSet:
     """A limit of one signal in a window, for all processes that share the store."""
     store = acquisition.limit_set.store
-    limits: tuple[Limit, ...] = (CallLimit(1, seconds, RateLimitAlgorithm.FIXED_WINDOW),)
+    limits: tuple[LimitDefinition, ...] = (CallLimit(1, seconds, RateLimitAlgorithm.FIXED_WINDOW),)
     return LimitSet.composed([ScopedLimits(Scope(name), schema_of(limits, store.lease_us))], store)

@@ -13,8 +13,7 @@ from django.utils.translation import gettext
 
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.keys import EntityName
-from limits_app.engine.limits import Blocked
-from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import (
     AuditEvent,
     BucketKind,
@@ -55,7 +54,7 @@ class Rejection:
 
     count: DenialCount
     name: str
-    limit: Definition | None
+    limit: LimitDefinition | None
     policy_id: int | None
     event_id: int | None
     event_number: int | None
@@ -139,7 +138,7 @@ class _Version:
         hours = state["weekly_hours"]
         return not hours or WeeklyHours.parse(hours, state["time_zone"]).holds(at)
 
-    def limit(self, count: DenialCount) -> Definition | None:
+    def limit(self, count: DenialCount) -> LimitDefinition | None:
         """Its limit of this key."""
         for limit in self.state["limits"]:
             if limit["key"] == count.key and bool(limit.get("shared")) == (count.bucket == BucketKind.SHARED):
@@ -239,9 +238,9 @@ def _labels(counts: Iterable[DenialCount], plans: Collection[Plan]) -> set[str]:
     return labels
 
 
-def _code_limits(counts: Iterable[DenialCount]) -> dict[tuple[str, str], set[Definition]]:
+def _code_limits(counts: Iterable[DenialCount]) -> dict[tuple[str, str], set[LimitDefinition]]:
     """The limits that code sets, by resource and key."""
-    limits: dict[tuple[str, str], set[Definition]] = {}
+    limits: dict[tuple[str, str], set[LimitDefinition]] = {}
     for row in CodeLimits.objects.filter(resource__in={count.resource for count in counts}):
         for limit in row.definitions:
             limits.setdefault((row.resource, limit.key), set()).add(limit)
@@ -249,7 +248,7 @@ def _code_limits(counts: Iterable[DenialCount]) -> dict[tuple[str, str], set[Def
 
 
 def _rejection(
-    count: DenialCount, client: Entity, history: _History, code: Mapping[tuple[str, str], Collection[Definition]]
+    count: DenialCount, client: Entity, history: _History, code: Mapping[tuple[str, str], Collection[LimitDefinition]]
 ) -> Rejection:
     unknown = Rejection(count, client.name, None, None, None, None)
     versions = [

@@ -16,7 +16,7 @@ from limits_app import audit
 from limits_app.engine.amounts import MAX_AMOUNT, Amount, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.keys import Account, check_entity
-from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit
 from limits_app.engine.notation import Noted, limit_text
 from limits_app.models import (
     Counted,
@@ -116,7 +116,7 @@ def _limiting(entity: str, plan: str | None) -> tuple[list[str | None], list[str
     return [*resources, None], [resource for resource, choice in choices.items() if resource and not choice.limits]
 
 
-def _own(choice: PolicyChoice) -> list[Limit]:
+def _own(choice: PolicyChoice) -> list[LimitDefinition]:
     """The limits that count for the entity alone, and can be boosted."""
     return [
         effective.limit for effective in choice.limits if not (effective.shared or isinstance(effective.limit, Blocked))
@@ -210,7 +210,7 @@ def _times_as_much(factor: object) -> Decimal:
     raise InvalidRequest(f"boost factor must be a finite number greater than 1, such as 2; got {shown(factor)}")
 
 
-def _multiplied(limit: Limit, factor: Decimal) -> Limit:
+def _multiplied(limit: LimitDefinition, factor: Decimal) -> LimitDefinition:
     if isinstance(limit, RateLimit | CallLimit) and limit.burst is not None:
         return replace(limit, capacity=_times(limit.capacity, factor), burst=_times(limit.burst, factor))
     return replace(limit, capacity=_times(limit.capacity, factor))  # type: ignore[arg-type]  # whole numbers stay whole

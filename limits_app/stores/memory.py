@@ -16,7 +16,7 @@ from limits_app.engine.clock import as_clock, system_us
 from limits_app.engine.counting import Batch, RejectionCounts
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull
 from limits_app.engine.keys import Scope, slices_key
-from limits_app.engine.plan import Amounts, Claim, Plan
+from limits_app.engine.plan import Amounts, Claim, RequestPlan
 from limits_app.engine.record import LEASE_US, Record, Schema, lease_us_of, new_record
 from limits_app.stores.steps import (
     CHECKS_PER_NEW_SCOPE,
@@ -229,7 +229,7 @@ class MemoryStore:
         if claim.version != self._log_of(claim.plan.namespace).version:
             raise StaleConfiguration
 
-    def _load(self, plan: Plan, migrate_at: int | None = None) -> list[Record]:
+    def _load(self, plan: RequestPlan, migrate_at: int | None = None) -> list[Record]:
         """Return the records of a plan's scopes, some of which may be new or migrated and not stored yet.
 
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
@@ -250,7 +250,7 @@ class MemoryStore:
             return new_record(schema)
         return record if now is None else engine.migrate(record, schema, now)
 
-    def _save(self, plan: Plan, records: Sequence[Record], now: int) -> None:
+    def _save(self, plan: RequestPlan, records: Sequence[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""
         for place, record in enumerate(records):
             if not record.changed:

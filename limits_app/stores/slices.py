@@ -32,7 +32,7 @@ from limits_app.engine.counting import hour_ends
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import slices_key
 from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.engine.plan import Amounts, Bucket, Claim, Plan, PlannedLimit, PlannedScope, PlanShape
+from limits_app.engine.plan import Amounts, Bucket, Claim, PlannedLimit, PlannedScope, PlanShape, RequestPlan
 from limits_app.engine.record import schema_of
 
 SHARE: Final = 100
@@ -169,7 +169,7 @@ class _Traffic:
 
     __slots__ = ("asked_at", "plan", "seen", "size", "slice", "taking_since")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RequestPlan) -> None:
         self.plan = recorded(plan)
         self.slice: Slice | None = None
         self.size = 1
@@ -307,7 +307,7 @@ class Slices:
                 amounts[bucket] = amounts.get(bucket, 0) + left
         return amounts
 
-    def _traffic_of(self, plan: Plan) -> _Traffic:
+    def _traffic_of(self, plan: RequestPlan) -> _Traffic:
         traffic = self._traffic.get(plan.identity)
         if traffic is None:
             traffic = self._traffic[plan.identity] = _Traffic(plan)
@@ -337,7 +337,7 @@ class Slices:
         (self._ended if any(piece.left) else self._spent).append(piece)
 
 
-def recorded(plan: Plan) -> Plan:
+def recorded(plan: RequestPlan) -> RequestPlan:
     """Return the plan of slices: the limits of a plan, and after them a permit for each unit that a slice takes.
 
     The lease of these permits is the record of the slice in the store.
@@ -345,7 +345,7 @@ def recorded(plan: Plan) -> Plan:
     shape, records = plan.shape, [scope._replace(key=slices_key(scope.key)) for scope in plan.scopes]
     if shape.in_slices is None:
         shape.in_slices = _recorded(shape)
-    return Plan(shape.in_slices, (*plan.scopes, *records), plan.namespace)
+    return RequestPlan(shape.in_slices, (*plan.scopes, *records), plan.namespace)
 
 
 def _recorded(shape: PlanShape) -> PlanShape:

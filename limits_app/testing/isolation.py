@@ -13,7 +13,7 @@ from django.test.utils import TestContextDecorator
 
 from limits_app.acquiring.store import Store
 from limits_app.engine.keys import EntityName, check_entity, check_resource
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.engine.notation import checked_limits
 from limits_app.engine.record import schema_of
 from limits_app.forgetting import forget_compiled, forget_use
@@ -183,7 +183,7 @@ class _Override:
     resource: str | None
     entity: str | None
     effect: PolicyEffect
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[LimitDefinition, ...] = ()
 
     def is_about(self, resource: str | None, entity: str | None) -> bool:
         return self.resource in {None, resource} and self.entity in {None, entity}
@@ -227,7 +227,9 @@ class override_limits(_Overriding):  # noqa: N801 - used like a function
     Raises InvalidLimit for names and invalid limits.
     """
 
-    def __init__(self, resource: str, *limits: Limit | str, entity: EntityName = None, blocked: bool = False) -> None:
+    def __init__(
+        self, resource: str, *limits: LimitDefinition | str, entity: EntityName = None, blocked: bool = False
+    ) -> None:
         check_resource(resource)
         entity = None if entity is None else check_entity(entity_name(entity))
         checked = checked_limits(limits)

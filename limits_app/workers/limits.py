@@ -11,7 +11,7 @@ from limits_app.acquiring.limit_set import LimitSet, Unlimited
 from limits_app.acquiring.modes import Mode
 from limits_app.acquiring.pool import LimitPool
 from limits_app.engine.amounts import Amount
-from limits_app.engine.limits import AnyLimit, Limit
+from limits_app.engine.limits import AnyLimit, LimitDefinition
 from limits_app.engine.runtime import present
 from limits_app.stores.modes import IN_MEMORY
 
@@ -60,7 +60,7 @@ class PrivateSet:
         """Return a set with unused limits."""
         if self.limits is None:
             return Unlimited(config=self.config)
-        limits = cast("tuple[Limit, ...]", self.limits)
+        limits = cast("tuple[LimitDefinition, ...]", self.limits)
         return LimitSet(limits, config=self.config, require_usage=self.require_usage)
 
 
@@ -75,19 +75,19 @@ class WorkerLimits:
     definition: PrivateSet | tuple[LimitSet | PrivateSet, ...] | Acquirable
 
     @classmethod
-    def of(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
+    def of(cls, limits: Acquirable | Iterable[LimitDefinition] | Iterable[LimitSet] | None) -> WorkerLimits:
         """Return the option checked, without limits where they are disabled; raises ValueError for other values."""
         checked = cls._checked(limits)
         return checked if present().is_enabled() else checked._without_limits()
 
     @classmethod
-    def _checked(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
+    def _checked(cls, limits: Acquirable | Iterable[LimitDefinition] | Iterable[LimitSet] | None) -> WorkerLimits:
         if isinstance(limits, LimitSet):
             return cls(PrivateSet.of(limits))
         if isinstance(limits, Acquirable):
             return cls(limits)
         parts: Collection[object] = tuple(limits) if isinstance(limits, Iterable) else ()
-        definitions = tuple(part for part in parts if isinstance(part, Limit))
+        definitions = tuple(part for part in parts if isinstance(part, LimitDefinition))
         limit_sets = tuple(part for part in parts if isinstance(part, LimitSet))
         is_iterable_or_none = limits is None or isinstance(limits, Iterable)
         if is_iterable_or_none and len(definitions) == len(parts):

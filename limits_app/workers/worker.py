@@ -10,7 +10,7 @@ from limits_app.acquiring.backoff import RetryAlgorithm
 from limits_app.acquiring.limit_set import LimitSet, Unlimited
 from limits_app.acquiring.retry import RetryOn, RetryPolicy
 from limits_app.engine.clock import monotonic_us
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.workers.host import WorkerSpec
 from limits_app.workers.limits import Acquirable, WorkerLimits
 from limits_app.workers.modes import BackEnd, OnDemand, mode_named
@@ -45,7 +45,7 @@ class Worker:
         *,
         mode: str = "sync",
         max_workers: int | None = None,
-        limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None = None,
+        limits: Acquirable | Iterable[LimitDefinition] | Iterable[LimitSet] | None = None,
         num_retries: int = 0,
         retry_on: RetryOn = Exception,
         retry_algorithm: str = RetryAlgorithm.EXPONENTIAL,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
-from limits_app.engine.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 ChangeRuntime = Callable[..., None]
 """Changes fields of the runtime until the test ends."""
@@ -21,7 +21,7 @@ REFUNDING = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
 KEEPING = (RateLimitAlgorithm.LEAKY_BUCKET, RateLimitAlgorithm.SLIDING_WINDOW, RateLimitAlgorithm.FIXED_WINDOW)
 
 
-def limit_set(store: Store, *limits: Limit, **options: object) -> LimitSet:
+def limit_set(store: Store, *limits: LimitDefinition, **options: object) -> LimitSet:
     """A set on a store; of everything, unless the limits are given."""
     return LimitSet(limits or (TPM, RPM, CALLS, DB), store=store, **options)  # type: ignore[arg-type]
 

@@ -16,7 +16,14 @@ import pytest
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.engine.outcome import LimitUse
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.memory import MemoryStore
@@ -173,7 +180,7 @@ def test_usage_that_was_not_requested_is_skipped(store: MemoryStore, caplog: pyt
 
 @pytest.mark.parametrize("limit", [TPM, CALLS])
 @pytest.mark.parametrize("before", [False, True])
-def test_usage_must_be_a_mapping(limit: Limit, before: bool, store: MemoryStore) -> None:
+def test_usage_must_be_a_mapping(limit: LimitDefinition, before: bool, store: MemoryStore) -> None:
     key = limit.key
     acquisition = limit_set(store, limit).try_acquire({key: 1})
     if before:
@@ -454,7 +461,9 @@ FAILED_BLOCKS = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("limit", "amount", "spent"), FAILED_BLOCKS)
-def test_a_failed_block_is_refunded(limit: Limit, amount: int, spent: int, way: Leave, store: MemoryStore) -> None:
+def test_a_failed_block_is_refunded(
+    limit: LimitDefinition, amount: int, spent: int, way: Leave, store: MemoryStore
+) -> None:
     limits = limit_set(store, limit)
     with pytest.raises(OSError, match="refused"):
         way(limits.try_acquire({limit.key: amount}), OSError("refused"))

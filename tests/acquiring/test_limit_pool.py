@@ -21,7 +21,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.acquiring.store import Store
 from limits_app.engine.errors import InvalidRequest, LimitTimeout, NeverAdmissible, NotShareable, StoreUnavailable
-from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.testing import FakeClock
@@ -34,12 +34,12 @@ DB = ResourceLimit("db", 1)
 BALANCERS = ("round_robin", "random", "weighted", "least_loaded", "failover")
 
 
-def sets_of(store: Store, *limits: Limit, number: int = 3) -> list[LimitSet]:
+def sets_of(store: Store, *limits: LimitDefinition, number: int = 3) -> list[LimitSet]:
     """So many sets of the same limits, each with its own state and name."""
     return [LimitSet(limits, store=store, config={"name": name}) for name in "abcdefgh"[:number]]
 
 
-def pool_of(store: Store, *limits: Limit, number: int = 3, **options: Any) -> LimitPool:
+def pool_of(store: Store, *limits: LimitDefinition, number: int = 3, **options: Any) -> LimitPool:
     return LimitPool(sets_of(store, *limits, number=number), **options)
 
 

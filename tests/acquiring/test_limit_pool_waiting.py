@@ -17,7 +17,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.engine.errors import LimitTimeout, NeverAdmissible, StaleConfiguration
 from limits_app.engine.keys import scope_of
-from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.memory import MemoryStore
@@ -37,16 +37,16 @@ def store(clock: FakeClock) -> WatchedStore:
     return WatchedStore(clock=clock)
 
 
-def set_of(store: MemoryStore, *limits: Limit, name: str = "") -> LimitSet:
+def set_of(store: MemoryStore, *limits: LimitDefinition, name: str = "") -> LimitSet:
     return LimitSet(limits, store=store, config={"name": name})
 
 
-def two(store: MemoryStore, first: Limit, second: Limit, **options: Any) -> LimitPool:
+def two(store: MemoryStore, first: LimitDefinition, second: LimitDefinition, **options: Any) -> LimitPool:
     """A pool of the sets a and b."""
     return LimitPool([set_of(store, first, name="a"), set_of(store, second, name="b")], **options)
 
 
-def full(store: MemoryStore, first: Limit, second: Limit, **options: Any) -> LimitPool:
+def full(store: MemoryStore, first: LimitDefinition, second: LimitDefinition, **options: Any) -> LimitPool:
     """The same, of which all rates are used up."""
     pool = two(store, first, second, **options)
     for one in pool:

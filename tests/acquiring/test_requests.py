@@ -15,7 +15,14 @@ import pytest
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet, Unlimited
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, NeverAdmissible
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from tests.acquiring.sets import CALLS, DB, RPM, TPM, ChangeRuntime, limit_set, used
@@ -47,7 +54,7 @@ def test_nothing_requested_takes_one_of_every_limit(verb: Verb, store: MemorySto
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("others", [(), (CALLS,), (DB,), (CALLS, DB)])
 def test_a_rate_or_quota_without_an_amount_is_an_error(
-    verb: Verb, others: tuple[Limit, ...], store: MemoryStore
+    verb: Verb, others: tuple[LimitDefinition, ...], store: MemoryStore
 ) -> None:
     limits = limit_set(store, RPM, BUDGET, *others)
     with pytest.raises(InvalidRequest, match=r"nothing is requested of rpm, budget: .*\{key: amount\}"):
@@ -58,7 +65,9 @@ def test_a_rate_or_quota_without_an_amount_is_an_error(
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("rates", [(RPM,), (RPM, TPM), (TPM, BUDGET)])
-def test_a_request_that_takes_nothing_is_an_error(verb: Verb, rates: tuple[Limit, ...], store: MemoryStore) -> None:
+def test_a_request_that_takes_nothing_is_an_error(
+    verb: Verb, rates: tuple[LimitDefinition, ...], store: MemoryStore
+) -> None:
     limits = limit_set(store, *rates)
     with pytest.raises(InvalidRequest, match="nothing is requested of "):
         verb(limits, {})
@@ -130,7 +139,7 @@ WHOLE = [BUDGET, *[RateLimit("budget", 5, 60, algorithm) for algorithm in (LEAKY
 
 @pytest.mark.parametrize("limit", WHOLE, ids=repr)
 @pytest.mark.parametrize("amount", [0.5, 1.001, float("nan"), float("inf")])
-def test_amounts_of_whole_limits_are_whole(limit: Limit, amount: float, store: MemoryStore) -> None:
+def test_amounts_of_whole_limits_are_whole(limit: LimitDefinition, amount: float, store: MemoryStore) -> None:
     with pytest.raises(InvalidRequest, match="amount of 'budget' must be a whole number"):
         limit_set(store, limit).try_acquire({"budget": amount})
     assert limit_set(store, limit).try_acquire({"budget": 5.0})
@@ -213,7 +222,7 @@ NEVER = [
 
 @pytest.mark.parametrize(("limit", "requested", "most"), NEVER)
 def test_more_than_a_limit_can_ever_admit_is_refused_at_once(
-    limit: Limit, requested: dict[str, float] | None, most: float, store: MemoryStore
+    limit: LimitDefinition, requested: dict[str, float] | None, most: float, store: MemoryStore
 ) -> None:
     limits = limit_set(store, limit, ResourceLimit("other", 1))
     for verb in (*VERBS, LimitSet.acquire, LimitSet.peek):

@@ -13,7 +13,7 @@ import pytest
 
 from limits_app import CallLimit, LimitSet, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 from limits_app.services.task_lines import LinePlace
 from limits_app.services.task_waiting import Waiting
 from limits_app.stores.memory import MemoryStore
@@ -44,7 +44,9 @@ class Load:
     that run are killed; the broker delivers them again after ten seconds.
     """
 
-    def __init__(self, limit: Limit, arrivals: Iterable[float], *, others: Iterable[float] = (), kill_every: int = 0):
+    def __init__(
+        self, limit: LimitDefinition, arrivals: Iterable[float], *, others: Iterable[float] = (), kill_every: int = 0
+    ):
         self.clock = FakeClock()
         self.limits = LimitSet([limit], store=MemoryStore(clock=self.clock))
         self.requested = {limit.key: 1}
@@ -125,7 +127,7 @@ class Load:
 class SlowWorkers(Load):
     """Load for few processes, which take so many seconds for a message, and take them as they become due."""
 
-    def __init__(self, limit: Limit, arrivals: Iterable[float], processes: int, seconds: float) -> None:
+    def __init__(self, limit: LimitDefinition, arrivals: Iterable[float], processes: int, seconds: float) -> None:
         super().__init__(limit, arrivals)
         self.processes: list[tuple[int, int, Message | None]] = [(self.start, one, None) for one in range(processes)]
         self.visit_us = round(seconds * SECOND)
@@ -175,14 +177,14 @@ LIMITS = [
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
-def test_tasks_that_arrive_together_run_in_their_order(limit: Limit) -> None:
+def test_tasks_that_arrive_together_run_in_their_order(limit: LimitDefinition) -> None:
     load = Load(limit, at_once(400)).run()
     assert sorted(load.done) == list(range(400))
     assert max(load.displacements) <= 0.05 * 400
 
 
 @pytest.mark.parametrize("limit", LIMITS[:6], ids=str)
-def test_tasks_that_arrive_faster_than_the_limit_run_in_their_order(limit: Limit) -> None:
+def test_tasks_that_arrive_faster_than_the_limit_run_in_their_order(limit: LimitDefinition) -> None:
     load = Load(limit, overload(900, 30)).run()
     assert sum(load.displacements) / 900 <= 0.05 * 300
     assert load.seconds <= 1.06 * 900 / 20

@@ -12,8 +12,14 @@ from django.db import DataError, IntegrityError, models, transaction
 from django.utils import timezone
 
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, PolicyScope, Pool, Resource
 from tests.configuration.rows import complaint, permits, quota, rate
 
@@ -68,7 +74,7 @@ def test_a_reason_that_no_database_could_store_is_refused() -> None:
     assert "NUL" in complaint(Policy(reason="because\0").full_clean, "reason")
 
 
-DEFINITIONS: list[tuple[Definition, str]] = [
+DEFINITIONS: list[tuple[LimitDefinition, str]] = [
     (RateLimit("tpm", 1000, 60), "tpm=1000/min"),
     (RateLimit("tpm", 0.5, 0.25, burst=2.125), "tpm=0.5/250ms:burst=2.125"),
     (RateLimit("tpm", 10, 1, RateLimitAlgorithm.GCRA), "tpm=10/s:gcra"),
@@ -89,7 +95,7 @@ DEFINITIONS: list[tuple[Definition, str]] = [
 
 
 @pytest.mark.parametrize(("definition", "said"), DEFINITIONS)
-def test_a_definition_survives_the_database_exactly(definition: Definition, said: str, policy: Policy) -> None:
+def test_a_definition_survives_the_database_exactly(definition: LimitDefinition, said: str, policy: Policy) -> None:
     row = Limit.from_definition(policy, definition)
     row.full_clean()
     row.save()

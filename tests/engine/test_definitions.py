@@ -18,7 +18,7 @@ from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import (
     Blocked,
     CallLimit,
-    Limit,
+    LimitDefinition,
     QuotaLimit,
     QuotaPeriod,
     RateLimit,
@@ -85,7 +85,7 @@ def test_what_is_allowed_can_be_made_and_compiled(made: Any) -> None:
     "number", [7, 7.0, Decimal(7), Decimal("7.00"), Seven(), Tenths(7)], ids=lambda one: type(one).__name__
 )
 def test_a_number_of_any_kind_is_kept_as_a_plain_number(number: Any) -> None:
-    def limits(number: Any) -> list[Limit]:
+    def limits(number: Any) -> list[LimitDefinition]:
         return [
             RateLimit("tpm", number, number, burst=number),
             RateLimit("tpm", number, number, SLIDING_WINDOW),
@@ -360,7 +360,7 @@ def test_the_arithmetic_of_the_surrounding_program_changes_no_limit() -> None:
         assert "at most three decimals" in complaint(lambda: RateLimit("tpm", Decimal("1." + "0" * 40 + "1"), 1))
 
 
-LIMITS: list[Limit] = [
+LIMITS: list[LimitDefinition] = [
     RateLimit("tpm", 1000, 60, burst=10),
     RateLimit("tpm", 0.5, 60, GCRA),
     CallLimit(5, 1, SLIDING_WINDOW),
@@ -370,7 +370,7 @@ LIMITS: list[Limit] = [
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)
-def test_a_definition_is_a_value_that_cannot_be_changed(limit: Limit) -> None:
+def test_a_definition_is_a_value_that_cannot_be_changed(limit: LimitDefinition) -> None:
     twin = pickle.loads(pickle.dumps(limit))
     assert twin == limit == copy.deepcopy(limit)
     assert hash(twin) == hash(limit)

@@ -21,7 +21,7 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import Claim, Plan, ScopedLimits
+from limits_app.engine.plan import Claim, RequestPlan, ScopedLimits
 from limits_app.engine.planning import plan_for
 from limits_app.engine.record import LEASE_US, FinishedUsage, Lease, LeaseId, Record, new_record, schema_of
 from tests.engine.algorithms.driven import NOW, SECOND
@@ -52,7 +52,7 @@ class OneScope:
 
     def claim(self, **requested: Amount) -> Claim:
         """A claim that no store has decided on."""
-        plan: Plan = plan_for([self.scoped], requested, left_out=())
+        plan: RequestPlan = plan_for([self.scoped], requested, left_out=())
         return Claim(plan, plan.shape.amounts(requested)[0])
 
     def charge(self, at: int = 0, **requested: Amount) -> Claim:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limit_checks import parse_amount, parse_seconds
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.engine.notation import Noted, amount_text, limit_text, parse_limit, seconds_text
 
 GCRA = RateLimitAlgorithm.GCRA
@@ -34,7 +41,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("text", "limit"), WRITTEN.items(), ids=WRITTEN)
-def test_a_limit_is_read_as_it_is_written(text: str, limit: Limit) -> None:
+def test_a_limit_is_read_as_it_is_written(text: str, limit: LimitDefinition) -> None:
     assert parse_limit(text) == Noted(limit)
     assert limit_text(limit) == text
     assert parse_limit(f"{text}:shared") == Noted(limit, shared=True)
@@ -130,7 +137,7 @@ LIMITS = st.one_of(
 
 @hypothesis_settings(max_examples=300)
 @given(LIMITS, st.booleans())
-def test_whatever_limit_there_is_can_be_written_and_read_back(limit: Limit, shared: bool) -> None:
+def test_whatever_limit_there_is_can_be_written_and_read_back(limit: LimitDefinition, shared: bool) -> None:
     assert parse_limit(limit_text(limit, shared=shared)) == Noted(limit, shared=shared)
 
 

@@ -26,7 +26,7 @@ from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
     CallLimit,
-    Limit,
+    LimitDefinition,
     QuotaLimit,
     RateLimit,
     RateLimitAlgorithm,
@@ -40,7 +40,7 @@ from limits_app.testing import FakeClock
 from tests.acquiring.sets import DB, RPM, TPM, limit_set, used_up
 
 
-def scoped_set(store: MemoryStore, *limits: Limit, entity: str | None = "user:42") -> LimitSet:
+def scoped_set(store: MemoryStore, *limits: LimitDefinition, entity: str | None = "user:42") -> LimitSet:
     """A set of a resource and an entity."""
     return LimitSet.composed([ScopedLimits(scope_of("api", entity), schema_of(limits), "entity")], store)
 

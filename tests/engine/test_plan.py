@@ -12,7 +12,14 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine import planning
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration, UsageNotReported
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, EntityScopes, scope_of, shared_scope, short_key
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.engine.plan import PlanShape, ScopedLimits
 from limits_app.engine.planning import plan_for
 from limits_app.engine.record import LEASE_US, lease_us_of, schema_of
@@ -134,7 +141,7 @@ SEVERAL_CALLS = CallLimit(3, 10**7)
 SEVERAL_DB = ResourceLimit("db", 2)
 
 
-def over(store: MemoryStore, **resources: tuple[Limit, ...]) -> LimitSet:
+def over(store: MemoryStore, **resources: tuple[LimitDefinition, ...]) -> LimitSet:
     """A set over several resources."""
     scoped = [
         ScopedLimits(scope_of(name, "someone"), schema_of(limits, store.lease_us), "resource", f"{name}:")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from django.http import HttpRequest, HttpResponse
 
 from limits_app import services
-from limits_app.engine.limits import CallLimit, Limit
+from limits_app.engine.limits import CallLimit, LimitDefinition
 from limits_app.models import Endpoint, Resource
 
 View = Callable[..., Any]
@@ -35,7 +35,7 @@ async def afine(request: HttpRequest, **captured: object) -> HttpResponse:
     return HttpResponse("fine")
 
 
-def limit(resource: str, *limits: Limit) -> Resource:
+def limit(resource: str, *limits: LimitDefinition) -> Resource:
     """Set limits for everyone on a resource."""
     services.set_resource_limits(resource, limits or [CallLimit(1, 60)])
     return Resource.objects.get(name=resource)

@@ -16,7 +16,14 @@ from pytest_django import Settings
 
 from limits_app import services
 from limits_app.engine.errors import LimitExceeded
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.refusals import _report_once
 from limits_app.testing import FakeClock
@@ -71,7 +78,9 @@ def told(response: Any) -> dict[str, str]:
         ),
     ],
 )
-def test_a_response_has_policy_and_remainder(limits: list[Limit], policy: str, left: str, ask: Ask, serve: Any) -> None:
+def test_a_response_has_policy_and_remainder(
+    limits: list[LimitDefinition], policy: str, left: str, ask: Ask, serve: Any
+) -> None:
     serve({"": fine})
     endpoint(limit("api", *limits))
     assert told(ask()) == {"RateLimit-Policy": policy, "RateLimit": left}

@@ -14,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import limits
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,7 +47,7 @@ def request_of(user: User) -> HttpRequest:
         (ResourceLimit("calls", 4), "1 of 4 requests in use"),
     ],
 )
-def test_each_kind_of_limit_has_a_sentence(user: User, limit: Limit, text: str) -> None:
+def test_each_kind_of_limit_has_a_sentence(user: User, limit: LimitDefinition, text: str) -> None:
     limits.set_resource_limits("api", [limit])
     requested = {limit.key: 500} if isinstance(limit, RateLimit | QuotaLimit) else None
     acquisition = limits.acquire("api", entity=f"user:{user.pk}", requested=requested)

@@ -18,7 +18,7 @@ from pytest_django import Settings
 
 from limits_app import limits, services
 from limits_app.engine.errors import LimitExceeded, LimitTimeout, NeverAdmissible, StoreUnavailable
-from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, ResourceLimit
 from limits_app.integrations.refusals import refusal
 from limits_app.integrations.request import limits_of
 from limits_app.models import Denial
@@ -41,7 +41,7 @@ def rejection(resource: Any = "api", **options: Any) -> LimitExceeded:
     return caught.value
 
 
-def refused(*limits: Limit, requested: Any = None) -> LimitExceeded:
+def refused(*limits: LimitDefinition, requested: Any = None) -> LimitExceeded:
     """What acquiring more than there is raises."""
     services.set_resource_limits("api", limits)
     services.try_acquire("api", entity="tenant:acme", requested=requested)
@@ -77,7 +77,7 @@ def answer(error: LimitExceeded | StoreUnavailable, **headers: str) -> HttpRespo
     ],
 )
 def test_a_limit_says_when_to_come_back(
-    limits: list[Limit], requested: Any, wait: float, retry_after: str, names: list[str], clock: FakeClock
+    limits: list[LimitDefinition], requested: Any, wait: float, retry_after: str, names: list[str], clock: FakeClock
 ) -> None:
     services.set_resource_limits("api", limits)
     held = services.acquire("api", requested=requested)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from limits_app.engine.limits import CallLimit
-from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.limits import CallLimit, LimitDefinition
 from limits_app.models import Limit, Pool, PoolMember, Resource
 
 __all__ = ["make_member", "make_pool", "serve"]
@@ -15,7 +14,7 @@ NAME = "bedrock/claude"
 CALLS = CallLimit(3, 3600)
 
 
-def make_pool(members: Mapping[str, Iterable[Definition]], *, name: str = NAME, **fields: Any) -> Pool:
+def make_pool(members: Mapping[str, Iterable[LimitDefinition]], *, name: str = NAME, **fields: Any) -> Pool:
     """A pool of members with these limits, in this order."""
     pool = Pool.objects.create(name=name, **fields)
     for order, (member, limits) in enumerate(members.items()):
@@ -23,7 +22,7 @@ def make_pool(members: Mapping[str, Iterable[Definition]], *, name: str = NAME, 
     return pool
 
 
-def make_member(pool: Pool, name: str, limits: Iterable[Definition], **fields: Any) -> PoolMember:
+def make_member(pool: Pool, name: str, limits: Iterable[LimitDefinition], **fields: Any) -> PoolMember:
     """A member of a pool with these limits."""
     member = PoolMember.objects.create(pool=pool, name=name, **fields)
     for definition in limits:

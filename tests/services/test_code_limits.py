@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from limits_app import CallLimit, RateLimit, limits
 from limits_app.engine.changes import ALL
-from limits_app.engine.limits import Blocked, Limit
+from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import CodeLimits, Denial, code_limits
 from limits_app.policies import configuration, resolver
 from limits_app.testing import disable_limits
@@ -102,7 +102,7 @@ def test_the_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         limits.acquire(f"job-{number}", default_limits=PER_MINUTE).release()
     assert {row.resource for row in CodeLimits.objects.all()} == {"job-2", "job-3"}
-    many: tuple[Limit, ...] = tuple(RateLimit(f"key-{number:060}", 5, 60) for number in range(10))
+    many: tuple[LimitDefinition, ...] = tuple(RateLimit(f"key-{number:060}", 5, 60) for number in range(10))
     limits.acquire("many", requested={many[0].key: 1}, default_limits=many).cancel()
     assert not code_limits("many"), "longer than a row"
 

@@ -10,10 +10,10 @@ from django.db.models import QuerySet
 from pytest_django import Settings
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.limits import Limit, QuotaLimit
+from limits_app.engine.limits import LimitDefinition, QuotaLimit
 from limits_app.engine.notation import Noted
 from limits_app.models import BucketKind, Entity, Plan, Policy, Resource, UsagePeriod, UsageSnapshot
-from limits_app.models import Limit as LimitRow
+from limits_app.models import LimitDefinition as LimitRow
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation.forecast import (
     MOST,
@@ -35,7 +35,7 @@ def used(resource: str, entity: str, units: int, *, hour: int = 8, key: str = "c
     UsageSnapshot.objects.create(**whose, admitted_milli=units * 1000, **more)
 
 
-def foreseen(policy: Policy, *limits: Limit, shared: bool = False) -> Forecast:
+def foreseen(policy: Policy, *limits: LimitDefinition, shared: bool = False) -> Forecast:
     return forecast(policy, [Noted(limit, shared) for limit in limits], now=NOW)
 
 
@@ -63,7 +63,7 @@ def whom(found: Forecast) -> list[tuple[str, str | None, float]]:
         pytest.param(CallLimit(1, 3600), {0: -5_000}, {}, id="more_given_back_than_taken_is_no_use"),
     ],
 )
-def test_recorded_use_is_replayed(limit: Limit, recorded: dict[int, int], refused: dict[int, int]) -> None:
+def test_recorded_use_is_replayed(limit: LimitDefinition, recorded: dict[int, int], refused: dict[int, int]) -> None:
     assert replay_hours(limit, {HOUR // 24 * 24 + hour: milli for hour, milli in recorded.items()}) == {
         HOUR // 24 * 24 + hour: milli for hour, milli in refused.items()
     }

@@ -15,13 +15,13 @@ from limits_app.admin.forms import LIMIT_FIELDS, LimitForm
 from limits_app.engine.amounts import MAX_AMOUNT, from_milli
 from limits_app.engine.limits import (
     CallLimit,
+    LimitDefinition,
     QuotaLimit,
     QuotaPeriod,
     RateLimit,
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.limits import Limit as Definition
 from limits_app.engine.notation import limit_text, parse_limit
 from limits_app.models import Limit, Policy
 from limits_app.services.limit_fields import FIELDS, LimitKind, join, of_kind, split
@@ -35,7 +35,7 @@ ZONES = st.sampled_from(["UTC", "Europe/Berlin", "America/Argentina/ComodRivadav
 
 
 @st.composite
-def rates(draw: st.DrawFn) -> Definition:
+def rates(draw: st.DrawFn) -> LimitDefinition:
     algorithm = draw(st.sampled_from(RateLimitAlgorithm))
     amounts = DECIMALS if algorithm.takes_decimals else WHOLE
     burst = draw(st.none() | amounts) if algorithm.takes_burst else None
@@ -43,7 +43,7 @@ def rates(draw: st.DrawFn) -> Definition:
     return CallLimit(*rate) if draw(st.booleans()) else RateLimit(draw(KEYS), *rate)
 
 
-LIMITS: st.SearchStrategy[Definition] = (
+LIMITS: st.SearchStrategy[LimitDefinition] = (
     rates()
     | st.builds(QuotaLimit, KEYS, WHOLE, st.sampled_from(QuotaPeriod).map(str), ZONES, soft=st.booleans())
     | st.builds(QuotaLimit, KEYS, WHOLE, session_seconds=SECONDS, soft=st.booleans())
@@ -60,7 +60,7 @@ def sent(form: Any) -> dict[str, Any]:
 
 @given(limit=LIMITS, shared=st.booleans())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_limit_survives_its_text_and_its_fields(limit: Definition, shared: bool) -> None:
+def test_every_limit_survives_its_text_and_its_fields(limit: LimitDefinition, shared: bool) -> None:
     row = Limit.from_definition(Policy(), limit, shared=shared)
     assert (row.definition(), row.shared) == (limit, shared)
     assert row.notation() == limit_text(limit, shared=shared)
@@ -71,7 +71,7 @@ def test_every_limit_survives_its_text_and_its_fields(limit: Definition, shared:
 @pytest.mark.slow
 @given(limit=LIMITS)
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_limit_is_saved_unchanged_by_the_form(limit: Definition, db: None) -> None:
+def test_every_limit_is_saved_unchanged_by_the_form(limit: LimitDefinition, db: None) -> None:
     Policy.objects.all().delete()
     row = Limit.from_definition(Policy.objects.create(), limit)
     row.save()
@@ -216,7 +216,7 @@ def test_fields_of_another_kind_are_rejected(sound: dict[str, Any], kind: str, f
         ({**QUOTA, "time_zone": ""}, QuotaLimit.per_day("tokens", 1000)),
     ],
 )
-def test_what_is_left_empty_is_filled_in(fields: dict[str, Any], limit: Definition) -> None:
+def test_what_is_left_empty_is_filled_in(fields: dict[str, Any], limit: LimitDefinition) -> None:
     assert join({name: field.get_default() for name, field in FIELDS.items()} | fields) == (limit, False)
 
 

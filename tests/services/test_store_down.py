@@ -28,7 +28,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.conf import OnUnavailable
 from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.keys import scope_of
-from limits_app.engine.limits import Blocked, Limit
+from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.policies import ResolvedSet, VersionedStore, resolver
@@ -54,7 +54,7 @@ def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch)
     return store
 
 
-def on_api(policy: str, *given: Limit) -> None:
+def on_api(policy: str, *given: LimitDefinition) -> None:
     """Set limits on `api`, and what happens while the store is down; known to this process."""
     limits.set_resource_limits("api", given or [CallLimit(8, 60)], on_unavailable=policy)
     resolver.get(("api", "a", (), None))
@@ -137,7 +137,7 @@ def test_local_gives_out_the_share_of_this_process(store: FailingStore) -> None:
         (ResourceLimit("db", 2), 1),
     ],
 )
-def test_a_share_is_whole_and_at_least_one(store: FailingStore, limit: Limit, share: int) -> None:
+def test_a_share_is_whole_and_at_least_one(store: FailingStore, limit: LimitDefinition, share: int) -> None:
     on_api("local", limit)
     store.down = True
     held = [limits.try_acquire("api", entity="a", requested={limit.key: 1}) for _ in range(20)]

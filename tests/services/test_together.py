@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from limits_app import services, signals
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
-from limits_app.engine.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import Policy
 from limits_app.policies import resolver
 from limits_app.services import Share, try_acquire_all
@@ -29,7 +29,7 @@ def left(resource: str, entity: str | None = "ann") -> dict[str, object]:
     return {key: stats["available"] for key, stats in services.status(resource, entity=entity).limits.items()}
 
 
-def limit(resource: str, *limits: Limit, on_unavailable: str = "") -> None:
+def limit(resource: str, *limits: LimitDefinition, on_unavailable: str = "") -> None:
     """Set limits for everyone on a resource."""
     services.set_resource_limits(resource, limits, on_unavailable=on_unavailable)
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from limits_app.engine.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    Blocked,
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.engine.record import HourlyUsage, Record, new_record, schema_of
 from limits_app.stores import codecs
 from limits_app.stores.codecs import Codec, Codecs, definitions_of, schema_from, unpack_kept
@@ -18,7 +26,7 @@ from limits_app.stores.process.state_file import Txn
 DAY = 86_400
 SCOPE = b"s" * 16
 HOLDER = b"processs" + b"number 1"
-LIMITS: list[Limit] = [
+LIMITS: list[LimitDefinition] = [
     RateLimit("k", 10, 60),
     RateLimit("k", 0.5, 60, RateLimitAlgorithm.GCRA, 2.5, soft=True),
     CallLimit(10, 60, RateLimitAlgorithm.SLIDING_WINDOW),
@@ -40,7 +48,7 @@ def txn(tmp_path: Path) -> Iterator[Txn]:
 @pytest.mark.parametrize(
     "limits", [*((limit,) for limit in LIMITS), (Blocked(),), (), (LIMITS[0], LIMITS[2], LIMITS[-1])], ids=repr
 )
-def test_a_record_is_read_as_it_was_written(limits: tuple[Limit, ...], counts: bool, txn: Txn) -> None:
+def test_a_record_is_read_as_it_was_written(limits: tuple[LimitDefinition, ...], counts: bool, txn: Txn) -> None:
     codec = Codec(schema_of(limits, counts_usage=counts))
     record = new_record(codec.schema)
     record.states = [
@@ -157,7 +165,7 @@ def test_as_many_as_there_are_at_most_and_then_again(met: Codecs[Codec], monkeyp
 
 @pytest.mark.parametrize("limit", [*LIMITS, Blocked()], ids=repr)
 @pytest.mark.parametrize("counts", [False, True])
-def test_a_schema_is_read_as_it_was_written(limit: Limit, counts: bool) -> None:
+def test_a_schema_is_read_as_it_was_written(limit: LimitDefinition, counts: bool) -> None:
     schema = schema_of((limit,), 10_000_000, counts)
     assert schema_from(definitions_of(schema)) is schema
 

@@ -14,7 +14,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.waiting import ThreadWaiter
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import scope_of
-from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores import codecs
@@ -31,7 +31,7 @@ from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, file_of
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
 DAY = 86_400
-ALL: list[Limit] = [
+ALL: list[LimitDefinition] = [
     *[RateLimit(str(algorithm), 10, DAY, algorithm) for algorithm in RateLimitAlgorithm],
     CallLimit(9.5, 60, RateLimitAlgorithm.GCRA, burst=20),
     ResourceLimit("db", 3, max_hold_seconds=1.5),

@@ -10,14 +10,14 @@ from django.test import override_settings
 
 from limits_app import StoreUnavailable, limits, services, signals
 from limits_app.acquiring.breaker import BreakerState
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit
 from limits_app.models import Policy
 from limits_app.stores import registry
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits, override_limits
 from tests.services.pool_rows import NAME, make_pool
 
-ONE: Limit = CallLimit(1, 60)
+ONE: LimitDefinition = CallLimit(1, 60)
 
 
 def take() -> bool:

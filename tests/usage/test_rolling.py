@@ -14,7 +14,7 @@ from pytest_django import DjangoDbBlocker
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.keys import Scope, member_scope, scope_of, shared_scope
-from limits_app.engine.limits import CallLimit, Limit, RateLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.models import BucketKind, CollectedBatch, UsagePeriod, UsageSnapshot
@@ -40,7 +40,7 @@ def store(clock: FakeClock) -> MemoryStore:
     return MemoryStore(clock=clock)
 
 
-def counting(store: MemoryStore, scope: Scope, *limits: Limit) -> LimitSet:
+def counting(store: MemoryStore, scope: Scope, *limits: LimitDefinition) -> LimitSet:
     return LimitSet.composed([ScopedLimits(scope, schema_of(limits, store.lease_us, counts_usage=True))], store)
 
 

@@ -12,7 +12,14 @@ from pytest_django import Settings
 
 from limits_app import limits, signals
 from limits_app.engine.errors import LimitExceeded, StoreUnavailable
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import Pool, PoolMember
 from limits_app.services.notify import OBSERVERS, Thresholds, thresholds
@@ -74,7 +81,7 @@ def seen() -> Iterator[Seen]:
     OBSERVERS.remove(watcher)
 
 
-def has(*some: Limit, resource: str = "api") -> None:
+def has(*some: LimitDefinition, resource: str = "api") -> None:
     limits.set_resource_limits(resource, some)
 
 
@@ -110,7 +117,9 @@ def test_each_threshold_is_told_of_and_the_highest_of_several_at_once(near: Near
         pytest.param(CallLimit(10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW), HOUR + 60, id="sliding window"),
     ],
 )
-def test_it_is_told_again_in_the_next_window(near: Near, clock: FakeClock, limit: Limit, seconds: int) -> None:
+def test_it_is_told_again_in_the_next_window(
+    near: Near, clock: FakeClock, limit: LimitDefinition, seconds: int
+) -> None:
     has(limit)
     for expected in (1, 2, 3):
         use(9)

@@ -19,7 +19,7 @@ from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import client_at, client_of, entity_of_user, normalize_entity
 from limits_app.services.code_rates import limits_of_rate
 from limits_app.services.integration import (
-    Limit,
+    LimitDefinition,
     RateLimitAlgorithm,
     is_logged_in,
 )
@@ -83,7 +83,7 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
         return None if charge is None or charge.entity is None else charge
 
     @property
-    def default_limits(self) -> tuple[Limit, ...]:  # type: ignore[override]  # as the rate is when it is needed
+    def default_limits(self) -> tuple[LimitDefinition, ...]:  # type: ignore[override]  # as the rate is when it is needed
         """The rate, which applies until an administrator sets limits."""
         return _limits(self.num_requests, self.duration)
 
@@ -112,7 +112,7 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
 
 
 @lru_cache(maxsize=1024)
-def _limits(capacity: int | None, seconds: float | None) -> tuple[Limit, ...]:
+def _limits(capacity: int | None, seconds: float | None) -> tuple[LimitDefinition, ...]:
     """Return the limit of a rate: never more requests in any window than it says."""
     if capacity is None or seconds is None:
         return ()

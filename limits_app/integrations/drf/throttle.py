@@ -21,7 +21,7 @@ from limits_app.integrations.refusals import PERMIT_SECONDS, REFUSALS, content_o
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import release_when_finished
 from limits_app.services.amounts import amount_of_each
-from limits_app.services.integration import Amount, Limit, entity_name
+from limits_app.services.integration import Amount, LimitDefinition, entity_name
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -64,7 +64,7 @@ class LimitThrottle(BaseThrottle):
 
     resource: str | None = None
     cost: Amount = 1
-    default_limits: Sequence[Limit] = ()
+    default_limits: Sequence[LimitDefinition] = ()
 
     _violations: tuple[LimitStatus, ...] = ()
 

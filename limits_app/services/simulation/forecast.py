@@ -16,7 +16,7 @@ from limits_app.engine.algorithms import Rule, compile_rule
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, from_milli, to_milli
 from limits_app.engine.clock import EPOCH
 from limits_app.engine.counting import HOUR_US
-from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, ResourceLimit
 from limits_app.engine.notation import Noted
 from limits_app.engine.periods import HOUR
 from limits_app.models import BucketKind, Counted, Policy, PolicyEffect, UsagePeriod, UsageSnapshot
@@ -31,12 +31,12 @@ _STEP_US: Final = STEP_SECONDS * 1_000_000
 _STEPS: Final = HOUR_US // _STEP_US
 
 
-def can_be_replayed(limit: Limit) -> bool:
+def can_be_replayed(limit: LimitDefinition) -> bool:
     """Whether hourly usage is enough to replay a limit; it is not for concurrency limits."""
     return not isinstance(limit, ResourceLimit)
 
 
-def in_steps(limit: Limit) -> Limit:
+def in_steps(limit: LimitDefinition) -> LimitDefinition:
     """The limit with a window of at least one step, since shorter bursts are not recorded."""
     if not isinstance(limit, RateLimit | CallLimit) or limit.window_seconds >= STEP_SECONDS:
         return limit
@@ -48,7 +48,7 @@ def in_steps(limit: Limit) -> Limit:
     return replace(limit, capacity=capacity, window_seconds=from_milli(window_milli * windows), burst=burst)
 
 
-def replay_hours(limit: Limit, recorded: Mapping[int, int]) -> dict[int, int]:
+def replay_hours(limit: LimitDefinition, recorded: Mapping[int, int]) -> dict[int, int]:
     """The amounts of hourly usage (hours since 1970) that a limit would have rejected, by hour, in thousandths.
 
     The limit is unused at the beginning. The part that fits is charged and the rest rejected, as for small requests.

@@ -28,7 +28,7 @@ from limits_app.stores.database.versions import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limits_app.engine.plan import Claim, Plan
+    from limits_app.engine.plan import Claim, RequestPlan
     from limits_app.engine.record import Record
     from limits_app.stores.database.connections import StoreConnection
 
@@ -109,7 +109,7 @@ class Transaction:
         """Return the time of the database in microseconds."""
         return int(self.connection.execute(f"SELECT {self.connection.clock_sql}")[0][0])
 
-    def lock(self, plans: Sequence[Plan]) -> None:
+    def lock(self, plans: Sequence[RequestPlan]) -> None:
         """Begin, and lock the scopes of some plans."""
         for plan in plans:
             for schema in plan.shape.schemas:
@@ -127,7 +127,7 @@ class Transaction:
         if not self.connection.is_local:
             self._checked_version = claim.version
 
-    def records(self, plan: Plan, *, migrated: bool = True) -> list[Record]:
+    def records(self, plan: RequestPlan, *, migrated: bool = True) -> list[Record]:
         """Return the records of a plan's scopes, `migrated` to its schemas or those that they were written under."""
         records = []
         for key, scope, schema in zip(plan.short_keys(), plan.scopes, plan.shape.schemas, strict=True):

@@ -16,7 +16,7 @@ from typing import Any, Final
 from limits_app.engine import engine
 from limits_app.engine.algorithms.window_log import Log
 from limits_app.engine.keys import Scope, digest_in, namespace_digest, short_key
-from limits_app.engine.plan import Plan
+from limits_app.engine.plan import RequestPlan
 from limits_app.engine.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.process.state_file import Txn
@@ -90,13 +90,13 @@ class PreparedScopes:
 
     __slots__ = ("scopes",)
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RequestPlan) -> None:
         self.scopes: list[tuple[bytes, Codec, Scope]] = []
         for schema, scope in zip(plan.shape.schemas, plan.scopes, strict=True):
             self.scopes.append((file_key(scope.key), _CODECS.of(schema), scope))
 
 
-def prepared(plan: Plan) -> PreparedScopes:
+def prepared(plan: RequestPlan) -> PreparedScopes:
     """Return the values of a plan, which are computed once."""
     cached = plan.store_cache
     if not isinstance(cached, PreparedScopes):

@@ -15,7 +15,7 @@ from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.counting import label_of
 from limits_app.engine.keys import short_key, slices_key
 from limits_app.engine.limits import QuotaLimit
-from limits_app.engine.plan import Amounts, Claim, Plan, PlannedLimit, PlanShape
+from limits_app.engine.plan import Amounts, Claim, PlannedLimit, PlanShape, RequestPlan
 from limits_app.stores.redis.commands import CARRYING, Command, PreparedScript, ScriptCall
 from limits_app.stores.redis.hints import Calendars, ScriptClock
 from limits_app.stores.redis.opening import KeyNames
@@ -119,7 +119,7 @@ class _Others(IntEnum):
 class PreparedPlan:
     """What scripts need to know of a plan: its shape, and the keys of its scopes. On a cluster, these have one tag."""
 
-    def __init__(self, plan: Plan, shape: PreparedShape) -> None:
+    def __init__(self, plan: RequestPlan, shape: PreparedShape) -> None:
         self.shape = shape
         self.names = names = shape.calls.names
         self.namespace = plan.namespace
@@ -220,7 +220,7 @@ class Calls:
         """Hold permits by another name than the parent process."""
         self._process = os.urandom(8)
 
-    def prepared(self, plan: Plan) -> PreparedPlan:
+    def prepared(self, plan: RequestPlan) -> PreparedPlan:
         """Return what scripts need to know of a plan, which is kept with it."""
         prepared = plan.store_cache
         if not isinstance(prepared, PreparedPlan) or prepared.names is not self.names:

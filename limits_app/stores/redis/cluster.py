@@ -22,7 +22,7 @@ from limits_app.acquiring.runtime import on_fork, start_thread
 from limits_app.engine.algorithms import State
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL
-from limits_app.engine.plan import Amounts, Claim, Plan
+from limits_app.engine.plan import Amounts, Claim, RequestPlan
 from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import SLOT_MOVED, Unanswered, error_kind
@@ -217,7 +217,7 @@ def _join(claim: Claim, parts: Parts) -> None:
     claim.states = [states[place] for place in range(len(states))]
 
 
-def _divided(plan: Plan) -> list[tuple[Plan, list[int]]]:
+def _divided(plan: RequestPlan) -> list[tuple[RequestPlan, list[int]]]:
     """Return a plan for each tag among the scopes, with the places of its limits; nothing where there is one tag."""
     tags = [tag_of(short) for short in plan.short_keys()]
     if len(set(tags)) <= 1:
@@ -230,7 +230,7 @@ def _divided(plan: Plan) -> list[tuple[Plan, list[int]]]:
     return plan.store_cache
 
 
-def _with_tag(plan: Plan, tags: Sequence[bytes], tag: bytes) -> tuple[Plan, list[int]]:
+def _with_tag(plan: RequestPlan, tags: Sequence[bytes], tag: bytes) -> tuple[RequestPlan, list[int]]:
     limits = [limit for limit in plan.shape.limits if tags[limit.scope_index] == tag]
     return plan.part(limits), [limit.place for limit in limits]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limits_app.acquiring.store import Store
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.plan import Claim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
@@ -26,7 +26,7 @@ from limits_app.testing.conformance.contract import (
 WINDOW = 40
 CAPACITY = 6
 HOLD = 25
-LIMITS: list[tuple[Limit, int]] = [
+LIMITS: list[tuple[LimitDefinition, int]] = [
     *[(RateLimit(KEY, CAPACITY, WINDOW, algorithm), WINDOW) for algorithm in ALGORITHMS],
     (RateLimit(KEY, CAPACITY, WINDOW, "leaky_bucket", burst=1), WINDOW),
     (QuotaLimit.per_session(KEY, CAPACITY, WINDOW), WINDOW),
@@ -45,7 +45,7 @@ class Clocks(Contract):
     @every_limit
     @pytest.mark.parametrize("more", STEPS_BACK.values(), ids=STEPS_BACK)
     def test_a_window_after_a_step_back_the_whole_limit_is_available(
-        self, store: Store, clock: FakeClock, *, limit: Limit, window: int, more: float
+        self, store: Store, clock: FakeClock, *, limit: LimitDefinition, window: int, more: float
     ) -> None:
         limits = limits_of(store, limit)
         everything = {KEY: int(limit.ceiling)}
@@ -58,7 +58,7 @@ class Clocks(Contract):
 
     @every_limit
     def test_requests_that_are_rejected_after_a_step_back_put_nothing_off(
-        self, store: Store, clock: FakeClock, *, limit: Limit, window: int
+        self, store: Store, clock: FakeClock, *, limit: LimitDefinition, window: int
     ) -> None:
         limits = limits_of(store, limit)
         everything = {KEY: int(limit.ceiling)}
@@ -71,7 +71,7 @@ class Clocks(Contract):
 
     @every_limit
     def test_partial_use_is_kept_over_a_step_back(
-        self, store: Store, clock: FakeClock, *, limit: Limit, window: int
+        self, store: Store, clock: FakeClock, *, limit: LimitDefinition, window: int
     ) -> None:
         limits = limits_of(store, limit)
         half = max(int(limit.ceiling) // 2, 1)
@@ -100,7 +100,7 @@ class Clocks(Contract):
 
     @every_limit
     def test_a_trip_into_the_future_costs_at_most_a_window(
-        self, store: Store, clock: FakeClock, *, limit: Limit, window: int
+        self, store: Store, clock: FakeClock, *, limit: LimitDefinition, window: int
     ) -> None:
         limits = limits_of(store, limit)
         everything = {KEY: int(limit.ceiling)}

@@ -17,7 +17,7 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.errors import LimitTimeout, StaleConfiguration
-from limits_app.engine.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
@@ -109,7 +109,7 @@ def together(work: Callable[[], R]) -> list[R]:
         return list(executor.map(start, range(THREADS)))
 
 
-def in_threads(store: Store, limit: Limit, *, each: int = TRIES // THREADS) -> list[int]:
+def in_threads(store: Store, limit: LimitDefinition, *, each: int = TRIES // THREADS) -> list[int]:
     """How often each of eight threads is admitted that try at the same time, `each` times."""
     return together(lambda: admitted_of(store, limit, "threads", each))
 
@@ -149,7 +149,7 @@ def in_processes(open_store: Callable[[], Store], *, method: str) -> dict[RateLi
             process.kill()
 
 
-def admitted_of(store: Store, limit: Limit, entity: str, tries: int) -> int:
+def admitted_of(store: Store, limit: LimitDefinition, entity: str, tries: int) -> int:
     """How many of so many tries are admitted; permits are released immediately."""
     limits = limits_of(store, limit, entity=entity)
     requested = None if isinstance(limit, ResourceLimit) else {limit.key: 1}

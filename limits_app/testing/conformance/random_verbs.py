@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.amounts import Amount
-from limits_app.engine.limits import Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.plan import Claim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Choose the limits; without permits the clock may go back."""
         rates = [data.draw(self.rates_of(key)) for key in RATES]
         self.has_permits = permits > 0
-        limits: list[Limit] = [*rates]
+        limits: list[LimitDefinition] = [*rates]
         if self.has_permits:
             limits += [ResourceLimit("db", permits), ResourceLimit("gpu", 2, max_hold_seconds=GPU_HOLD_US / SECOND)]
         lease_us, capacities = self.store.lease_us, {"db": permits, "gpu": 2}

@@ -10,7 +10,7 @@ import pytest
 
 from limits_app.engine.algorithms import Rule, State, compile_rule
 from limits_app.engine.amounts import MILLI, to_milli
-from limits_app.engine.limits import Limit
+from limits_app.engine.limits import LimitDefinition
 
 LEASE_US = 10_000_000
 MS = 1000
@@ -30,7 +30,7 @@ def timelines(**named: list[Step]) -> pytest.MarkDecorator:
 class Driven:
     """One limit and its state; amounts are units, times are microseconds."""
 
-    def __init__(self, limit: Limit, state: State | None = None) -> None:
+    def __init__(self, limit: LimitDefinition, state: State | None = None) -> None:
         self.rule: Rule = compile_rule(limit, LEASE_US)
         self.state: State = self.rule.start if state is None else state
 
@@ -63,7 +63,7 @@ class Driven:
         """What is taken, in units."""
         return Fraction(self.rule.used(self.state, now), self.rule.parts_per_unit)
 
-    def carried_into(self, limit: Limit, now: int) -> Driven:
+    def carried_into(self, limit: LimitDefinition, now: int) -> Driven:
         """The same use under another definition."""
         new = Driven(limit)
         new.state = new.rule.carry(self.rule, self.state, now)

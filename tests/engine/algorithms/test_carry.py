@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from limits_app.engine.algorithms.rule import DEBT_PARTS
 from limits_app.engine.algorithms.units import exact_units, window_us
 from limits_app.engine.amounts import from_milli
-from limits_app.engine.limits import Blocked, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import Blocked, LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from tests.engine.algorithms.definitions import ALGORITHMS, examples, rates
 from tests.engine.algorithms.driven import MS, NOW, SECOND, Driven
 
@@ -174,7 +174,7 @@ def test_a_sliding_window_goes_on_with_what_is_left_of_its_log() -> None:
     ),
     back=st.booleans(),
 )
-def test_credit_reduces_use_exactly(limit: Limit, steps: list[tuple[int, int, int]], *, back: bool) -> None:
+def test_credit_reduces_use_exactly(limit: LimitDefinition, steps: list[tuple[int, int, int]], *, back: bool) -> None:
     driven, now = Driven(limit), NOW
     for moved, asked, given_units in steps:
         now += -moved // 2 if back and asked % 3 == 0 else moved

@@ -7,10 +7,18 @@ import pytest
 from limits_app.engine.algorithms import compile_rule
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.algorithms.window_log import Log
-from limits_app.engine.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import (
+    Blocked,
+    CallLimit,
+    LimitDefinition,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from tests.engine.algorithms.driven import LEASE_US, NOW, SECOND, Driven
 
-LIMITS: list[Limit] = [
+LIMITS: list[LimitDefinition] = [
     *[RateLimit("k", 3, 1.5, algorithm) for algorithm in RateLimitAlgorithm],
     CallLimit(3, 1.5),
     ResourceLimit("k", 3),
@@ -21,7 +29,7 @@ LIMITS: list[Limit] = [
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)
-def test_a_state_of_zeros_means_unused(limit: Limit) -> None:
+def test_a_state_of_zeros_means_unused(limit: LimitDefinition) -> None:
     rule = compile_rule(limit, LEASE_US)
     numbers = [len(value) if isinstance(value, Log) else value for value in rule.start]
     assert not any(numbers)
@@ -32,7 +40,7 @@ def test_a_state_of_zeros_means_unused(limit: Limit) -> None:
 
 @pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
 @pytest.mark.parametrize("back", [1, SECOND, 2 * SECOND, 3 * LEASE_US, 400 * 86_400 * SECOND])
-def test_take_decides_over_the_state_as_it_is_after_the_clock_was_set_back(limit: Limit, back: int) -> None:
+def test_take_decides_over_the_state_as_it_is_after_the_clock_was_set_back(limit: LimitDefinition, back: int) -> None:
     rule = compile_rule(limit, LEASE_US)
     state = rule.take(rule.start, NOW, 2 * rule.parts_per_unit)
     assert state is not None
@@ -45,7 +53,9 @@ def test_take_decides_over_the_state_as_it_is_after_the_clock_was_set_back(limit
 @pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
 @pytest.mark.parametrize("back", [1, SECOND, 2 * SECOND, 3 * LEASE_US, 400 * 86_400 * SECOND])
 @pytest.mark.parametrize("units", [-2, -1, 1])
-def test_settle_changes_the_state_as_it_is_after_the_clock_was_set_back(limit: Limit, back: int, units: int) -> None:
+def test_settle_changes_the_state_as_it_is_after_the_clock_was_set_back(
+    limit: LimitDefinition, back: int, units: int
+) -> None:
     rule = compile_rule(limit, LEASE_US)
     state = rule.take(rule.start, NOW, 2 * rule.parts_per_unit)
     assert state is not None
@@ -54,7 +64,7 @@ def test_settle_changes_the_state_as_it_is_after_the_clock_was_set_back(limit: L
 
 
 @pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
-def test_the_ceiling_is_what_can_be_admitted_at_once(limit: Limit) -> None:
+def test_the_ceiling_is_what_can_be_admitted_at_once(limit: LimitDefinition) -> None:
     rule = compile_rule(limit, LEASE_US)
     assert rule.ceiling_parts == 3 * rule.parts_per_unit
     assert rule.take(rule.start, NOW, rule.ceiling_parts) is not None
@@ -77,14 +87,16 @@ def test_the_ceiling_is_what_can_be_admitted_at_once(limit: Limit) -> None:
     ],
     ids=repr,
 )
-def test_the_lua_implementation_gets_a_name_and_integers(limit: Limit, parameters: tuple[object, ...]) -> None:
+def test_the_lua_implementation_gets_a_name_and_integers(
+    limit: LimitDefinition, parameters: tuple[object, ...]
+) -> None:
     lua = compile_rule(limit, LEASE_US).lua
     assert lua == parameters
     assert all(type(number) is int for number in lua[1:])
 
 
 @pytest.mark.parametrize("limit", LIMITS[:6], ids=repr)
-def test_the_use_of_a_rate_returns_from_its_charge_on(limit: Limit) -> None:
+def test_the_use_of_a_rate_returns_from_its_charge_on(limit: LimitDefinition) -> None:
     rule = compile_rule(limit, LEASE_US)
     state = rule.take(rule.start, NOW, rule.parts_per_unit)
     assert state is not None
@@ -99,7 +111,7 @@ def test_the_use_of_a_bucket_returns_from_its_tick_on() -> None:
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)
-def test_no_function_changes_its_arguments(limit: Limit) -> None:
+def test_no_function_changes_its_arguments(limit: LimitDefinition) -> None:
     rule = compile_rule(limit, LEASE_US)
     before = rule.take(rule.start, NOW, 1) or rule.start
     copied = [value.pack() if isinstance(value, Log) else value for value in before]

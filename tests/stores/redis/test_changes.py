@@ -11,7 +11,7 @@ from redis import Redis
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import short_key
-from limits_app.engine.limits import Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.commands import Command
 from limits_app.testing import FakeClock
@@ -20,7 +20,7 @@ from tests.stores.redis.support import PATIENT, changes_of, names_of, prefix, re
 from tests.stores.support import connections_of, limits_of, used
 
 HOUR = 3600
-KINDS: list[Limit] = [
+KINDS: list[LimitDefinition] = [
     *[RateLimit("tokens", 100, HOUR, algorithm) for algorithm in RateLimitAlgorithm],
     QuotaLimit.per_month("tokens", 100, "Asia/Tokyo"),
     QuotaLimit.per_session("tokens", 100, HOUR),
@@ -28,7 +28,7 @@ KINDS: list[Limit] = [
 
 
 @pytest.mark.parametrize("new", KINDS, ids=str)
-def test_a_change_costs_one_more_call_once(store: RedisStore, client: Redis, new: Limit) -> None:
+def test_a_change_costs_one_more_call_once(store: RedisStore, client: Redis, new: LimitDefinition) -> None:
     for number, old in enumerate(KINDS):
         before, after = [limits_of(store, limit, entity=f"{number}") for limit in (old, new)]
         assert before.try_acquire({"tokens": 5})
@@ -56,7 +56,7 @@ def test_a_process_that_knows_only_the_new_limits_keeps_the_use(redis: RedisServ
 @pytest.mark.parametrize("new", KINDS, ids=str)
 @pytest.mark.parametrize("on_cluster", [False, True], ids=["server", "cluster"])
 def test_what_a_log_has_forgotten_is_not_carried_over(
-    redis: RedisServer, request: pytest.FixtureRequest, new: Limit, *, on_cluster: bool
+    redis: RedisServer, request: pytest.FixtureRequest, new: LimitDefinition, *, on_cluster: bool
 ) -> None:
     clock = FakeClock()
     options = {"prefix": prefix(), "clock": clock, **PATIENT}

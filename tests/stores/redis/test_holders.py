@@ -12,7 +12,7 @@ import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit
 from limits_app.stores.redis import RedisStore, hints, open_redis_store
 from tests.servers.redis import RedisServer
 from tests.stores.holding import DB, LEASE, Holders, signalled
@@ -63,7 +63,7 @@ def elsewhere(
 
 @pytest.mark.parametrize("limit", [CallLimit(10, 60), QuotaLimit("calls", 10, period="hour")], ids=["rate", "quota"])
 def test_a_machine_whose_clock_is_wrong_gets_nothing_more(
-    redis: RedisServer, elsewhere: RedisStore, limit: Limit
+    redis: RedisServer, elsewhere: RedisStore, limit: LimitDefinition
 ) -> None:
     right = RedisStore(url=redis.url, prefix=elsewhere.prefix, **PATIENT)
     mine, theirs = limits_of(right, limit), limits_of(elsewhere, limit)

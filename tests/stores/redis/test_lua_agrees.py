@@ -15,7 +15,7 @@ from limits_app.acquiring.store import Store
 from limits_app.engine.counting import HOUR_US
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import (
-    Limit,
+    LimitDefinition,
     QuotaLimit,
     QuotaPeriod,
     RateLimit,
@@ -90,7 +90,7 @@ STEPS = st.lists(
 class Player:
     """One store, and the same definitions, as one of several players of a timeline."""
 
-    def __init__(self, store: Store, first: list[Limit], second: list[Limit]) -> None:
+    def __init__(self, store: Store, first: list[LimitDefinition], second: list[LimitDefinition]) -> None:
         self.store = store
         self.schemas = [schema_of(tuple(limits), store.lease_us) for limits in (first, second)]
         self.held: list[tuple[LimitSet, Claim]] = []
@@ -166,8 +166,8 @@ def _play_both(
     redis: RedisServer, rates: tuple[RateLimit | QuotaLimit, ...], steps: list[Step], *, goes_back: bool
 ) -> None:
     clock = FakeClock()
-    first: list[Limit] = [rates[0], rates[1], ResourceLimit("db", 2)]
-    second: list[Limit] = [ResourceLimit("db", 3), rates[2], rates[3]]
+    first: list[LimitDefinition] = [rates[0], rates[1], ResourceLimit("db", 2)]
+    second: list[LimitDefinition] = [ResourceLimit("db", 3), rates[2], rates[3]]
     ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
     players = [Player(store, first, second) for store in (ours, reference)]
     which, latest = 0, clock.now_us
@@ -194,17 +194,17 @@ SECONDS: list[Callable[[Random], float]] = [
 ]
 
 
-def rate(algorithm: RateLimitAlgorithm) -> Callable[[Random], Limit]:
+def rate(algorithm: RateLimitAlgorithm) -> Callable[[Random], LimitDefinition]:
     """Return what makes random rates of an algorithm."""
 
-    def make(random: Random) -> Limit:
+    def make(random: Random) -> LimitDefinition:
         size, seconds = random.choice(SIZES)(random), random.choice(SECONDS)(random)
         return RateLimit("units", size, seconds, algorithm, soft=random.random() < 0.2)
 
     return make
 
 
-def quota(random: Random) -> Limit:
+def quota(random: Random) -> LimitDefinition:
     """Return a random quota."""
     size, soft = random.choice(SIZES)(random), random.random() < 0.2
     if random.random() < 0.5:
@@ -214,7 +214,7 @@ def quota(random: Random) -> Limit:
     )
 
 
-def permits(random: Random) -> Limit:
+def permits(random: Random) -> LimitDefinition:
     """Return a random resource limit."""
     hold = random.choice([None, random.randint(1, 60)])
     return ResourceLimit("units", random.randint(1, 6), max_hold_seconds=hold)
@@ -226,7 +226,7 @@ def permits(random: Random) -> Limit:
 )
 @pytest.mark.parametrize("most", DECISIONS)
 def test_thousands_of_decisions_of_each_algorithm_are_those_of_the_memory_store(
-    redis: RedisServer, make: Callable[[Random], Limit], most: int
+    redis: RedisServer, make: Callable[[Random], LimitDefinition], most: int
 ) -> None:
     random, decisions = Random(most), 0
     while decisions < most:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from limits_app.engine.errors import LimitTimeout
-from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer, redis_server_with_clock
 from tests.stores.redis.support import store_on
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.product
 
 WINDOW = 1200
 HOUR = 3600
-LIMITS: list[Limit] = [
+LIMITS: list[LimitDefinition] = [
     *[CallLimit(3, WINDOW, algorithm) for algorithm in RateLimitAlgorithm],
     QuotaLimit.per_session("calls", 3, WINDOW),
 ]
@@ -54,7 +54,7 @@ def set_clock(server: tuple[RedisServer, SetClock], store: RedisStore) -> SetClo
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_a_window_after_an_hour_back_all_of_a_limit_is_available(
-    store: RedisStore, set_clock: SetClock, limit: Limit
+    store: RedisStore, set_clock: SetClock, limit: LimitDefinition
 ) -> None:
     limits = limits_of(store, limit)
     one = {"calls": 1} if isinstance(limit, QuotaLimit) else None
