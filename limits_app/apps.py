@@ -100,7 +100,7 @@ def _ends_of_work() -> list[Any]:
 
 
 _JOBS_AT_FORK: Final = AtFork(_await_work)
-"""A child starts jobs of its own."""
+"""A child starts its own jobs."""
 
 
 def _lease_lost(acquisition: LeaseHolder) -> None:

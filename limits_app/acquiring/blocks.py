@@ -90,5 +90,5 @@ def _running() -> object:
         task = sys.modules["asyncio"].current_task()
     except (KeyError, RuntimeError):  # the loop is not one of asyncio
         return get_ident()
-    # In a callback of the event loop there is no task: a new object equals no runner.
+    # A callback of the event loop runs in no task: a new object equals no runner.
     return object() if task is None else ref(task)

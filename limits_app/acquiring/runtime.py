@@ -68,7 +68,7 @@ class Process:
         self._at_end[act] = None
         if not self._ends_known:
             self._ends_known = True
-            # A process that has not loaded them is no such child.
+            # A process that has not loaded them is not such a child.
             if "multiprocessing.util" in sys.modules:
                 self.add_finalizer()
             if "celery.signals" in sys.modules:

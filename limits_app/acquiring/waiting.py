@@ -52,7 +52,7 @@ class ThreadWaiter:
         self.active = True
         """Set to False by the end of the wait, however it ends."""
         self.slept_seconds = 0.0
-        """The sleeps that nobody ended, which passed also where a test has frozen the clocks."""
+        """Sleeps that no release ended; they passed also where a test has frozen the clocks."""
         # A lock that is released to wake the thread: `threading.Event` can stay locked when a handler raises in it.
         self._woken = Lock()
         self._woken.acquire()

@@ -44,7 +44,7 @@ class ReasonForm(forms.Form):
 
 
 class BlockReasonForm(ConfirmBlock, ReasonForm):
-    """Why somebody is blocked, and the confirmation where that also hits others."""
+    """The reason for a block, and the confirmation where it also affects other clients."""
 
     field_order = ["reason", "confirm_block"]
 

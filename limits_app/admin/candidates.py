@@ -32,7 +32,7 @@ _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], obj
 """What can be done with a candidate: in which state, the label of the button, and the function."""
 
 _USUAL_REVERT_PERCENT: Final = 10
-"""The share of rejected entities above which a promotion is reverted, unless somebody chooses another."""
+"""The share of rejected entities above which a promotion is reverted, unless another one is chosen."""
 
 
 def _reported(name: str, label: Any) -> Callable[[Any, Any], Any]:

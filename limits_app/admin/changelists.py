@@ -154,7 +154,7 @@ class UsageListAdmin(LargeListAdmin):
         """Read what else the rows of a page show, at once for all of them."""
 
     def need(self, row: Any) -> int:
-        """How urgently somebody should look at a row of a page: the smallest number is shown first."""
+        """The urgency of a row of a page: the smallest number is shown first."""
         return 0
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The menu: six entries, the pages behind each, and what stands above all of them."""
+"""The menu: six entries, the pages of each, and the banner above all pages."""
 
 from __future__ import annotations
 

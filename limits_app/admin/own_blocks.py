@@ -27,7 +27,7 @@ class ConfirmBlock(forms.Form):
 
 
 class BlockForm(ConfirmBlock, forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
-    """The form of a row that may block somebody."""
+    """The form of a row that may block a client."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -377,7 +377,7 @@ class Claim:
 
     @property
     def released(self) -> bool:
-        """Whether its holder is done with it: it is settled, or whoever keeps its changes settles it."""
+        """Whether its holder is done with it: it is settled, or will be settled from kept changes."""
         return self.settled or self.put_off
 
     def lose_lease(self) -> None:

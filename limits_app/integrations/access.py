@@ -180,7 +180,7 @@ def _decides_itself(limits: RequestLimits) -> bool:
 
 
 def _stays_reachable(limits: RequestLimits, verdict: AccessVerdict) -> bool:
-    """Whether a blocked request is let through, so that health checks work and nobody locks himself out of the admin.
+    """Whether a blocked request is allowed, so that health checks work and administrators cannot lock themselves out.
 
     These are views with `@exempt`, the log-in of the admin and the emergency switch, and all pages of the admin for
     superusers while the system blocks everything.

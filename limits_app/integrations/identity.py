@@ -75,7 +75,7 @@ def identify(limits: RequestLimits) -> Identity:
     They are called again when `request.user` changes, as when the REST framework authenticates inside the view. A
     request that is over keeps its identity.
     An empty identifier is replaced by the default one, since it would put all clients into one bucket. A name that is
-    too long for a plan is none. Raises TypeError where one of them returns anything but text or None.
+    too long for a plan is ignored. Raises TypeError where one of them returns anything but text or None.
     """
     request, identities, settings = limits.reference(), limits.identities, limits.settings
     if identities and (request is None or getattr(request, "user", None) is identities[-1].user):

@@ -85,7 +85,7 @@ class LoginLimitBackend:
     one is charged nothing.
     `default_limits` apply to resources without limits in the admin. Refunds need a token bucket, GCRA or a quota.
 
-    It authenticates nobody, and has no users and no permissions. Subclasses may override `default_limits` and
+    It does not authenticate, and has no users and no permissions. Subclasses may override `default_limits` and
     `accounts_of`.
     """
 
@@ -227,7 +227,7 @@ def _users(spellings: Sequence[str], fields: Sequence[str]) -> list[object]:
 
 
 def _keep(**_: object) -> None:
-    """Keep the charge of an attempt that has failed; of one that was rejected there is none."""
+    """Keep the charge of an attempt that has failed; one that was rejected has no charge."""
     _ATTEMPT.get().keep()
 
 

@@ -24,7 +24,7 @@ from limits_app.services.site_views import answers_options, renders_json
 from limits_app.services.url_rules import UrlRule
 
 _CREDENTIALS: Final = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
-"""What tells the site who a client is; browsers send none of them with a preflight."""
+"""Headers by which the site recognizes a client; browsers send none of them with a preflight."""
 
 SyncHandler = Callable[[HttpRequest], HttpResponseBase]
 AsyncHandler = Callable[[HttpRequest], Awaitable[HttpResponseBase]]

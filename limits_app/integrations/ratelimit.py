@@ -208,7 +208,7 @@ def _group_of(view: Callable[..., Any]) -> str:
 
 
 def _name_of(named: Any) -> str:
-    """Its name in its module; classes that `api_view` makes have only the last part of their own."""
+    """Its name in its module; classes that `api_view` makes have only its last part."""
     return ".".join([named.__module__, *named.__qualname__.split(".")[:-1], named.__name__])
 
 

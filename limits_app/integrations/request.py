@@ -202,7 +202,7 @@ class RequestLimits(ChargedRequest):
         return await sync_to_async(getattr)(self, "entity")  # type: ignore[no-any-return]
 
     def plan_of(self, entity: str | None) -> str | None:
-        """The plan of the request for an entity, which has it unless it has one of its own. May query the database.
+        """The plan of the request for an entity, which has it unless it has its own plan. May query the database.
 
         What PLAN_OF_REQUEST names is for the entity that makes the request. Without it, the plan of the user's groups
         is for every entity that the request is charged to.

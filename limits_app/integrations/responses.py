@@ -138,7 +138,7 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
             policy, most = _policy(name, status.type, status.limit, status.window_seconds)
             policies.append(policy)
             reset = "" if status.type in _WITHOUT_RESET else f";t={ceil(status.reset_after)}"
-            left.append(f'"{name}";r={min(int(status.remaining), most)}{reset}')  # a burst is no part of the quota
+            left.append(f'"{name}";r={min(int(status.remaining), most)}{reset}')  # a burst is not part of the quota
         for name, own in zip(_DRAFT, map(", ".join, (policies, left)), strict=True):
             before = response.headers.get(name)
             value = response.headers[name] = f"{before}, {own}" if before else own

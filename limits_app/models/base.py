@@ -167,7 +167,7 @@ class Configuration(Definable):
 
     @classmethod
     def touched_by(cls, key: Any, before: Snapshot, now: Snapshot) -> Touched:
-        """What a change of a row concerns: the limits of some clients, or anything; a state that is empty is none."""
+        """What a change of a row concerns: the limits of some clients, or anything; an empty state is ignored."""
         return Touched.anything()
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:

@@ -50,7 +50,7 @@ class ActivityEntry(UsageSnapshot):
 
 
 class AlertsEntry(UsageSnapshot):
-    """Who is told of what."""
+    """Alerts, and their recipients."""
 
     class Meta(_MenuEntry):
         verbose_name = _("alerts")

@@ -129,7 +129,7 @@ def other_networks_of(identifier: str) -> list[str]:
 
 
 def client_network(identifier: str) -> str | None:
-    """The identifier of the client that an IPv6 address belongs to, which is no pattern; None for all others."""
+    """The identifier of the client that an IPv6 address belongs to, which is not a pattern; None for all others."""
     return _client_network(identifier, conf.get(conf.IPV6_PREFIX))
 
 

@@ -27,7 +27,7 @@ class ResourceClient(Protocol):
     async def send(self, request: Request) -> Response:
         """Send a request and return the response, whatever its status.
 
-        Raises UpstreamFailed when there is no response, Unavailable when the request was not sent, and Unsendable when
+        Raises UpstreamFailed without a response, Unavailable when the request was not sent, and Unsendable when
         it is invalid.
         """
 

@@ -2,7 +2,7 @@
 
 For each identity the most specific policy over all resources decides, as for limits. A request is blocked if one of its
 identities is, else exempt if one of them is, else limited. A policy that blocks a resource decides where that resource
-is charged. The default of the system for each resource is no block and no exemption; a blocked total of the system
+is charged. The default of the system for each resource neither blocks nor exempts; a blocked total of the system
 blocks everything.
 """
 

@@ -107,7 +107,7 @@ NO_ACCESS_INDEX: Final = AccessIndex()
 
 
 def has_no_access_in_test(using: str) -> bool:
-    """Whether a test runner runs whose test sees nobody who may be blocked or exempt; see `is_empty_in_test`."""
+    """Whether a test runs in which no client is blocked or exempt; see `is_empty_in_test`."""
     return all(is_empty_in_test(model, using) for model in (Policy, Entity))
 
 

@@ -128,7 +128,7 @@ class BaseResolver(ABC):
 
     @abstractmethod
     def _shared(self, key: ResolutionKey) -> Hashable:
-        """What is the same for all keys whose limits are read together; the key itself where that is no other one."""
+        """The common part of keys whose limits are read together; the key itself where each is read alone."""
 
     @abstractmethod
     def _last(self, key: ResolutionKey) -> tuple[ResolvedSet, Age] | None:

@@ -106,7 +106,7 @@ class Subject(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A policy for a subject, with one of its limits; the fields are None as far as there is none."""
+    """A policy for a subject, with one of its limits; fields are None where one of them is missing."""
 
     number: int
     level: int

@@ -44,7 +44,7 @@ class Client(NamedTuple):
 
 
 EVERYBODY: Final = Client()
-"""A client with nothing of its own."""
+"""A client without a row, a plan or patterns."""
 
 
 class Collector:
@@ -97,7 +97,7 @@ class Collector:
             current = row.parent
 
     def client(self, entity: str, plan: str = "") -> Client:
-        """What a client has; a plan of its own, or of an entity above it, precedes that of the request."""
+        """What a client has; its own plan, or that of an entity above it, precedes that of the request."""
         plan = self._plan_of_rows(entity) or plan or self._plan_of_groups(entity)
         return Client("" if is_pattern(entity) else entity, plan, self.matching(patterns_of(entity)))
 

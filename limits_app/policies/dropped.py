@@ -76,7 +76,7 @@ class Dropping:
         yield from sorted(dropped.items(), key=itemgetter(0))
 
     def _clients(self, place: PolicyPlace) -> Iterable[Client]:
-        """Clients to which a policy applies: each kind of them, as far as other policies tell them apart."""
+        """Clients to which a policy applies: one of each kind that other policies distinguish."""
         if is_pattern(place.entity):
             return [Client(patterns=self._rows.matching(patterns_of(place.entity)))]
         if place.entity:

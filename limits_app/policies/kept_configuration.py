@@ -101,7 +101,7 @@ class KeptConfiguration:
         """When the version of the default store was read, if it is on another machine."""
 
     def refresh(self) -> None:
-        """Apply what no store has told a request: every RESOLVER_TTL_SECONDS, and for stores that were unavailable.
+        """Apply changes that no store has reported, every RESOLVER_TTL_SECONDS, and for stores that were unavailable.
 
         Begins to read which identifiers have rows, unless that is done.
         """

@@ -124,7 +124,7 @@ def stored_chains(subjects: Sequence[Subject], using: str, now: datetime) -> lis
             parameters.append(None if person is None else user_model()._meta.pk.get_db_prep_value(person, connection))
     sql = _sql(connection, tuple([len(one) for one in networks]), has_groups=has_groups)
     values = [*parameters, *chain.from_iterable(networks), to_column(now, connection)]
-    # Each subject has a row, since `subject` in the query has one for everybody.
+    # Each subject has a row, since `subject` in the query always has one.
     rows: list[Row] = read(using, lambda: _rows(connection, sql, values), [])
     by_number: list[list[Row]] = [[] for _ in subjects]
     for row in rows:

@@ -74,7 +74,7 @@ class AccessTable:
         self._limited: set[tuple[str, ...]] = set()
         """The identities of requests that no policy blocks or exempts, at any time, until something changes."""
         self.seen = seen
-        """What the process knew of changes when the first of them was read."""
+        """The changes that the process knew when the first verdict was read."""
 
     @property
     def is_used(self) -> bool:

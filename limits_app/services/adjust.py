@@ -139,7 +139,7 @@ def _places(resource: str | None, entity: str | None, plan: str | None) -> dict[
 
 
 def _with_key(limits: list[ScopedLimits], key: str, of_entity: list[str]) -> list[ScopedLimits]:
-    """The scopes of the entity that have a limit with this key; the shared ones if it has none of its own."""
+    """The scopes of the entity that have a limit with this key; the shared ones if it has no own limit."""
     matching = [scoped for scoped in limits if key in scoped.schema.index]
     return [scoped for scoped in matching if scoped.scope.key in of_entity] or [
         scoped for scoped in matching if scoped.scope.shared

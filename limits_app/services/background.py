@@ -84,7 +84,7 @@ class BackgroundJobs:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """A child is another holder, and starts a thread of its own with its first request."""
+        """A child is another holder, and starts its own thread with its first request."""
         self._holder = unique_name()
         self.is_started = False
         """Whether this process has a thread that does jobs."""
@@ -125,7 +125,7 @@ class BackgroundJobs:
             return _OTHERS_US
         try:
             holds = [self._run_in(namespace) for namespace in _namespaces()]
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise it to; the next look tries again
+        except Exception as error:  # noqa: BLE001 - a thread has no caller; the next round tries again
             self._log(error)
             return _OTHERS_US
         finally:

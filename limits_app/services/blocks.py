@@ -74,7 +74,7 @@ def warning(changes: Iterable[BlockedChange], author: Collection[IdentityAndPlan
 
 
 def _block(model: type[Any], state: BlockState | None) -> BlockScope | None:
-    """The block of a row, unless it is not enforced; the one of a resource for everyone is none."""
+    """The block of a row, unless it is not enforced; a block of a resource for everyone does not count."""
     if state is None:
         return None
     if model is Entity:

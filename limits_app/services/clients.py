@@ -1,6 +1,6 @@
 """Clients as people look for them: their names, what they used lately, and who changed their limits.
 
-A client need not have a row: whoever was counted once is one.
+A client need not have a row: an entity that was counted once is a client.
 """
 
 from __future__ import annotations

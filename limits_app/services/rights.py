@@ -1,6 +1,6 @@
 """The table of rights: which permissions each action needs, in the admin and in the REST API.
 
-Commands know no user of the site: whoever may run them may do everything.
+Commands do not authenticate: a user of the machine who can run them has every right.
 Adding, changing, deleting and viewing rows needs the permission of Django for the model, as `permission` names it.
 """
 

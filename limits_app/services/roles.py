@@ -14,7 +14,7 @@ from limits_app.services.rights import APP, RIGHTS, Action
 
 
 class Role(StrEnum):
-    """A group; its name says which app it is about, because a site may have a group “support” of its own."""
+    """A group; its name says which app it is about, because a site may have its own group “support”."""
 
     VIEWER = "limits viewer"
     SUPPORT = "limits support"

@@ -182,7 +182,7 @@ def _known(shadow: BoundLimits, amounts: Mapping[str, Amount]) -> Mapping[str, A
 
 
 def block_in_shadow(entity: str | None, level: str, resource: str | None) -> object:
-    """What tells a block of an entity at a level from others; `resource` is None where it is over all resources."""
+    """The identity of a block of an entity at a level; `resource` is None for a block of all resources."""
     return None if level == PolicyScope.SYSTEM_TOTAL else entity, str(level), resource  # that is one for all entities
 
 

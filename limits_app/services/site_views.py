@@ -27,13 +27,13 @@ _FUNCTIONS: Final = ("EXCEPTION_HANDLER", "VIEW_NAME_FUNCTION", "VIEW_DESCRIPTIO
 
 def is_admin_log_in(view: View | None) -> bool:
     """Whether a view is the log-in of a site of Django's admin, also inside decorators."""
-    sites = sys.modules.get(_ADMIN)  # before it is imported, there is no admin
+    sites = sys.modules.get(_ADMIN)  # before it is imported, the site has no admin
     log_ins = [] if sites is None else [site.login for site in sites.all_sites]
     return any(layer in log_ins for layer in _layers(view))
 
 
 def is_of_admin(view: View | None) -> bool:
-    """Whether a view belongs to a site of Django's admin, as one of its own or as a page of a model."""
+    """Whether a view belongs to a site of Django's admin, as a page of the site itself or of a model."""
     sites = sys.modules.get(_ADMIN)
     kinds = () if sites is None else (sites.AdminSite, sites.ModelAdmin)
     # The site notes itself at views that it wraps, and a page of a model the object whose method it is.

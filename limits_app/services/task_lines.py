@@ -6,7 +6,7 @@ too early then delays the line, and all the others with it, so that each keeps i
 than the limit, so that a task is always ready when capacity is free.
 
 A task that is sent again goes behind all others in the broker. While workers go through a long queue for the first
-time, nobody comes whose turn it is, and the limit is idle: tasks that have no place join the line without being tried,
+time, no task comes whose turn it is, and the limit is idle: tasks that have no place join the line without being tried,
 and the first that comes again delays the line by what it is late. How long that takes depends on how long the line is.
 After a longer silence those who have no place are tried, since those before them may be gone.
 
@@ -42,7 +42,7 @@ _SECONDS_TO_FORGET_A_SECOND: Final = 100.0
 _LENGTHS_OF_SILENCE: Final = 5
 _SHORTEST_SILENCE_US: Final = 5_000_000
 _LONGEST_SILENCE_US: Final = 60_000_000
-"""So long, or so many times the length of the line, after a rejection others are believed to wait whom nobody saw."""
+"""How long after a rejection other tasks are assumed to wait; also as a multiple of the length of the line."""
 _ON_TIME_US: Final = 5_000_000
 """A task that is late by this and by more than the silence does not show that the line is late."""
 _EARLY_US: Final = 10_000

@@ -76,8 +76,8 @@ def boost_each(
 ) -> list[Policy]:
     """`boost` of an entity on each resource that limits it, also by policies for all resources; all of them, or none.
 
-    A resource without limits stays unlimited, also by a policy of its own where that of all resources would limit it.
-    Raises InvalidRequest where nothing limits the entity, or where more than 100 resources have limits of their own.
+    A resource without limits stays unlimited, also by a new policy where that of all resources would limit it.
+    Raises InvalidRequest where nothing limits the entity, or where more than 100 resources have their own limits.
     """
     name = check_entity(one_client(entity))
     check_boost_end(until)
@@ -87,7 +87,7 @@ def boost_each(
             raise InvalidRequest(f"nothing limits {name} that could be boosted")
         if (count := len(resources) + len(unlimited)) > _MOST_BOOSTED:
             raise InvalidRequest(
-                f"{count} resources have limits of their own for {name}, and at most {_MOST_BOOSTED} can be boosted "
+                f"{count} resources have their own limits for {name}, and at most {_MOST_BOOSTED} can be boosted "
                 "together: name a resource"
             )
         during: dict[str, Any] = {"valid_from": timezone.now(), "valid_until": until, "reason": reason}

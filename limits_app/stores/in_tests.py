@@ -29,7 +29,7 @@ class TestStores:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Make a new lock in a child process, which has the test of its parent until it begins one of its own."""
+        """Make a new lock in a child process, which has the test of its parent until it begins another one."""
         self._lock = RLock()  # receivers of the signal may use a store
 
     def store(self, alias: str) -> MemoryStore:

@@ -265,7 +265,7 @@ class MemoryStore:
                 self._counts.add(scope, record, now)
 
     def _find_room(self, claim: Claim, records: list[Record], now: int) -> None:
-        """Make room for new scopes in a full store; raise StoreFull where there is none, unless a limit rejects."""
+        """Make room for new scopes in a full store; raise StoreFull where that fails, unless a limit rejects."""
         fullness = (len(self._records) + len(self._counts)) / self._max_scopes
         self._warnings.note(fullness)
         if fullness < 1 or all(key in self._records for key in claim.plan.scope_keys) or self._make_room(now):

@@ -164,7 +164,7 @@ class Steps:
         self.late.waiting.append((claim, changes))
 
     def run_within(self, work: Callable[[], R]) -> R:
-        """Call `work` in the step of the calling thread, or in one of its own."""
+        """Call `work` in the step of the calling thread, or in a new one."""
         return work() if self.running == get_ident() else self.run(work)
 
     def wait(self) -> None:

@@ -68,7 +68,7 @@ def _read_policies(subject: Subject, database: str, now: datetime) -> PolicyChai
     except Exception as error:
         if subject.resource is not None or not is_forbidden(error):
             raise
-        return PolicyChain([], None)  # nobody is blocked or exempt
+        return PolicyChain([], None)  # no entity is blocked or exempt
 
 
 def _read_endpoints(database: str) -> Iterable[Endpoint]:
@@ -87,7 +87,7 @@ def _read_endpoints(database: str) -> Iterable[Endpoint]:
 
 
 def _read_access(database: str, now: datetime) -> AccessIndex:
-    """Return who is blocked or exempt; nobody while all limits are disabled, or where the database may not be used."""
+    """Return who is blocked or exempt; empty while all limits are disabled, or where the database may not be used."""
     if any(override.resource is None for override in _IN_FORCE):
         return NO_ACCESS_INDEX
     try:

@@ -1,4 +1,4 @@
-"""Folding: of one-time clients only the heaviest keep rows of their own, and the others are added up by kind.
+"""Folding: of one-time clients only the heaviest keep their own rows, and the others are added up by kind.
 
 One-time clients are addresses, API keys and log-in names that have no row in the table of entities. Their rows are
 exact until their hour has ended. Then those beyond the heaviest are added to one row for each kind, limit and period,

@@ -89,7 +89,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
             for origin in origins:
                 try:
                     written += self._flush(origin)
-                except Exception as error:  # noqa: BLE001 - that of one namespace is no reason to keep what others noted
+                except Exception as error:  # noqa: BLE001 - an error in one namespace must not delay the others
                     errors.append(error)
             if errors:
                 raise errors[0]

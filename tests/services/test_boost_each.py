@@ -73,5 +73,5 @@ def test_an_error_on_one_resource_leaves_the_others_as_they_were() -> None:
 def test_so_many_resources_are_named_instead() -> None:
     for number in range(101):
         limits.set_resource_limits(f"model/{number}", f"calls={number + 2}/min")
-    with pytest.raises(InvalidRequest, match="101 resources have limits of their own for tenant:blue"):
+    with pytest.raises(InvalidRequest, match="101 resources have their own limits for tenant:blue"):
         boosted()

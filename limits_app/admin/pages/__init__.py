@@ -60,7 +60,7 @@ class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # gener
 
 
 class EntryAdmin(PagesAdmin):
-    """An entry of the menu: it opens the first of its pages that the user may view, and has pages of its own."""
+    """An entry of the menu: it opens the first of its pages that the user may view, and has several pages."""
 
     def get_urls(self) -> list[URLPattern]:
         """The pages, and the entry itself."""
@@ -68,7 +68,7 @@ class EntryAdmin(PagesAdmin):
         return [*super().get_urls(), path("", self.admin_site.admin_view(self.first_page), name=name)]
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Be in the menu for everybody who may view one of the pages."""
+        """Be in the menu for users who may view one of the pages."""
         return self.has_view_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:

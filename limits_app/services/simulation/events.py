@@ -51,7 +51,7 @@ class SimulatedRequest(NamedTuple):
 def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator[SimulatedRequest]:
     """Read events with the columns `time`, `entity`, `resource` and `seconds`, and one for each limit key.
 
-    Times are ISO 8601 with a zone, or seconds since 1970, in ascending order; an empty cell is no amount.
+    Times are ISO 8601 with a zone, or seconds since 1970, in ascending order; an empty cell requests nothing.
     Without a column for the resource, all events are for `resource`.
     Raises InvalidRequest with the number of an invalid line.
     """

@@ -258,7 +258,7 @@ class ThreadConnections:
             connection.close()
 
     def pools_transactions(self) -> bool:
-        """Return whether a pooler gives each transaction any of its connections, so that a session is nobody's.
+        """Return whether a pooler gives each transaction any of its connections, so that sessions are shared.
 
         Then two connections have one session, or a connection has another one in its next transaction.
         """

@@ -66,7 +66,7 @@ class Space(Protocol):
 
 
 class Housekeeping:
-    """Deletes scopes: a few are checked for every new one, and more when there is no room.
+    """Deletes scopes: a few are checked for every new one, and more when the file is full.
 
     `clock` returns microseconds.
     """
@@ -83,7 +83,7 @@ class Housekeeping:
         self._warnings = FullnessWarnings(_WARNINGS)
 
     def may_count(self, now: int) -> bool:
-        """Whether usage may be kept: not while there is no room for it."""
+        """Whether usage may be kept: not while the file is full."""
         return not (self._is_repeated or lasts(self._uncounted_at, _UNCOUNTED_US, now))
 
     def step(self, txn: Txn, now: int, new: Sequence[bytes]) -> None:

@@ -29,7 +29,7 @@ _ENDED: Final = "ended."
 _ENDED_SECONDS: Final = 60
 """Ended processes are noted in one file for so many seconds; it is read for as long again.
 
-Later nobody asks: the leases of a process that ended are over.
+Later this is not needed: the leases of a process that ended have expired.
 """
 _IDENTITY: Final = re.compile(f"[0-9a-f]{{{2 * ID_LENGTH}}}")
 

@@ -140,7 +140,7 @@ class StateFile:
         """Call `step` with a transaction, which is committed when it returns, and has no effect when it raises.
 
         When the file is full, damaged, or was made larger by another process, it is prepared and the step is called
-        once more. Raises StoreUnavailable when that does not help, StoreFull when there is no room, and InStep in the
+        once more. Raises StoreUnavailable when that does not help, StoreFull when the file is full, and InStep in the
         middle of another step of the same thread.
         """
         try:

@@ -226,7 +226,7 @@ def _close(record: Record) -> bytes:
 
 
 def _read_batch(txn: Txn, namespace: str) -> bytes:
-    """Return the batch that waits; nothing where there is none."""
+    """Return the batch that waits, if there is one."""
     parts = (txn.get(_part_key(namespace, number)) or b"" for number in count())
     return b"".join(takewhile(bool, parts))
 
@@ -258,7 +258,7 @@ def _take_hours(txn: Txn, half: bytes) -> Iterator[tuple[Any, ...]]:
 
 
 def _rejected(namespace: str) -> bytes:
-    """Return what the keys of the rejections of a namespace begin with; a length tells namespaces from none."""
+    """Return the prefix of the keys of the rejections of a namespace; the length keeps namespaces apart."""
     digest = namespace_digest(namespace)[:_HALF]
     return _REJECTED + bytes([len(digest)]) + digest
 

@@ -77,7 +77,7 @@ class Rejections:
     They reject and never admit, for at most as long as the limit rejects: one second where no refund can lift the
     rejection (windows and leaky buckets), and 0.1 seconds where a refund by another process can. Rejections by permits
     are not remembered. All are forgotten when this process returns or changes anything, or is notified of it.
-    The client is told to retry when it is forgotten at the latest: another process may have refunded the amount.
+    Its `Retry-After` ends when it is forgotten, at the latest: another process may have refunded the amount.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ _TYPES: Final[Mapping[bytes, bytes]] = {
     b"hours": b"zset",
     b"batch": b"list",
 }
-"""The type of what is stored under keys of these kinds, where that is no hash."""
+"""The type of what is stored under keys of these kinds, where the type is not a hash."""
 
 TAGS: Final = [f"{number:02x}".encode() for number in range(256)]
 

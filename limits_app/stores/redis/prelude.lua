@@ -173,7 +173,7 @@ local function save(scope, values)
     local own = {}
     for place = 1, #scope.limits do own[scope.limits[place][FIELD]] = true end
     kept_until = math.max(kept_until < ALWAYS and kept_until or 0, kept_for_others(key, own))
-    if kept_until < ALWAYS then -- else use is kept that may return when the entity has limits of its own again
+    if kept_until < ALWAYS then -- else use is kept that may return when the entity has its own limits again
       lives = math.max(lives, kept_until * 1000000 - now)
       kept_until, expires = math.min(math.floor((now + lives) / 1000000), ALWAYS - 1), true
     end

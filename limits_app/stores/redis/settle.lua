@@ -1,7 +1,7 @@
 -- Change what a request has charged, and return its permits.
 --
 -- The plan: settle, again (the answer to the first settlement was lost: usage is not counted twice), credit or undo; for
--- how long slices are recorded (0: it is none), the channel on which returned amounts are announced, after its length,
+-- how long slices are recorded (0: not a slice), the channel on which returned amounts are announced, after its length,
 -- and the request as in acquire.lua. The numbers: the changes, the holder, and the boundaries of calendars.
 -- Replies: C and T as in acquire.lua, A done, L done, and a lease had run out.
 local verb, recorded_us, channel

@@ -122,7 +122,7 @@ def permits_and_debt(claim: Claim, changes: Amounts) -> Amounts:
 
 
 def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> bytes:
-    """Return the member of a claim in the leases of a limit; it stays the same when the longest hold begins anew."""
+    """Return the member of a claim in the leases of a limit; it stays the same when the longest hold begins again."""
     ends = min(claim.decided_at + limit.rule.hold_us, NEVER_US)
     return holder + pack("<dd", claim.amounts[limit.place], ends)
 

@@ -123,7 +123,7 @@ def clients(number: int) -> Sequence[Change]:
 
 
 def check_agreement(store: Store, announced: Iterable[tuple[int, Change]]) -> None:
-    """Check that the log has exactly these versions, each with one change of its own."""
+    """Check that the log has exactly these versions, each with one change."""
     ordered = sorted(announced, key=lambda entry: entry[0])
     assert all(earlier < later for (earlier, _), (later, _) in pairwise(ordered))
     for place, (version, _) in enumerate(ordered):
