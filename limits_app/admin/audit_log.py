@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.admin import AdminSite, AllValuesFieldListFilter
+from django.contrib.admin import AdminSite, AllValuesFieldListFilter, ModelAdmin
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import FieldDoesNotExist, PermissionDenied
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.defaultfilters import yesno
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -21,87 +20,87 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
 from limits_app.admin.action_forms import RevertForm
+from limits_app.admin.audit_words import field_in_words, in_sentences, kind_in_words, source_in_words, value_in_words
 from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
 from limits_app.admin.formatting import moment
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.audit.reverting import MODELS
-from limits_app.engine.limits import CallLimit
-from limits_app.models import AuditEvent
+from limits_app.models import AuditEvent, Entity, Policy
 from limits_app.services import blocks
-from limits_app.services.limit_words import limit_name
-from limits_app.services.rights import may_revert
+from limits_app.services.clients import users_named
+from limits_app.services.rights import Action, may, may_revert
 
-_SOURCES: Final[Mapping[str, Any]] = {
-    "admin": _("admin"),
-    "api": _("API"),
-    "code": _("code"),
-    "command": _("command"),
-    "import": _("import"),
-    "service": _("app function"),
-}
-_OTHER_KINDS: Final[Mapping[str, Any]] = {
-    "state": _("usage"),
-    "auditevent": _("audit log"),
-    "erasure": _("erased identifier"),
-}
+_LAST_EVENTS: Final = 100
+_MOST_CHOICES: Final = 15
+"""How many clients and objects of the last events a filter offers."""
 
 
-def source_in_words(source: str) -> str:
-    """Return the label of a source; sites can use custom sources."""
-    return str(_SOURCES.get(source, source))
-
-
-def kind_in_words(object_type: str) -> str:
-    """Return the label of the object type of an event."""
-    model = MODELS.get(object_type)
-    return str(_OTHER_KINDS.get(object_type, object_type) if model is None else model._meta.verbose_name)
-
-
-def event_in_words(site: AdminSite, event: AuditEvent) -> dict[str, str]:
+def events_in_words(
+    site: AdminSite, events: Sequence[AuditEvent], names: Mapping[str, str]
+) -> Iterator[dict[str, str]]:
     """Who changed what, when and why, and where that can be seen in full and undone."""
-    revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk])
-    return {
-        "when": moment(event.when, "SHORT_DATETIME_FORMAT"),
-        "who": event.actor or source_in_words(event.source),
-        "what": f"{event.get_verb_display()}: {kind_in_words(event.object_type)} {event.object_label}",
-        "reason": event.reason,
-        "url": reverse(f"{site.name}:limits_app_auditevent_change", args=[event.pk]),
-        "undo": revert if event.object_type in MODELS else "",
-    }
+    for event, sentence in zip(events, in_sentences(events, names), strict=True):
+        revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk])
+        yield {
+            "when": moment(event.when, "SHORT_DATETIME_FORMAT"),
+            "who": event.actor or source_in_words(event.source),
+            "what": sentence,
+            "reason": event.reason,
+            "url": reverse(f"{site.name}:limits_app_auditevent_change", args=[event.pk]),
+            "undo": revert if event.object_type in MODELS else "",
+        }
 
 
-def field_in_words(object_type: str, field: str) -> str:
-    """Name a field as its form does, or, within parts such as `limits tpm: text`, that of the part."""
-    field_label = _found(object_type, field)
-    label = getattr(field_label, "verbose_name", None)  # the other side of a relation, such as candidates, has none
-    if label is None:
-        return field
-    parts = field.replace(f"limits {CallLimit.key}: ", f"limits {limit_name(CallLimit.key)}: ").split(": ")
-    return ": ".join([*parts[:-1], str(label)])
+class ClientFilter(admin.SimpleListFilter):
+    """By the client whose row or policies were changed."""
+
+    title = _("client")
+    parameter_name = "client"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, str]]:
+        """The clients that were changed last, and the chosen one."""
+        labels = AuditEvent.objects.filter(object_type=Entity._meta.model_name).order_by("-number")
+        last = labels.values_list("object_label", flat=True)[:_LAST_EVENTS]
+        names = [*filter(None, [request.GET.get(self.parameter_name, "")]), *last]
+        return [(name, name) for name in [*dict.fromkeys(names)][:_MOST_CHOICES]]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
+        """Keep the events of the chosen client."""
+        return queryset.filter(of_clients([self.value()])) if self.value() else queryset
 
 
-def value_in_words(object_type: str, field: str, value: Any) -> str:
-    """Say what a field has: of what can be chosen what the form calls it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return str(yesno(value))
-    if not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return str(dict(getattr(_found(object_type, field), "flatchoices", ())).get(value, value))
+class ObjectFilter(admin.SimpleListFilter):
+    """By the object that was changed."""
+
+    title = _("object")
+    parameter_name = "object"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, str]]:
+        """The objects that were changed last, and the chosen one."""
+        last = AuditEvent.objects.order_by("-number").values_list("object_type", "object_label")[:_LAST_EVENTS]
+        chosen = request.GET.get(self.parameter_name, "").partition(" ")[::2]
+        objects = [*dict.fromkeys([*([chosen] if chosen[0] else []), *last])][:_MOST_CHOICES]
+        return [(f"{kind} {label}", f"{kind_in_words(kind)} {label}") for kind, label in objects if label]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
+        """Keep the events of the chosen object."""
+        kind, _space, label = (self.value() or "").partition(" ")
+        return queryset.filter(object_type=kind, object_label=label) if kind else queryset
 
 
-def _found(object_type: str, field: str) -> Any:
-    """The field of a model that a difference is about; None where there was one once."""
-    model: Any = MODELS.get(object_type)
-    *parts, name = field.split(": ")
-    try:
-        for part in parts:
-            model = model and model._meta.get_field(part.partition(" ")[0]).related_model
-        return model._meta.get_field(name) if model else None
-    except FieldDoesNotExist:
-        return None
+def of_clients(identifiers: Iterable[str | None]) -> Q:
+    """The events of the rows and of the policies of some clients."""
+    condition = Q(pk__in=[])
+    for name in identifiers:
+        condition |= Q(object_type=Entity._meta.model_name, object_label=name) | (
+            Q(object_type=Policy._meta.model_name)
+            & (
+                Q(object_label__in=[f"entity {name}", f"entity {name} in total"])
+                | Q(object_label__startswith=f"entity {name} on ")
+            )
+        )
+    return condition
 
 
 class _FilterInWords(AllValuesFieldListFilter):
@@ -130,14 +129,22 @@ _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>
 class AuditEventAdmin(ReadOnly, RobustListAdmin):
     """The audit log."""
 
-    list_display = ["number", "when", "actor", "verb", "kind", "object_label", "reason", "way"]
-    list_filter = ["when", "verb", ("object_type", _FilterInWords), ("source", _FilterInWords)]
+    list_display = ["when", "who", "what", "reason"]
+    list_display_links = ["what"]
+    list_filter = [
+        "when",
+        ClientFilter,
+        ObjectFilter,
+        "verb",
+        ("object_type", _FilterInWords),
+        ("source", _FilterInWords),
+    ]
     search_fields = ["actor", "object_label", "reason"]
-    search_help_text = _("Search by actor, object or reason.")
+    search_help_text = _("Search by who did it, object, name of a user, or reason.")
     actions = None
     change_form_template = "admin/limits_app/auditevent/change_form.html"
     fieldsets = [
-        (None, {"fields": ["number", "when", "actor", "way", "verb", "kind", "object_label", "reason"]}),
+        (None, {"fields": ["number", "when", "actor", "way", "what", "verb", "kind", "object_label", "reason"]}),
         (_("What changed"), {"fields": ["differences"]}),
         (_("In full"), {"classes": ["collapse"], "fields": ["object_id", "before", "after", "previous", "digest"]}),
     ]
@@ -146,6 +153,26 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         """Offer a page that reverts, besides those to read."""
         view = self.admin_site.admin_view(self.revert_view)
         return [path("<path:object_id>/revert/", view, name="limits_app_auditevent_revert"), *super().get_urls()]
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Add links that revert, with the permission for that."""
+        return [*self.list_display, "undo"] if may(request.user, Action.REVERT) else [*self.list_display]
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Read the events of a page, and say what each changed."""
+        changelist = super().get_changelist_instance(request)
+        changelist.result_list = events = list(changelist.result_list)
+        for event, sentence in zip(events, in_sentences(events), strict=True):
+            event.sentence = sentence
+        return changelist
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Search, also for the names of users."""
+        events, is_repeating = super().get_search_results(request, queryset, search_term)
+        identifiers = users_named(search_term)
+        return events | queryset.filter(of_clients(identifiers)) if identifiers else events, is_repeating
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -182,6 +209,25 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             return self._confirmation(request, event, form)
         self.message_user(request, gettext("Event %(number)s was reverted.") % {"number": event.number})
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_auditevent_changelist"))
+
+    @admin.display(description=_("who"), ordering="actor")
+    def who(self, event: AuditEvent) -> str:
+        """Show the actor, or without one the source."""
+        return event.actor or source_in_words(event.source)
+
+    @admin.display(description=_("what"), ordering="object_label")
+    def what(self, event: Any) -> str:
+        """Say what changed."""
+        return event.sentence if hasattr(event, "sentence") else in_sentences([event])[0]
+
+    @admin.display(description=_("undo"))
+    def undo(self, event: AuditEvent) -> SafeString | str:
+        """Lead to the page that reverts."""
+        if event.object_type not in MODELS:
+            return "-"
+        url = reverse(f"{self.admin_site.name}:limits_app_auditevent_revert", args=[event.pk])
+        label = '<a href="{}">{}<span class="visually-hidden"> {}</span></a>'
+        return format_html(label, url, gettext("Revert…"), self.what(event))
 
     @admin.display(description=_("type of object"), ordering="object_type")
     def kind(self, event: AuditEvent) -> str:

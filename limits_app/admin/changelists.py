@@ -26,6 +26,7 @@ from limits_app.models import PolicyEffect
 from limits_app.models.patterns import begins
 from limits_app.policies import Pair
 from limits_app.services import LimitState, RowState
+from limits_app.services.clients import users_named
 from limits_app.services.limit_words import amount, limit_name
 
 MOST_COUNTED: Final = 10_000
@@ -67,6 +68,7 @@ class LargeListAdmin(_Files):
 
     With the app import_export, its rows can be imported and exported.
     Short tables are searched for `search_fields`; long ones for rows in which one of `begins_with` starts so.
+    Users are found by their names, which are in another table.
     Where more rows are found than are counted, they are sorted by `long_ordering`, if there is one.
     """
 
@@ -75,6 +77,8 @@ class LargeListAdmin(_Files):
     list_per_page = 50
     begins_with: tuple[str, ...] = ()
     long_ordering: tuple[Any, ...] = ()
+    identifier = ""
+    """The field with the identifier of a client, for a search by the name of a user."""
     search_help_text = _("Long lists are searched by prefix, short lists by any part of the name.")
 
     def get_paginator(self, request: HttpRequest, *args: Any, **options: Any) -> Paginator[Any]:
@@ -88,12 +92,15 @@ class LargeListAdmin(_Files):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Search, with an index if the table is long."""
+        users = users_named(search_term) if self.identifier else []
+        named = queryset.filter(**{f"{self.identifier}__in": users}) if users else queryset.none()
         if "\0" in search_term or not search_term or not self._is_long():
-            return super().get_search_results(request, queryset, search_term)
+            rows, is_repeating = super().get_search_results(request, queryset, search_term)
+            return (rows | named if users else rows), is_repeating
         condition = Q()
         for field in self.begins_with:
             condition |= self._begins(field, search_term, queryset.db)
-        return queryset.filter(condition), False
+        return queryset.filter(condition) | named, False
 
     def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
         """Show the list, with a message if it is truncated."""

@@ -20,6 +20,7 @@ from limits_app.engine.limits import CallLimit
 from limits_app.models import TOTALS, Limit, Policy, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus
 from limits_app.services import LimitState
+from limits_app.services.clients import with_name
 from limits_app.services.limit_words import amount, limit_in_words
 
 _NEAR: Final = 0.8
@@ -120,12 +121,6 @@ def _in_words(limit: Limit) -> str:
     return gettext("%(key)s (shared)") % {"key": words} if limit.shared else words
 
 
-def with_name(identifier: str, names: Mapping[str, str]) -> str:
-    """A client with its name, if it has one: see `client_names`."""
-    name = names.get(identifier, "")
-    return f"{identifier} ({name})" if name and name != identifier else identifier
-
-
 _WHERE: Final[Mapping[str, Any]] = {
     "on_resource": _("%(whom)s on %(resource)s"),
     "total": _("%(whom)s, over all resources together"),
@@ -135,10 +130,17 @@ _WHERE: Final[Mapping[str, Any]] = {
 
 def policy_in_words(policy: Policy, names: Mapping[str, str]) -> str:
     """Whom a policy is about, and on what."""
+    entity = None if policy.entity is None else policy.entity.identifier
+    scope = entity, policy.plan, policy.resource
+    return scope_in_words(*scope, is_total=policy.scope in TOTALS, names=names)
+
+
+def scope_in_words(entity: str | None, plan: Any, resource: Any, *, is_total: bool, names: Mapping[str, str]) -> str:
+    """Whom a policy for these is about, and on what; `plan` and `resource` are rows or names."""
     whom = gettext("Everyone")
-    if policy.entity is not None:
-        whom = with_name(policy.entity.identifier, names)
-    elif policy.plan is not None:
-        whom = gettext("Plan %(plan)s") % {"plan": policy.plan}
-    where = "on_resource" if policy.resource is not None else "total" if policy.scope in TOTALS else ""
-    return str(_WHERE[where]) % {"whom": whom, "resource": policy.resource}
+    if entity is not None:
+        whom = with_name(entity, names)
+    elif plan is not None:
+        whom = gettext("Plan %(plan)s") % {"plan": plan}
+    where = "on_resource" if resource is not None else "total" if is_total else ""
+    return str(_WHERE[where]) % {"whom": whom, "resource": resource}

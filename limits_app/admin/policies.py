@@ -177,6 +177,7 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
     list_select_related = ["resource", "entity", "plan"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]
     begins_with = ("resource__name", "entity__identifier", "entity__name", "plan__name")
+    identifier = "entity__identifier"
     # Ordering by names would join the resource and the entity of every policy.
     long_ordering = (F("resource_id").asc(nulls_first=True), F("entity_id").asc(nulls_first=True))
     actions = POLICY_ACTIONS

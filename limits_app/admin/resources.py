@@ -23,14 +23,13 @@ from limits_app.admin.actions import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePerm
 from limits_app.admin.base import AuditedAdmin, PartOf
 from limits_app.admin.blocking import BlockingAdmin
 from limits_app.admin.changelists import LargeListAdmin, UsageListAdmin, fullest, limit_line, shown_limits
-from limits_app.admin.formatting import with_name
 from limits_app.admin.forms import ResourceForm
 from limits_app.admin.own_blocks import BlockForm, ConfirmedBlocks
 from limits_app.models import BucketKind, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
 from limits_app.policies import Pair
 from limits_app.services import RowState
-from limits_app.services.clients import client_names, user_names
+from limits_app.services.clients import client_names, user_names, with_name
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import most_rejected, never_used
 
@@ -150,6 +149,7 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     list_select_related = ["parent", "plan"]
     search_fields = ["identifier", "name"]
     begins_with = ("identifier", "name")
+    identifier = "identifier"
     autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
     form = BlockForm

@@ -5,7 +5,7 @@ A client need not have a row: an entity that was counted once is a client.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,6 +19,7 @@ from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
 from limits_app.services.usage import usage
+from limits_app.usage.reading import was_used
 
 _MOST_FOUND: Final = 20
 _MOST_RESOURCES: Final = 12
@@ -45,6 +46,12 @@ def user_names(identifiers: Iterable[str]) -> dict[str, str]:
     return {keys[key]: str(user) for key, user in users.items() if key in keys}
 
 
+def with_name(identifier: str, names: Mapping[str, str]) -> str:
+    """A client with its name, if it has one: see `client_names`."""
+    name = names.get(identifier, "")
+    return f"{identifier} ({name})" if name and name != identifier else identifier
+
+
 @dataclass(frozen=True, slots=True)
 class FoundClient:
     """A client that was searched for, and its name, which may be empty."""
@@ -61,7 +68,7 @@ def find_clients(text: str) -> list[FoundClient]:
     text = text.strip()
     if not text:
         return []
-    matches = [*_of_rows(text), *_of_users(text), *_of_usage(text)]
+    matches = [*_of_rows(text), *users_named(text), *_of_usage(text)]
     identifiers = sorted(dict.fromkeys(matches), key=lambda identifier: identifier != text)[:_MOST_FOUND]
     names = client_names(identifiers)
     return [
@@ -75,9 +82,14 @@ def _of_rows(text: str) -> list[str]:
     return [*rows.filter(by_text).order_by("identifier").values_list("identifier", flat=True)[:_MOST_FOUND]]
 
 
-def _of_users(text: str) -> list[str]:
-    """The users whose log-in name or e-mail address begins with a text, as far as the model has such fields."""
-    model = user_model()
+def users_named(text: str) -> list[str]:
+    """The identifiers of users whose log-in name or e-mail address begins with a text, at most 20.
+
+    None where the model of users has no such fields, and for a text that no database can look for.
+    """
+    model, text = user_model(), text.strip()
+    if not text or "\0" in text:
+        return []
     named = Q(**{f"{model.USERNAME_FIELD}__istartswith": text})
     if email := getattr(model, "EMAIL_FIELD", ""):
         named |= Q(**{f"{email}__istartswith": text})
@@ -92,6 +104,14 @@ def _of_usage(text: str) -> list[str]:
     rows = UsageSnapshot.objects.filter(period="day", bucket=BucketKind.ENTITY, start__gte=_since())
     seen = rows.filter(begins("entity", text, rows.db)).order_by().values_list("entity", flat=True)
     return [*seen.distinct()[:_MOST_FOUND]]
+
+
+def client_of(text: str) -> str:
+    """The client that people mean by a text: an identifier, or the name of the only client that has it."""
+    if not text or Entity.objects.filter(identifier=text).exists() or was_used(text):
+        return text
+    clients = [client.identifier for client in find_clients(text) if client.name.casefold() == text.casefold()]
+    return clients[0] if len(clients) == 1 else text
 
 
 def resources_of(identifier: str, policies: Iterable[Policy]) -> list[str]:

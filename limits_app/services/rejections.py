@@ -33,6 +33,7 @@ from limits_app.models.patterns import patterns_of, specificity
 from limits_app.models.policy_rules import Counted
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.services.clients import user_names, with_name
 from limits_app.services.limit_words import limit_in_words, limit_name
 from limits_app.usage.reading import DenialCount, LimitKeys, denied
 
@@ -63,7 +64,7 @@ class Rejection:
     def client(self) -> str:
         """Who was rejected, in words."""
         if self.count.entity:
-            who = f"{self.name} ({self.count.entity})" if self.name else self.count.entity
+            who = with_name(self.count.entity, {self.count.entity: self.name})
             return who if self.count.bucket == BucketKind.ENTITY else f"{who} ({self.count.bucket.label})"
         whole_site = gettext("No user (whole site)")
         return whole_site if self.count.bucket == BucketKind.ENTITY else str(self.count.bucket.label)
@@ -105,6 +106,9 @@ def rejections(
     }
     history = _versions(counts, {entity.plan for entity in entities.values() if entity.plan is not None})
     code = _code_limits(counts)
+    names = user_names(clients - {name for name, row in entities.items() if row.name})
+    for name in names:
+        entities.setdefault(name, Entity(identifier=name)).name = names[name]
     return [_rejection(count, entities.get(count.entity) or Entity(identifier=""), history, code) for count in counts]
 
 

@@ -270,6 +270,11 @@ def never_used(names: Iterable[str]) -> list[str]:
     return sorted(name for key, name in stored.items() if key not in used)
 
 
+def was_used(name: str) -> bool:
+    """Whether an entity has recorded usage, as of the last roll-up."""
+    return _used().filter(entity=storable(name)).exists()
+
+
 def _used() -> QuerySet[UsageSnapshot]:
     rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot))
     return rows.filter(bucket=BucketKind.ENTITY).exclude(entity="")

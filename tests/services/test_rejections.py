@@ -52,11 +52,11 @@ def test_the_most_specific_policy_with_the_limit_is_the_reason() -> None:
         denied(key=key)
     found = {one.count.key: one for one in rejections("api", entity="user:7")}
     policies = {str(one): one.pk for one in Policy.objects.all()}
-    assert found["call_count"].why == "Gina (user:7) reached the limit of 5 requests per minute on api."
+    assert found["call_count"].why == "user:7 (Gina) reached the limit of 5 requests per minute on api."
     assert found["call_count"].policy_id == policies["resource api"]
     assert found["call_count"].event_number == AuditEvent.objects.get(object_label="resource api").number
     assert found["tokens"].policy_id == policies["system"]
-    assert found["slots"].why == "Gina (user:7) reached the limit of slots on api."
+    assert found["slots"].why == "user:7 (Gina) reached the limit of slots on api."
     assert (found["slots"].policy_id, found["slots"].limit) == (None, None)
 
 
@@ -153,7 +153,7 @@ def test_rows_are_read_in_pages_with_as_many_queries_as_one(django_assert_max_nu
     for number in range(30):
         denied(f"user:{number}")
     assert rejections(resource="none") == []
-    with django_assert_max_num_queries(6):
+    with django_assert_max_num_queries(7):
         first = rejections(most=20)
     second = rejections(offset=20, most=20)
     assert {one.count.entity for one in (*first, *second)} == {f"user:{number}" for number in range(30)}

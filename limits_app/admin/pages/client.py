@@ -18,7 +18,7 @@ from django.utils.translation import gettext
 
 from limits_app import audit, services
 from limits_app.admin.action_forms import QuickBoostForm
-from limits_app.admin.audit_log import event_in_words
+from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.formatting import moment, written_limits
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.admin.pages.explain import shown_link
@@ -188,9 +188,8 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     if may(request.user, Action.VIEW_USAGE):
         context |= {"days": [*_days(identifier)], "rejections": [*_rejections(identifier)]}
     if may(request.user, Action.VIEW_HISTORY):
-        context["changes"] = [
-            event_in_words(site, event) for event in changes_of(row, [policy.pk for policy in policies])
-        ]
+        events = changes_of(row, [policy.pk for policy in policies])
+        context["changes"] = [*events_in_words(site, events, names)]
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context)
 

@@ -17,6 +17,7 @@ from limits_app.admin.base import site_page
 from limits_app.admin.menu import menu
 from limits_app.models import BucketKind
 from limits_app.models.validators import validate_client, validate_identifier, validate_text
+from limits_app.services.clients import with_name
 from limits_app.services.rights import Action, may
 from limits_app.services.usage import add_counts
 
@@ -41,10 +42,10 @@ def entity_or_none(request: HttpRequest) -> str | None:
     return request.GET.get("entity") or None
 
 
-def client_name(bucket: BucketKind, entity: str) -> str:
+def client_name(bucket: BucketKind, entity: str, names: Mapping[str, str]) -> str:
     """Name the entity or the member of a pool that a bucket is about, and the kind of a bucket of others."""
     if bucket == BucketKind.ENTITY:
-        return entity or gettext("No user (whole site)")
+        return with_name(entity, names) if entity else gettext("No user (whole site)")
     return f"{entity} ({bucket.label})" if entity else str(bucket.label)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any, Final
@@ -17,6 +18,7 @@ from limits_app.admin.pages.common import bring_up_to_date, check, page
 from limits_app.engine.limits import CallLimit
 from limits_app.models import BucketKind, Entity, Resource
 from limits_app.policies import Pair
+from limits_app.services.clients import client_names, with_name
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.status import overview
@@ -62,6 +64,7 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
         totals[use.key] += use.admitted  # type: ignore[assignment]  # amounts need not be whole
         refused[use.key] += use.refused
     tightest, is_known = tightest_limits(_MOST_SHOWN)
+    tightest = named(tightest, client_names(limit["entity"] or "" for limit in tightest))
     state = {
         "at": time(),
         "totals": {key: {"admitted": totals[key], "refused": refused[key]} for key in sorted(totals)},
@@ -83,6 +86,11 @@ def tightest_limits(most: int) -> tuple[list[dict[str, Any]], bool]:
         for row, limit in limits[:most]
     ]
     return shown, all(row.known for row in rows)
+
+
+def named(tightest: list[dict[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Limits with the clients that they are of, in words."""
+    return [{**limit, "client": with_name(limit["entity"] or "", names)} for limit in tightest]
 
 
 def _pairs(uses: list[Use]) -> list[Pair]:

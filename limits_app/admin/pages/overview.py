@@ -16,14 +16,16 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf, services
 from limits_app.acquiring.breaker import BreakerState
-from limits_app.admin.audit_log import event_in_words
-from limits_app.admin.formatting import moment, percent
+from limits_app.admin.audit_log import events_in_words
+from limits_app.admin.audit_words import clients_of
+from limits_app.admin.formatting import moment, percent, policy_in_words
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
-from limits_app.admin.pages.live import tightest_limits
+from limits_app.admin.pages.live import named, tightest_limits
 from limits_app.conf import OnUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, BucketKind, CandidateState, Policy
 from limits_app.models.fields import in_site_time
+from limits_app.services.clients import client_names
 from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
@@ -47,19 +49,29 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     bring_up_to_date()
     midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
     tightest, is_known = tightest_limits(_MOST)
-    ending = [*_ending(site)] if may(request.user, Action.VIEW_LIMITS) else None
+    by_client = most_rejected("entity", since=midnight, most=_MOST)
+    policies = _ending() if may(request.user, Action.VIEW_LIMITS) else None
+    events = [*AuditEvent.objects.order_by("-number")[:_MOST]] if may(request.user, Action.VIEW_HISTORY) else None
+    names = client_names(
+        {
+            *clients_of(events or ()),
+            *(policy.entity.identifier for policy in policies or () if policy.entity is not None),
+            *(count["entity"] for count in by_client if count["bucket"] == BucketKind.ENTITY),
+            *(limit["entity"] or "" for limit in tightest),
+        }
+    )
     context = {
-        "totals": [*_totals(midnight, tightest, ending)],
-        "changes": [*_changes(site)] if may(request.user, Action.VIEW_HISTORY) else None,
+        "totals": [*_totals(midnight, tightest, policies)],
+        "changes": None if events is None else [*events_in_words(site, events, names)],
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
         "warnings": list(_warnings()),
         "by_limit": [
-            _row(site, midnight, count) for count in most_rejected("resource", "key", since=midnight, most=_MOST)
+            _row(site, midnight, count, {}) for count in most_rejected("resource", "key", since=midnight, most=_MOST)
         ],
-        "by_client": [_row(site, midnight, count) for count in most_rejected("entity", since=midnight, most=_MOST)],
-        "tightest": tightest,
+        "by_client": [_row(site, midnight, count, names) for count in by_client],
+        "tightest": named(tightest, names),
         "known": is_known,
-        "ending": ending,
+        "ending": None if policies is None else [_ends(site, policy, names) for policy in policies],
         "is_new": not (tightest or Policy.objects.order_by().exists()),
     }
     return page(site, request, "overview", title=gettext("Overview"), context=context)
@@ -76,12 +88,6 @@ def _totals(midnight: datetime, tightest: list[dict[str, Any]], ending: list[Any
     yield gettext("Clients at a limit"), amount(len(full))
     if ending is not None:
         yield gettext("Ends soon"), amount(len(ending))
-
-
-def _changes(site: AdminSite) -> Iterator[dict[str, str]]:
-    """The last changes of the configuration."""
-    for event in AuditEvent.objects.order_by("-number")[:_MOST]:
-        yield event_in_words(site, event)
 
 
 def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
@@ -103,11 +109,11 @@ def _warnings() -> Iterator[str]:
             yield gettext("The store “%(alias)s” is unavailable: %(instead)s. %(error)s") % values
 
 
-def _row(site: AdminSite, since: datetime, count: dict[str, Any]) -> dict[str, str]:
+def _row(site: AdminSite, since: datetime, count: dict[str, Any], names: dict[str, str]) -> dict[str, str]:
     """The rejections of a limit or of a client, with a link to them."""
     name = limit_name(count.get("key", ""))
     if "entity" in count:
-        name = client_name(BucketKind(count["bucket"]), count["entity"])
+        name = client_name(BucketKind(count["bucket"]), count["entity"], names)
     query = {field: count.get(field, "") for field in ("entity", "resource", "key")} | {
         "from": f"{since:%Y-%m-%dT%H:%M}"
     }
@@ -120,15 +126,17 @@ def _row(site: AdminSite, since: datetime, count: dict[str, Any]) -> dict[str, s
     }
 
 
-def _ending(site: AdminSite) -> Iterator[dict[str, str]]:
+def _ending() -> list[Policy]:
     """Boosts and other temporary policies that end soon, the earliest first."""
     now = datetime.now(UTC)
     soon = Policy.objects.filter(valid_until__gt=in_site_time(now), valid_until__lte=in_site_time(now + _SOON))
-    policies = soon.select_related("resource", "entity", "plan").order_by("valid_until")
-    for policy in policies[:_MOST_ENDING]:
-        yield {
-            "name": str(policy),
-            "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),
-            "until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
-            "reason": policy.reason,
-        }
+    return [*soon.select_related("resource", "entity", "plan").order_by("valid_until")[:_MOST_ENDING]]
+
+
+def _ends(site: AdminSite, policy: Policy, names: dict[str, str]) -> dict[str, str]:
+    return {
+        "name": policy_in_words(policy, names),
+        "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),
+        "until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
+        "reason": policy.reason,
+    }

@@ -16,6 +16,7 @@ from limits_app.admin.pages.common import bring_up_to_date, check, page, problem
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import BucketKind
 from limits_app.models.fields import aware
+from limits_app.services.clients import client_of
 from limits_app.services.limit_words import amount, limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.rights import Action
@@ -37,6 +38,7 @@ def rejections_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     context["key"] = limit_name(asked["key"])
     context["problem"] = problem_with(*asked.values(), entity=asked["entity"])
     if not context["problem"]:
+        context["entity"] = asked["entity"] = client_of(asked["entity"])
         bring_up_to_date()
         try:
             context |= _found(asked, number)

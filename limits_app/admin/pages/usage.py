@@ -26,7 +26,7 @@ from limits_app.admin.pages.common import (
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import BucketKind, CollectedBatch, Entity, UsagePeriod
 from limits_app.models.fields import aware
-from limits_app.services.clients import client_names
+from limits_app.services.clients import client_names, client_of, with_name
 from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action
 from limits_app.services.safe_text import csv_text
@@ -96,6 +96,8 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show one limit at a time, because limits have different units; with `format=csv`, the table as a file."""
     check(request, Action.VIEW_USAGE)
     resource, entity, key = request.GET.get("resource") or None, entity_or_none(request), request.GET.get("key", "")
+    if entity and not problem_with(entity=entity):
+        entity = client_of(entity)
     first, last = request.GET.get("from", ""), request.GET.get("to", "")
     span = request.GET.get("span", "") if request.GET.get("span") in _SPANS else "day"
     context: dict[str, Any] = {
@@ -145,7 +147,7 @@ def _csv_rows(uses: list[Use], time: Time) -> Iterator[list[object]]:
         names, rows = client_names(clients), Entity.objects.filter(identifier__in=clients, plan__isnull=False)
         plans = dict(rows.values_list("identifier", "plan__name"))
         for use in some:
-            who = client_name(use.bucket, use.entity or "") if use.bucket != BucketKind.ENTITY else use.entity or ""
+            who = client_name(use.bucket, use.entity or "", {}) if use.bucket != BucketKind.ENTITY else use.entity or ""
             yield [
                 f"{since:%Y-%m-%dT%H:%MZ}",
                 f"{until:%Y-%m-%dT%H:%MZ}",
@@ -178,7 +180,7 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
         "totals": _totals([use for use in of_limit if resource in (None, use.resource)]),
         "consumers": _rows(clients, names),
         "by_resource": _rows(of_limit)[:_MOST_RESOURCES],
-        "name": names.get(entity or "", ""),
+        "name": with_name(entity or "", names),
         "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
 
@@ -235,8 +237,7 @@ def _rows(uses: list[Use], names: dict[str, str] | None = None) -> list[dict[str
         {
             "use": use,
             "client": client,
-            "name": (names or {}).get(client, ""),
-            "label": _resource_name(use) if names is None else client_name(use.bucket, use.entity or ""),
+            "label": _resource_name(use) if names is None else client_name(use.bucket, use.entity or "", names),
             "admitted": amount(use.admitted),
             "refused": amount(use.refused),
             "share": percent(use.refused_share),

@@ -63,7 +63,7 @@ def test_everything_about_a_client_is_on_one_page(
         "8 of 8 used, 0 left",
         "mail: 100 requests per minute of tenant:all",
         "key:7",
-        "create: entity tenant:blue",
+        "Added tenant:blue",
         "signed",
     ):
         assert part in text, f"{part!r} is not in: {text}"

@@ -259,8 +259,9 @@ def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_c
     used("reports", "user:1", "call_count", 4)
     used("api", "=cmd", "call_count", 3)
     response = get(admin_client, USAGE)
-    assert "Gina user:1 Client user:1 Boost user:1 Block user:1 Limit user:1 Why rejected? user:1 10 1 9.1 %" in words(
-        response
+    assert (
+        "user:1 (Gina) Client user:1 Boost user:1 Block user:1 Limit user:1 Why rejected? user:1 (Gina) 10 1 9.1 %"
+        in words(response)
     )
     Plan.objects.create(name="gold")
     limits.set_entity("user:1", plan="gold")
@@ -272,7 +273,7 @@ def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_c
         ["'=cmd", "", "", "api", "call_count", "3", "0"],
     ]
     of_client = words(get(admin_client, USAGE, entity="user:1"))
-    assert "Gina (user:1)" in of_client
+    assert "user:1 (Gina)" in of_client
     assert "Clients that used most" not in of_client
     assert [row[5:] for row in csv_of(admin_client, entity="user:1")[1:]] == [
         ["api", "call_count", "6", "1"],

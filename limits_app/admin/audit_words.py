@@ -1,0 +1,202 @@
+"""The audit log in words: what kind of object changed, its fields and values, and each event as a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from django.core.exceptions import FieldDoesNotExist
+from django.template.defaultfilters import yesno
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import audit
+from limits_app.admin.formatting import scope_in_words
+from limits_app.audit.reverting import MODELS
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import CallLimit
+from limits_app.models import AuditEvent, Counted, Entity, Policy, PolicyEffect, Verb
+from limits_app.models.limit_rules import noted_in, snapshot_text
+from limits_app.models.snapshots import Snapshot
+from limits_app.services.clients import client_names, with_name
+from limits_app.services.limit_words import limit_in_words, limit_name
+
+_SOURCES: Final[Mapping[str, Any]] = {
+    "admin": _("admin"),
+    "api": _("API"),
+    "code": _("code"),
+    "command": _("command"),
+    "import": _("import"),
+    "service": _("app function"),
+}
+_OTHER_KINDS: Final[Mapping[str, Any]] = {
+    "state": _("usage"),
+    "auditevent": _("audit log"),
+    "erasure": _("erased identifier"),
+}
+
+
+def source_in_words(source: str) -> str:
+    """Return the label of a source; sites can use custom sources."""
+    return str(_SOURCES.get(source, source))
+
+
+def kind_in_words(object_type: str) -> str:
+    """Return the label of the object type of an event."""
+    model = MODELS.get(object_type)
+    return str(_OTHER_KINDS.get(object_type, object_type) if model is None else model._meta.verbose_name)
+
+
+def field_in_words(object_type: str, field: str) -> str:
+    """Name a field as its form does, or, within parts such as `limits tpm: text`, that of the part."""
+    field_label = _found(object_type, field)
+    label = getattr(field_label, "verbose_name", None)  # the other side of a relation, such as candidates, has none
+    if label is None:
+        return field
+    parts = field.replace(f"limits {CallLimit.key}: ", f"limits {limit_name(CallLimit.key)}: ").split(": ")
+    return ": ".join([*parts[:-1], str(label)])
+
+
+def value_in_words(object_type: str, field: str, value: Any) -> str:
+    """Say what a field has: of what can be chosen what the form calls it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(yesno(value))
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(dict(getattr(_found(object_type, field), "flatchoices", ())).get(value, value))
+
+
+def _found(object_type: str, field: str) -> Any:
+    """The field of a model that a difference is about; None where there was one once."""
+    model: Any = MODELS.get(object_type)
+    *parts, name = field.split(": ")
+    try:
+        for part in parts:
+            model = model and model._meta.get_field(part.partition(" ")[0]).related_model
+        return model._meta.get_field(name) if model else None
+    except FieldDoesNotExist:
+        return None
+
+
+_ENTITY: Final = Entity._meta.model_name
+_POLICY: Final = Policy._meta.model_name
+_MOST_CHANGES: Final = 3
+"""How many changes a sentence names."""
+_OF_THE_SCOPE: Final = {"scope", "resource", "entity", "plan", "counted"}
+"""Fields of a policy that say whom it is about."""
+_NAMES_OF_PARTS: Final = ("name", "key")
+_REASON: Final = "reason"
+"""Is shown beside the sentence, which names it only where nothing else changed."""
+
+
+def clients_of(events: Iterable[AuditEvent]) -> Iterator[str]:
+    """The clients that events are about."""
+    for event in events:
+        field = {_ENTITY: "identifier", _POLICY: "entity"}.get(event.object_type, "")
+        if client := (event.after or event.before or {}).get(field):
+            yield str(client)
+
+
+def in_sentences(events: Sequence[AuditEvent], names: Mapping[str, str] | None = None) -> list[str]:
+    """Say what each event changed; the names of clients are read at once, unless they were."""
+    names = client_names(clients_of(events)) if names is None else names
+    return [_sentence(event, names) for event in events]
+
+
+def _sentence(event: AuditEvent, names: Mapping[str, str]) -> str:
+    values = {"object": _object(event, names), "what": _content(event)}
+    match event.verb:
+        case Verb.CREATE:
+            return (gettext("%(object)s: added %(what)s") if values["what"] else gettext("Added %(object)s")) % values
+        case Verb.DELETE:
+            text = gettext("%(object)s: removed %(what)s") if values["what"] else gettext("Removed %(object)s")
+            return text % values
+        case Verb.UPDATE:
+            changes = [*_changes(event)]
+            more = len(changes) - _MOST_CHANGES
+            words = changes[:_MOST_CHANGES] + ([gettext("%(count)s more") % {"count": more}] if more > 0 else [])
+            return f"{values['object']}: {', '.join(words)}" if words else values["object"]
+    return f"{event.get_verb_display()}: {values['object']}"
+
+
+def _object(event: AuditEvent, names: Mapping[str, str]) -> str:
+    state = event.after or event.before or {}
+    if event.object_type == _POLICY:
+        is_total = state.get("counted") == Counted.TOTAL
+        scope = (state.get("entity"), state.get("plan"), state.get("resource"))
+        return scope_in_words(*scope, is_total=is_total, names=names)
+    if event.object_type == _ENTITY:
+        return with_name(event.object_label, names)
+    return f"{kind_in_words(event.object_type)} {event.object_label}"
+
+
+def _content(event: AuditEvent) -> str:
+    """What a policy that was created or deleted allows; empty for other objects."""
+    state = event.after or event.before or {}
+    if event.object_type != _POLICY:
+        return ""
+    if state.get("effect") != PolicyEffect.LIMITS:
+        return value_in_words(_POLICY, "effect", state.get("effect"))
+    return ", ".join(_limits(state).values())
+
+
+def _changes(event: AuditEvent) -> Iterator[str]:
+    """Each change of an object: limits in words, and other fields with their values before and after."""
+    before, after = event.before or {}, event.after or {}
+    old, new = _limits(before), _limits(after)
+    for key in old | new:
+        if old.get(key) != new.get(key):
+            yield _changed(old.get(key), new.get(key))
+    texts = [
+        {**state, "limits": None if isinstance(state.get("limits"), list) else state.get("limits")}
+        for state in (before, after)
+    ]
+    fields = [change for change in audit.differences(*texts) if change.field not in _OF_THE_SCOPE]
+    parts = {part: change.change for change in fields for part in [_whole_part(change)] if part}
+    for part, kind in parts.items():
+        yield (gettext("added %(what)s") if kind == audit.FieldChange.ADDED else gettext("removed %(what)s")) % {
+            "what": part
+        }
+    for change in fields:
+        if any(change.field.startswith(f"{part}: ") for part in parts):
+            continue
+        if change.field == _REASON and len(fields) + len(old | new) > 1:
+            continue
+        words = [value_in_words(event.object_type, change.field, value) for value in (change.before, change.after)]
+        yield f"{field_in_words(event.object_type, change.field)} {_arrow(*words)}"
+
+
+def _whole_part(change: audit.Difference) -> str:
+    """The part, such as a member of a pool, that was added or removed with this field; empty for others."""
+    part, _colon, field = change.field.rpartition(": ")
+    return part if field in _NAMES_OF_PARTS and change.change != audit.FieldChange.CHANGED else ""
+
+
+def _limits(state: Snapshot) -> dict[str, str]:
+    """The limits of a snapshot in words, by their keys; those of URL rules are a text, which is a field."""
+    limits = state.get("limits")
+    return {limit.get("key", ""): _limit(limit) for limit in limits} if isinstance(limits, list) else {}
+
+
+def _limit(limit: Mapping[str, Any]) -> str:
+    try:
+        return limit_in_words(noted_in(limit).limit)
+    except InvalidLimit:
+        return snapshot_text(limit)
+
+
+def _changed(before: str | None, after: str | None) -> str:
+    """How one limit changed, such as “10 → 3 requests per minute”."""
+    if before is None:
+        return gettext("added %(what)s") % {"what": after}
+    if after is None:
+        return gettext("removed %(what)s") % {"what": before}
+    amount, _space, unit = before.partition(" ")
+    return _arrow(amount, after) if after.partition(" ")[2] == unit else _arrow(before, after)
+
+
+def _arrow(before: str, after: str) -> str:
+    return f"{before or '-'} → {after or '-'}"

@@ -1,0 +1,72 @@
+"""The names of clients stand beside their identifiers, and both find them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from limits_app import CallLimit, limits
+from limits_app.admin import changelists
+from limits_app.models import Denial, Entity
+from tests.admin.browsing import address, changelist
+from tests.admin.pages.snapshots import used
+
+
+@pytest.fixture
+def ada() -> str:
+    """A user without a row, who was rejected."""
+    identifier = f"user:{User.objects.create_user('ada').pk}"
+    limits.set_resource_limits("api", [CallLimit(5, 60)])
+    limits.acquire("api", entity=identifier).release()
+    used("api", identifier, "call_count", 5, refused=2)
+    return identifier
+
+
+def text(response: Any) -> str:
+    assert response.status_code == 200
+    return " ".join(response.content.decode().split())
+
+
+@pytest.mark.parametrize("page", ["overview", "usagesnapshot"])
+def test_a_page_shows_the_name_of_a_user_without_a_row(page: str, ada: str, admin_client: Client) -> None:
+    assert f"{ada} (ada)" in text(changelist(admin_client, page))
+
+
+@pytest.mark.parametrize("asked", ["ada", "ADA", "{identifier}"])
+def test_rejections_and_usage_are_found_by_name_and_by_identifier(asked: str, ada: str, admin_client: Client) -> None:
+    at = timezone.now().replace(second=0, microsecond=0)
+    Denial.objects.create(minute=at, first=at, last=at, resource="api", key="call_count", entity=ada, count=3)
+    query = {"entity": asked.format(identifier=ada)}
+    rejections = admin_client.get(address("denial_changelist"), query)
+    assert f"{ada} (ada) reached the limit" in text(rejections)
+    assert admin_client.get(address("usagesnapshot_changelist"), query).context["name"] == f"{ada} (ada)"
+
+
+def test_a_name_that_two_clients_have_is_taken_as_an_identifier(ada: str, admin_client: Client) -> None:
+    for name in ("tenant:1", "tenant:2"):
+        Entity.objects.create(identifier=name, name="Acme")
+    page = admin_client.get(address("usagesnapshot_changelist"), {"entity": "Acme"})
+    assert page.context["name"] == "Acme"
+
+
+def test_an_identifier_is_never_taken_as_the_name_of_another(ada: str, admin_client: Client) -> None:
+    Entity.objects.create(identifier="tenant:1", name=ada)
+    page = admin_client.get(address("usagesnapshot_changelist"), {"entity": ada})
+    assert page.context["entity"] == ada
+
+
+@pytest.mark.parametrize("model", ["entity", "policy"])
+@pytest.mark.parametrize("most", [10_000, 0])
+def test_lists_find_users_by_name(
+    model: str, most: int, ada: str, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits.set_entity_limits(ada, "7/min")
+    limits.set_entity_limits("user:none", "7/min")
+    monkeypatch.setattr(changelists, "MOST_COUNTED", max(most, 1))
+    [row] = changelist(admin_client, model, "?q=ada").context["cl"].result_list
+    assert f">{ada} (ada)" in text(changelist(admin_client, model, "?q=ada"))
+    assert ada in str(row)
