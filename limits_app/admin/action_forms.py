@@ -109,6 +109,14 @@ class BoostForm(RequiredReasonForm):
         return until
 
 
+class DayEnd(models.TextChoices):
+    """At the end of which day a limit ends, by the clock of the site."""
+
+    TODAY = "today", _("tonight")
+    FRIDAY = "friday", _("the end of Friday")
+    DATE = "date", _("the end of a day…")
+
+
 class BoostEnd(models.TextChoices):
     """When a boost ends, counted from now by the clock of the site."""
 
@@ -143,7 +151,10 @@ class QuickBoostForm(ReasonForm):
         if cleaned["ends"] == BoostEnd.DATE and day is None:
             self.add_error("last_day", self.fields["last_day"].error_messages["required"])
             return cleaned
-        cleaned["until"] = _end_of_boost(BoostEnd(cleaned["ends"]), day)
+        if cleaned["ends"] == BoostEnd.HOUR:
+            cleaned["until"] = timezone.localtime() + timedelta(hours=1)
+        else:
+            cleaned["until"] = end_of_day(DayEnd(cleaned["ends"]), day)
         try:
             check_boost_end(cleaned["until"])
         except InvalidLimit as error:
@@ -151,14 +162,13 @@ class QuickBoostForm(ReasonForm):
         return cleaned
 
 
-def _end_of_boost(ends: BoostEnd, day: date | None) -> datetime:
+def end_of_day(ends: DayEnd, day: date | None) -> datetime:
+    """The last second of today, of the next Friday, or of a day, by the clock of the site."""
     now = timezone.localtime()
-    if ends == BoostEnd.HOUR:
-        return now + timedelta(hours=1)
     last = now.date()
-    if ends == BoostEnd.FRIDAY:
+    if ends == DayEnd.FRIDAY:
         last += timedelta(days=(_FRIDAY - last.weekday()) % 7)
-    if ends == BoostEnd.DATE and day is not None:
+    if ends == DayEnd.DATE and day is not None:
         last = day
     # The last second: the end of the next day's first one would be read as that day.
     return timezone.make_aware(datetime.combine(last, time(23, 59, 59)), now.tzinfo)

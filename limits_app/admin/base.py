@@ -78,7 +78,7 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
         return super().get_search_results(request, queryset, search_term)
 
 
-def _version_of(item: Any) -> str:
+def version_of(item: Any) -> str:
     """A version that changes with the object and its nested objects in the database."""
     snapshot = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
     state = None if snapshot is None else snapshot.state
@@ -101,7 +101,7 @@ class AuditedAdmin(RobustListAdmin):
         """Return the form, with an error if the object has changed."""
         form = super().get_form(request, obj, change=change, **options)
         sent = request.POST.get("_version")
-        if obj is None or not sent or sent == _version_of(obj):
+        if obj is None or not sent or sent == version_of(obj):
             return form
 
         class Outdated(form):  # type: ignore[misc, valid-type]  # a class made of another
@@ -118,7 +118,7 @@ class AuditedAdmin(RobustListAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
         """Add the version of the object to the form."""
         if options.get("obj") is not None:
-            context["version"] = _version_of(options["obj"])
+            context["version"] = version_of(options["obj"])
         return super().render_change_form(request, context, *args, **options)
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:

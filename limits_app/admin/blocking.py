@@ -1,4 +1,4 @@
-"""Blocking, limiting and erasing an entity from where people look: pages of entities, and Django's pages of users."""
+"""Blocking and erasing an entity from where people look: pages of entities, and Django's pages of users."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from limits_app.services.rights import Action, may, to_create_entity
 
 
 class BlockingAdmin(UsageListAdmin):
-    """Entities, with pages that block and erase one, and a link that limits one, by identifier."""
+    """Entities, with pages that block and erase one by identifier."""
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs of these pages."""
@@ -37,7 +37,6 @@ class BlockingAdmin(UsageListAdmin):
         own_transactions = transaction.non_atomic_requests(using=router.db_for_write(Entity))
         return [
             path("block/", view(self.block_view), name="limits_app_entity_block"),
-            path("limit/", view(self.limit_view), name="limits_app_entity_limit"),
             path("erase/", own_transactions(view(self.erase_view)), name="limits_app_entity_erase"),
             *super().get_urls(),
         ]
@@ -55,19 +54,6 @@ class BlockingAdmin(UsageListAdmin):
             return HttpResponseRedirect(self._back(request, identifier))
         title = gettext("Block %(entity)s") % {"entity": identifier}
         return confirmation(self, request, form, title=title, entity=identifier, back=self._back(request, identifier))
-
-    def limit_view(self, request: HttpRequest) -> HttpResponse:
-        """Continue with the form of a new policy for the entity, or with that of the entity if it has no row."""
-        if not may(request.user, Action.LIMIT_ENTITY):
-            raise PermissionDenied
-        identifier = request.GET.get("entity", "")
-        entity = self._entity(identifier)
-        name = self.admin_site.name
-        if entity.pk is not None:
-            return HttpResponseRedirect(reverse(f"{name}:limits_app_policy_add", query={"entity": entity.pk}))
-        message = gettext("Save this entity first, then add a policy for it.")
-        self.message_user(request, message, messages.INFO)
-        return HttpResponseRedirect(reverse(f"{name}:limits_app_entity_add", query={"identifier": identifier}))
 
     def erase_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, or erase the identifier of an entity, which needs no row."""
@@ -170,7 +156,7 @@ class LimitsUserAdminMixin:
         pages = (
             ("limits_app_client", gettext("Limits and usage")),
             ("limits_app_entity_block", gettext("Block")),
-            ("limits_app_entity_limit", gettext("Limit")),
+            ("limits_app_limit", gettext("Limit")),
             ("limits_app_denial_changelist", gettext("Rejections")),
         )
         query = urlencode({"entity": entity})

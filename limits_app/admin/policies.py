@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.options import ModelAdmin
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.forms.formsets import DELETION_FIELD_NAME
@@ -34,15 +36,17 @@ from limits_app.admin.base import PartOf, confirmation
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.formatting import STANDINGS, policy_in_words, short_moment, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
+from limits_app.admin.limit_links import LimitsChangeList, full_form_address, limit_address
 from limits_app.admin.own_blocks import ConfirmedBlocks
 from limits_app.engine.errors import LimitsError
-from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
+from limits_app.models import Counted, Endpoint, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.clients import client_names
 from limits_app.services.limit_fields import LimitKind, of_kind
 from limits_app.services.policy_warnings import overriding_block
-from limits_app.services.rights import Action, may, to_create_entity
+from limits_app.services.rights import Action, may, may_change_rows, to_create_entity, to_replace_row
+from limits_app.services.simple_limits import rule_of
 
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
     "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),
@@ -225,6 +229,11 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         """Say whom it is about, and on what."""
         return str(policy.in_words)
 
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        """Lead to the form in words, with the permissions for it."""
+        rights = to_replace_row(self.model())
+        return LimitsChangeList if may(request.user, Action.LIMIT_SOMETHING, *rights) else ChangeList
+
     @admin.display(description=_("limits"))
     def limits_in_words(self, policy: Policy) -> str:
         """Show its limits or its effect."""
@@ -270,6 +279,22 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         if row.resource_id is None or row.entity_id is None:
             own = [limit for limit in own if limit.shared and row.resource_id is not None]
         return shown_limits(state, own, named=False) or gettext("counted for each")
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **options: Any) -> HttpResponse:
+        """Show the form; the policy that was made for a URL rule is changed there."""
+        policy = self.get_object(request, unquote(object_id))
+        rule = None if policy is None else rule_of(policy)
+        site = self.admin_site.name
+        if rule is not None and may(request.user, Action.LIMIT_SOMETHING, *to_replace_row(rule)):
+            return HttpResponseRedirect(limit_address(site, rule))
+        if rule is not None and may_change_rows(request.user, "view", Endpoint):
+            return HttpResponseRedirect(full_form_address(site, rule))
+        return super().change_view(request, object_id, *args, **options)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether a policy may be changed here: one that was made for a URL rule may not."""
+        may_change = super().has_change_permission(request, obj)
+        return may_change and (obj is None or rule_of(obj) is None)
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Save and record the policy, and name the limits that it drops."""

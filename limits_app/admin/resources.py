@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db import router
 from django.db.models import Case, Value, When
@@ -24,12 +25,15 @@ from limits_app.admin.base import AuditedAdmin, PartOf
 from limits_app.admin.blocking import BlockingAdmin
 from limits_app.admin.changelists import LargeListAdmin, UsageListAdmin, fullest, limit_line, shown_limits
 from limits_app.admin.forms import ResourceForm
+from limits_app.admin.limit_links import LimitsChangeList
 from limits_app.admin.own_blocks import BlockForm, ConfirmedBlocks
 from limits_app.models import BucketKind, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
 from limits_app.policies import Pair
 from limits_app.services import RowState
 from limits_app.services.clients import client_names, user_names, with_name
+from limits_app.services.rights import Action, may, to_replace_row
+from limits_app.services.simple_limits import has_total
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import most_rejected, never_used
 
@@ -228,6 +232,13 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
         elif not change and never_used([obj.identifier]):
             hint = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
             self.message_user(request, hint % {"name": obj.identifier}, messages.WARNING)
+        if obj.parent is not None and not obj.cascade and has_total(obj.parent):
+            warning = gettext(
+                "“%(parent)s” has a limit over all resources, and the use of “%(name)s” does not count for it: tick "
+                "“count for the parent too”."
+            )
+            values = {"parent": obj.parent, "name": obj.identifier}
+            self.message_user(request, warning % values, messages.WARNING)
 
 
 def _is_at_limit(entity: Any) -> bool:
@@ -278,6 +289,11 @@ class EndpointAdmin(LargeListAdmin):
             urls = SiteUrls()
             options["widget"] = SuggestingInput(urls.routes if db_field.name == "path" else urls.views)
         return super().formfield_for_dbfield(db_field, request, **options)
+
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        """Lead to the form in words, with the permissions for it."""
+        rights = to_replace_row(self.model())
+        return LimitsChangeList if may(request.user, Action.LIMIT_SOMETHING, *rights) else ChangeList
 
     @admin.display(description=_("path or view"))
     def where(self, endpoint: Endpoint) -> str:

@@ -16,6 +16,7 @@ from limits_app.engine.errors import InvalidLimit
 from limits_app.integrations.calls import AmountsByKey, CallRule, LimitedCall, Report, is_awaited
 from limits_app.integrations.request import EXEMPT
 from limits_app.services.amounts import one_client
+from limits_app.services.code_names import name_in_code
 from limits_app.services.integration import (
     Acquisition,
     EntityName,
@@ -92,6 +93,7 @@ class limited:  # noqa: N801 - used like a function
         named = entity if entity is None or callable(entity) else _literal(entity)
         defaults = checked_limits(default_limits, "default_limits=[limit]") if default_limits else ()
         self._rule = CallRule(check_resource(resource), requested, named, timeout, Report(usage, counts), defaults)
+        name_in_code(resource)
 
     def __call__(self, function: F) -> F:
         """Decorate a function; raises TypeError for a class, and for usage that no result could report."""

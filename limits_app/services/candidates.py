@@ -16,6 +16,7 @@ from limits_app.engine.limits import LimitDefinition
 from limits_app.engine.notation import Noted, limit_text
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits, write_alias
 from limits_app.services import definitions
+from limits_app.services.simple_limits import rule_of
 from limits_app.services.writing import LimitsInput
 from limits_app.usage.evaluation_counter import entities, totals
 
@@ -200,6 +201,10 @@ def _reverted(policy: Policy, candidate: Candidate) -> None:
 
 
 def _set(policy: Policy, effect: str, limits: str) -> None:
+    """Give a policy an effect and limits; those of a policy that was made for a URL rule are the limits of the rule."""
+    if (rule := rule_of(policy)) is not None:
+        definitions.save(definitions.read(rule, {"limits": limits}, partial=True))
+        return
     noted = noted_limits(limits) if limits else ()
     values: dict[str, Any] = {"effect": effect, "limits": list(noted)}
     if effect != PolicyEffect.LIMITS:

@@ -11,7 +11,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 
 from limits_app.engine.errors import LimitsError
-from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, ResourceLimit
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.notation import CALLS, seconds_text
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
 from limits_app.engine.periods import NAMES
@@ -49,6 +49,26 @@ def limit_in_words(limit: LimitDefinition) -> str:
         case _:
             words = _capacity(limit.capacity, unit, _period(None, limit.window_seconds))
     return gettext("%(limit)s, only reported") % {"limit": words} if limit.soft else words
+
+
+def burst_in_words(limit: LimitDefinition) -> str:
+    """How much more than its amount a limit allows within one of its times after a pause; empty where it never does."""
+    if not isinstance(limit, RateLimit | CallLimit):
+        return ""
+    most = limit.algorithm.most_per_window(limit.capacity, limit.burst)
+    return gettext("up to %(amount)s in a burst") % {"amount": amount(most)} if most > limit.capacity else ""
+
+
+def period_in_words(limit: LimitDefinition) -> str:
+    """When a limit starts again, such as “per minute” or “per 90s”; “at a time” for one that never does."""
+    match limit:
+        case ResourceLimit():
+            return gettext("at a time")
+        case QuotaLimit():
+            period = _period(limit.period, limit.session_seconds)
+        case _:
+            period = _period(None, limit.window_seconds)
+    return gettext("per %(period)s") % {"period": period}
 
 
 def amount(number: float) -> str:

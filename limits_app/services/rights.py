@@ -30,7 +30,6 @@ class Action(StrEnum):
     EXEMPT = "exempt a client or a plan"
     ERASE = "erase the identifier of an entity"
     ERASE_POLICIES = "erase it, and remove its policies and other configuration"
-    LIMIT_ENTITY = "limit an entity"
     LIMIT_SOMETHING = "use the page Limit something"
     VIEW_CANDIDATES = "view candidates"
     SET_CANDIDATE = "set the candidate of a policy"
@@ -70,7 +69,6 @@ RIGHTS: Final[Mapping[Action, Permissions]] = {
     Action.ERASE_POLICIES: Permissions(
         ("erase_entity", "delete_entity", "change_entity", "delete_policy", "delete_alertrule", "change_endpoint")
     ),
-    Action.LIMIT_ENTITY: Permissions(("add_policy",)),
     Action.LIMIT_SOMETHING: Permissions(("add_policy", "add_resource", "add_endpoint")),
     Action.VIEW_CANDIDATES: Permissions(any_of=("view_candidate", "change_candidate")),
     Action.SET_CANDIDATE: Permissions(("add_candidate",)),

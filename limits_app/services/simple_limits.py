@@ -1,29 +1,30 @@
 """Limits as one sentence: what is limited, who is counted, how much, and what happens to requests beyond it.
 
 A `SimpleLimit` is for people who do not know the tables of the app. It stands for a URL rule with limits, or for a
-policy of a resource or of all resources together; `save` makes or changes these rows, and `read` reads them back.
+policy of a resource or of all resources together; `read` reads them back, and `limit_changes` saves them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from datetime import datetime
 from typing import Any, Final
 
-from django.core.exceptions import ValidationError
-from django.db import models, transaction
+from django.db import models
 from django.db.models import QuerySet
+from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import audit
+from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import CallLimit, ResourceLimit
-from limits_app.engine.notation import CALLS, Noted, limit_text, parse_limit
-from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Policy, PolicyEffect, write_alias
-from limits_app.services import definitions
-from limits_app.services.limit_words import limit_in_words
+from limits_app.engine.limits import CallLimit, LimitDefinition, ResourceLimit
+from limits_app.engine.notation import CALLS, Noted, amount_text, limit_body, limit_text, parse_limit
+from limits_app.engine.periods import QuotaPeriod
+from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Entity, Policy, PolicyEffect, write_alias
+from limits_app.services.limit_words import burst_in_words, limit_in_words
 
 
 class What(models.TextChoices):
@@ -37,23 +38,27 @@ class What(models.TextChoices):
 class Who(models.TextChoices):
     """Who has a count."""
 
-    CLIENT = "client", _("each client: user, API key or IP address")
     USER = "user", _("each user")
+    CLIENT = "client", _("each client: user, API key or IP address")
     ADDRESS = "address", _("each IP address")
     KEY = "key", _("each API key")
-    ENTITY = "entity", _("one user, key, tenant or IP address")
-    PLAN = "plan", _("each member of a plan")
+    ENTITY = "entity", _("one client…")
+    TEAM = "team", _("a team, all its members together…")
+    PLAN = "plan", _("each member of a plan…")
     TOGETHER = "together", _("everyone together")
 
 
-_COUNTED_BY: Final = {
+OF_ONE: Final = (Who.ENTITY, Who.TEAM)
+"""Those that are about one client, which is named."""
+
+COUNTED_BY: Final = {
     Who.CLIENT: CountedBy.ENTITY,
     Who.USER: CountedBy.USER,
     Who.ADDRESS: CountedBy.IP,
     Who.KEY: CountedBy.API_KEY,
     Who.TOGETHER: CountedBy.EVERYONE,
 }
-_PATTERNS: Final = {Who.USER: "user:*", Who.ADDRESS: "ip:*", Who.KEY: "key:*"}
+PATTERNS: Final = {Who.USER: "user:*", Who.ADDRESS: "ip:*", Who.KEY: "key:*"}
 _SUBJECTS: Final = {
     Who.CLIENT: _("Each client may"),
     Who.USER: _("Each user may"),
@@ -61,31 +66,76 @@ _SUBJECTS: Final = {
     Who.KEY: _("Each API key may"),
     Who.TOGETHER: _("Everyone together may"),
 }
+_NUMBER: Final = re.compile(r"[0-9.]+[kMG]?", re.ASCII)
+
+AT_A_TIME: Final = ""
+_CALENDAR: Final = (QuotaPeriod.DAY, QuotaPeriod.WEEK, QuotaPeriod.MONTH)
+PERIODS: Final = (
+    ("s", _("per second")),
+    ("min", _("per minute")),
+    ("h", _("per hour")),
+    (QuotaPeriod.DAY.value, _("per calendar day")),
+    (QuotaPeriod.WEEK.value, _("per calendar week")),
+    (QuotaPeriod.MONTH.value, _("per calendar month")),
+    (AT_A_TIME, _("at a time")),
+)
+"""The periods that people choose from: clocks run through, and days, weeks and months are those of the calendar."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleAmount:
-    """One limit: for example 100 `requests` per 1 `min`; without a `period` it is the number at the same time."""
+    """One limit: for example 100 `requests` per `min`.
 
-    number: str
-    unit: str = "requests"
-    periods: int = 1
-    period: str = "min"
+    `per` is one of `PERIODS`, or for a limit that was made elsewhere what its text says after the number.
+    """
+
+    number: Amount
+    unit: str
+    per: str
 
     @property
     def text(self) -> str:
         """The limit as text; requests are counted in a sliding window, which never allows more in one period."""
-        key = CALLS if self.unit in {"requests", CALLS, CallLimit.key} else self.unit.strip().replace(" ", "_")
-        if not self.period:
-            return f"{key}={self.number}:permits"
-        every = self.period if self.periods == 1 else f"{self.periods}{self.period}"
-        window = ":sliding_window" if key == CALLS and self.period != "month" else ""
-        return f"{key}={self.number}/{every}{window}"
+        key, number = unit_key(self.unit), amount_text(self.number)
+        if self.per in _CALENDAR:
+            return f"{key}={number}/{self.per}@{timezone.get_default_timezone_name()}"
+        if self.per == AT_A_TIME:
+            return f"{key}={number}:permits"
+        if self.per not in dict(PERIODS):
+            return f"{key}={number}{self.per}"
+        return f"{key}={number}/{self.per}" + (":sliding_window" if key == CALLS else "")
+
+    @classmethod
+    def of(cls, limit: LimitDefinition) -> SimpleAmount:
+        """The amount that stands for a limit."""
+        unit = gettext("requests") if limit.key in {CALLS, CallLimit.key} else limit.key
+        body = limit_body(limit)
+        rest = body[len(_NUMBER.match(body)[0]) :]  # type: ignore[index]  # it begins with a number
+        amounts = (cls(limit.capacity, unit, per) for per, _label in PERIODS)
+        return next((amount for amount in amounts if _is_text_of(amount, limit)), cls(limit.capacity, unit, rest))
+
+
+def unit_key(unit: str) -> str:
+    """The key of the limit of a unit that people have named."""
+    name = unit.strip()
+    is_requests = name.casefold() in {"", "requests", gettext("requests").casefold(), CALLS, CallLimit.key}
+    return CALLS if is_requests else name.replace(" ", "_")
+
+
+def _is_text_of(amount: SimpleAmount, limit: LimitDefinition) -> bool:
+    try:
+        return parse_limit(amount.text).limit == limit
+    except InvalidLimit:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleLimit:
-    """The sentence. `limits` are texts such as `calls=100/min`; `path`, `resource`, `entity` and `plan` are names."""
+    """The sentence. `limits` are texts such as `calls=100/min`; `path`, `resource`, `entity` and `plan` are names.
+
+    With `until` it replaces the lasting limit of the same scope until then. A plan is made where it does not exist,
+    and `groups` are those of users to put on it. For a team, `counts_members` has the use of its members count for it.
+    """
 
     what: What
     who: Who
@@ -95,12 +145,28 @@ class SimpleLimit:
     entity: str = ""
     plan: str = ""
     shadow: bool = False
+    until: datetime | None = None
+    groups: tuple[Any, ...] = ()
+    counts_members: bool = True
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether it is a URL rule with its limits; another limit of a URL is a policy of the resource of its rule."""
+        return self.what == What.URL and self.who in COUNTED_BY and self.until is None
+
+    @property
+    def noted(self) -> tuple[Noted, ...]:
+        """Its limits; those of everyone together are shared, which a rule for a URL counts by itself."""
+        is_shared = self.who == Who.TOGETHER and self.what != What.URL
+        return tuple(Noted(parse_limit(text).limit, is_shared) for text in self.limits)
 
 
 def sentence(limit: SimpleLimit) -> str:
     """Read a limit back, such as “Each user may make 100 requests per minute on /api/search/.”."""
     if limit.who in _SUBJECTS:
         subject = str(_SUBJECTS[limit.who])
+    elif limit.who == Who.TEAM:
+        subject = gettext("All members of %s together may") % limit.entity
     else:
         whose = limit.entity if limit.who == Who.ENTITY else gettext("Each member of the plan %s") % limit.plan
         subject = gettext("%s may") % whose
@@ -111,142 +177,110 @@ def sentence(limit: SimpleLimit) -> str:
     return f"{subject} {parts} {place}. {after}".strip()
 
 
-def save(
-    limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, actor: str, reason: str
-) -> Endpoint | Policy:
-    """Make the rows of a limit, or change those of `instance`, in one transaction with their audit events.
-
-    Raises InvalidDefinition with everything that is wrong, by the names of the fields of a rule or a policy, and
-    ValidationError where the limits of the scope exist already; then nothing has changed.
-    """
-    acting = partial(audit.acting, actor=actor, source="admin", reason=reason)
-    with transaction.atomic(write_alias()):
-        with acting():
-            existing = conflict(limit)
-            if existing is not None and existing != instance:
-                raise ValidationError(
-                    gettext("Limits for this URL or resource and this client type already exist. Edit them instead.")
-                )
-            model = Endpoint if limit.what == What.URL else Policy
-            if instance is not None and type(instance) is not model:
-                instance.delete()
-                instance = None
-            if model is Endpoint:
-                fields = _rule_fields(limit, is_new=instance is None)
-            else:
-                fields = _policy_fields(limit, reason or getattr(instance, "reason", ""))
-            new, find = instance is None, definitions.find_or_new
-            definition = definitions.read(instance or model(), fields, partial=not new, find=find)
-            definitions.save(definition)
-            row: Endpoint | Policy = definition.row
-        if isinstance(row, Endpoint):
-            row.refresh_from_db()  # its policy was made at the end of the block
-            with acting():
-                _policies_of(row).update(enforcement=_enforcement(limit))
-    return row
-
-
-def entity_of(limit: SimpleLimit) -> str:
-    """The identifier or pattern of the entity that a limit is for, whose row `save` makes; empty without one."""
-    if limit.what == What.URL:
-        return ""
-    return _PATTERNS.get(limit.who) or (limit.entity if limit.who == Who.ENTITY else "")
-
-
-def conflict(limit: SimpleLimit) -> Endpoint | Policy | None:
-    """The rule or policy that exists for the same URL and count, or for the same scope."""
-    if limit.what == What.URL:
-        rules = Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by=_COUNTED_BY[limit.who])
-        return rules.exclude(limits="").first()
-    scope = _scope(limit)
-    names = {"resource__name": scope["resource"], "entity__identifier": scope["entity"], "plan__name": scope["plan"]}
-    permanent = Policy.objects.using(write_alias()).filter(valid_from=None, weekly_hours="", counted=scope["counted"])
-    return permanent.filter(**names).first()
-
-
-def read(row: Endpoint | Policy) -> SimpleLimit | None:
-    """Read a rule or a policy as a sentence; None for one that a sentence cannot express."""
-    if isinstance(row, Endpoint):
-        who = next((who for who, counted in _COUNTED_BY.items() if counted == row.counted_by), None)
-        if not (row.path and row.limits) or who is None or ":shared" in row.limits:
-            return None
-        shadow = _policies_of(row).filter(enforcement=Enforcement.SHADOW).exists()
-        texts = tuple(text if "=" in text else f"{CALLS}={text}" for text in row.limits.split())
-        return SimpleLimit(What.URL, who, texts, path=row.path, shadow=shadow)
-    if row.valid_from or row.weekly_hours or row.extends or row.effect != PolicyEffect.LIMITS:
-        return None
-    if row.enforcement == Enforcement.OFF or row.rollout_percent < 100:
-        return None
-    if row.resource is None and row.counted != Counted.TOTAL:
-        return None
-    what = What.EVERYTHING if row.resource is None else What.RESOURCE
-    try:
-        limits = [limit_row.noted() for limit_row in row.limits.all()]
-    except InvalidLimit:  # written past the validation of the model
-        return None
-    if len({noted.shared for noted in limits}) != 1:
-        return None
-    entity = "" if row.entity is None else row.entity.identifier
-    return SimpleLimit(
-        what,
-        _who(row, entity, limits),
-        tuple(limit_text(noted.limit) for noted in limits),
-        resource="" if row.resource is None else row.resource.name,
-        entity="" if entity in _PATTERNS.values() else entity,
-        plan="" if row.plan is None else row.plan.name,
-        shadow=row.enforcement == Enforcement.SHADOW,
-    )
-
-
-def _who(row: Policy, entity: str, limits: Sequence[Noted]) -> Who:
-    if row.plan is not None:
-        return Who.PLAN
-    pattern = next((who for who, pattern in _PATTERNS.items() if pattern == entity), None)
-    if pattern is not None:
-        return pattern
-    if entity:
-        return Who.ENTITY
-    return Who.TOGETHER if limits[0].shared else Who.CLIENT
-
-
-def _rule_fields(limit: SimpleLimit, *, is_new: bool) -> dict[str, Any]:
-    fields = {"path": limit.path, "limits": " ".join(limit.limits), "counted_by": _COUNTED_BY[limit.who]}
-    return fields | ({"name": limit.path[:100]} if is_new else {})
-
-
-def _enforcement(limit: SimpleLimit) -> Enforcement:
-    return Enforcement.SHADOW if limit.shadow else Enforcement.ENFORCE
-
-
-def _policies_of(rule: Endpoint) -> QuerySet[Policy]:
-    """The policy that was made for the limits of a rule."""
-    return Policy.objects.using(write_alias()).filter(resource__name=rule.limits_resource, entity=None, plan=None)
-
-
-def _policy_fields(limit: SimpleLimit, reason: str) -> dict[str, Any]:
-    shared = ":shared" if limit.who == Who.TOGETHER else ""
-    limits = [text + shared for text in limit.limits]
-    return _scope(limit) | {"limits": limits, "enforcement": _enforcement(limit), "reason": reason}
-
-
-def _scope(limit: SimpleLimit) -> dict[str, Any]:
-    """The fields of a policy that say what it is for."""
-    return {
-        "resource": limit.resource if limit.what == What.RESOURCE else None,
-        "entity": entity_of(limit) or None,
-        "plan": limit.plan if limit.who == Who.PLAN else None,
-        "counted": Counted.TOTAL if limit.what == What.EVERYTHING else Counted.EACH,
-    }
-
-
 def _in_words(noted: Noted) -> str:
     """For example “make 100 requests per minute” or “use 1,000,000 tokens per day”."""
     limit = noted.limit
     match limit:
         case ResourceLimit():
             text = gettext("hold %(limit)s")
-        case CallLimit():
+        case _ if limit.key in {CALLS, CallLimit.key}:
             text = gettext("make %(limit)s")
         case _:
             text = gettext("use %(limit)s")
-    return text % {"limit": limit_in_words(limit)}
+    words = text % {"limit": limit_in_words(limit)}
+    return f"{words} ({burst})" if (burst := burst_in_words(limit)) else words
+
+
+def members(team: str) -> QuerySet[Entity]:
+    """The clients whose parent is a team."""
+    return Entity.objects.using(write_alias()).filter(parent__identifier=team)
+
+
+def uncounted_members(team: str) -> QuerySet[Entity]:
+    """The members of a team whose use does not count for it."""
+    return members(team).filter(cascade=False)
+
+
+def has_total(team: Entity) -> bool:
+    """Whether a client has limits over all resources, which its members are to count for."""
+    return Policy.objects.using(write_alias()).filter(entity=team, counted=Counted.TOTAL).exists()
+
+
+def rule_of(policy: Policy) -> Endpoint | None:
+    """The URL rule that a policy was made for, where its limits are changed."""
+    is_for_each = policy.entity_id is None and policy.plan_id is None
+    if policy.resource is None or not (policy.resource.made_for_rule and is_for_each):
+        return None
+    if policy.valid_from is not None or policy.weekly_hours:
+        return None
+    return Endpoint.objects.using(write_alias()).filter(limits_resource=policy.resource.name).first()
+
+
+def policies_of(rule: Endpoint) -> QuerySet[Policy]:
+    """The policy that was made for the limits of a rule."""
+    policies = Policy.objects.using(write_alias()).filter(resource__name=rule.limits_resource, entity=None, plan=None)
+    return policies.filter(valid_from=None, weekly_hours="")
+
+
+def is_sentence(row: Endpoint | Policy) -> bool:
+    """Whether a sentence says all that a rule limits, or all that a policy says."""
+    if isinstance(row, Endpoint):
+        return bool(row.path and row.limits) and row.counted_by in COUNTED_BY.values() and ":shared" not in row.limits
+    if (row.valid_from and not row.valid_until) or row.weekly_hours or row.extends:
+        return False
+    if row.effect != PolicyEffect.LIMITS or row.enforcement == Enforcement.OFF or row.rollout_percent < 100:
+        return False
+    if row.resource_id is None and row.counted != Counted.TOTAL:
+        return False
+    try:
+        return len({limit_row.noted().shared for limit_row in row.limits.all()}) == 1
+    except InvalidLimit:  # written past the validation of the model
+        return False
+
+
+def read(row: Endpoint | Policy) -> SimpleLimit | None:
+    """Read a rule or a policy as a sentence; None for one that a sentence cannot express."""
+    if not is_sentence(row):
+        return None
+    if isinstance(row, Policy):
+        return _limit_of(row)
+    shadow = policies_of(row).filter(enforcement=Enforcement.SHADOW).exists()
+    texts = tuple(text if "=" in text else f"{CALLS}={text}" for text in row.limits.split())
+    return SimpleLimit(What.URL, _who_by(row.counted_by), texts, path=row.path, shadow=shadow)
+
+
+def _who_by(counted_by: str) -> Who:
+    return next(who for who, counted in COUNTED_BY.items() if counted == counted_by)
+
+
+def _limit_of(row: Policy) -> SimpleLimit:
+    limits = [limit_row.noted() for limit_row in row.limits.all()]
+    entity = "" if row.entity is None else row.entity.identifier
+    resource = "" if row.resource is None else row.resource.name
+    is_made = row.resource is not None and row.resource.made_for_rule
+    rule = Endpoint.objects.filter(limits_resource=resource).exclude(path="").first() if is_made else None
+    who = _who(row, entity, limits)
+    if rule is not None and who in COUNTED_BY and rule.counted_by in COUNTED_BY.values():
+        who = _who_by(rule.counted_by)
+    return SimpleLimit(
+        What.URL if rule else What.RESOURCE if resource else What.EVERYTHING,
+        who,
+        tuple(limit_text(noted.limit) for noted in limits),
+        path="" if rule is None else rule.path,
+        resource="" if rule else resource,
+        entity="" if entity in PATTERNS.values() else entity,
+        plan="" if row.plan is None else row.plan.name,
+        shadow=row.enforcement == Enforcement.SHADOW,
+        until=row.valid_until,
+    )
+
+
+def _who(row: Policy, entity: str, limits: Sequence[Noted]) -> Who:
+    if row.plan is not None:
+        return Who.PLAN
+    pattern = next((who for who, pattern in PATTERNS.items() if pattern == entity), None)
+    if pattern is not None:
+        return pattern
+    if entity:
+        return Who.TEAM if members(entity).exists() else Who.ENTITY
+    return Who.TOGETHER if limits[0].shared else Who.CLIENT

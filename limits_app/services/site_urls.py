@@ -53,12 +53,23 @@ class SiteUrls:
             return True
         return any(is_language_prefix_patterns_used(self._urls)) or self._match(path) is not None
 
+    def matching(self, path: str) -> int | None:
+        """How many URLs of the site a path, route or pattern matches; None where that is unknown."""
+        if self._urls is None or self._has_others:
+            return None
+        if "<" not in path and WILDCARD not in path:
+            return int(self.have(path, ""))
+        fits = _fits(path)
+        matching = sum(1 for route in self.routes if fits(route.removeprefix("/")))
+        has_unknown = any(entry.route is None for entry in self._entries)
+        return matching or (None if has_unknown else 0)
+
     def views_of(self, path: str, view_name: str) -> list[Callable[..., Any]]:
         """Return the views of this name or, without a name, at this path, route or pattern, each once."""
         if view_name:
             views = [entry.view for entry in self._entries if entry.name == view_name]
         elif "<" in path or WILDCARD in path:
-            fits = re.compile(route_pattern(path).regex.pattern).search if WILDCARD in path else path.lstrip("/").__eq__
+            fits = _fits(path)
             views = [entry.view for entry in self._entries if entry.route and fits(entry.route.removeprefix("/"))]
         else:
             match = self._match(path)
@@ -79,6 +90,14 @@ class SiteUrls:
         """Return the routes and the names of the views that have an attribute; a route is empty for `re_path()`."""
         return [(entry.route or "", entry.name) for entry in self._entries if getattr(entry.view, mark, False)]
 
+    def throttle_scopes(self) -> Iterator[str]:
+        """The scopes of the throttles of REST framework's views, which are resources."""
+        for entry in self._entries:
+            view_class = getattr(entry.view, "cls", None)
+            for source in (view_class, *getattr(view_class, "throttle_classes", ())):
+                names = [getattr(source, name, None) for name in ("throttle_scope", "scope", "resource")]
+                yield from (name for name in names if isinstance(name, str))
+
     @cached_property
     def views(self) -> frozenset[str]:
         """The names of all views, as requests have them once they are resolved."""
@@ -98,6 +117,13 @@ class SiteUrls:
             return None if self._urls is None else resolve(path, self._urls)
         except Resolver404:
             return None
+
+
+def _fits(path: str) -> Callable[[str], object]:
+    """Whether a route of the site, without its first slash, is what a route or pattern of a rule matches."""
+    if WILDCARD not in path:
+        return path.lstrip("/").__eq__
+    return re.compile(route_pattern(path).regex.pattern).search
 
 
 def _sets_urlconf(middleware: str) -> bool:

@@ -46,9 +46,9 @@ def table() -> Iterator[tuple[str, str]]:
         reading = f"{READING.format(model)} {model}_export{explains}"
         yield f"view_{model}", reading
         yield f"change_{model}", reading
-        yield f"add_{model}", f"{model}_add" + (" entity_limit" if model == "policy" else "")
+        yield f"add_{model}", f"{model}_add"
         yield f"delete_{model}", f"{model}_delete"
-        more = {"policy": " entity_limit", "entity": " entity_block"}.get(model, "")
+        more = " entity_block" if model == "entity" else ""
         yield f"add_{model} change_{model}", f"{reading} {model}_add {model}_import {model}_process_import{more}"
     # Members belong to their pool.
     reading = f"{READING.format('pool')} {READING.format('poolmember')}"
@@ -68,7 +68,7 @@ def table() -> Iterator[tuple[str, str]]:
     yield "change_plan", reading
     yield "add_plan", "plan_add"
     yield "delete_plan", "plan_delete"
-    yield "add_policy add_resource add_endpoint", "policy_add resource_add endpoint_add limit entity_limit"
+    yield "add_policy add_resource add_endpoint", "policy_add resource_add endpoint_add limit"
     events = READING.format("auditevent")
     yield "view_auditevent", events
     yield "view_auditevent revert_auditevent", events
@@ -76,7 +76,7 @@ def table() -> Iterator[tuple[str, str]]:
     yield "add_auditevent change_auditevent delete_auditevent", ""
     usage = "overview_changelist denial_changelist usagesnapshot_changelist live live_state"
     yield "view_usagesnapshot", usage
-    yield "view_usagesnapshot add_policy", f"{usage} policy_add entity_limit preview"
+    yield "view_usagesnapshot add_policy", f"{usage} policy_add preview"
     yield "boost_policy", "policy_boost explain client exemptions"
     candidates = READING.format("candidate")
     yield "view_candidate", candidates

@@ -60,7 +60,7 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
     raised = {"entity": "user:1", "limits": ["calls=9/min"], "until": until.isoformat(), "reason": "x"}
     entity = {"resource": "api", "entity": "user:1", "reason": "x"}
     credit = {"key": "call_count", "amount": 1}
-    sentence = {"what": "resource", "resource": "new", "who": "client", "text": "calls=5/min"}
+    sentence = {"target": "new", "who": "client", "number_1": "5", "per_1": "min"}
     tried = {"policy": Policy.objects.exclude(entity=None).get().pk, "limits": "calls=1/min"}
     return {
         Action.VIEW_LIMITS: [
@@ -83,7 +83,6 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
         Action.EXEMPT: [("view_policy", form("settingsentry/exemptions/", entity="user:2"))],
         Action.ERASE: [form("entity/erase/", entity="user:1")],
         Action.ERASE_POLICIES: [],  # test_configuration_is_removed_only_with_the_permissions_for_that
-        Action.LIMIT_ENTITY: [get(f"{ADMIN}entity/limit/?entity=user:1")],
         Action.LIMIT_SOMETHING: [form("limitsentry/limit/", **sentence)],
         Action.VIEW_CANDIDATES: [get(f"{ADMIN}candidate/"), get(f"{ROOT}candidates/")],
         Action.SET_CANDIDATE: [
@@ -163,7 +162,7 @@ def test_an_action_takes_its_permissions_in_the_admin_and_in_the_api(action: Act
 
 
 SENT: Final = {"entity": "user:77", "reason": "x"}
-BY_SENTENCE: Final = {"what": "resource", "resource": "new", "text": "calls=5/min"}
+BY_SENTENCE: Final = {"target": "new", "number_1": "5", "per_1": "min"}
 TO_LIMIT: Final = "add_policy add_resource add_endpoint"
 
 

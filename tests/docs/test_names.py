@@ -76,7 +76,13 @@ DJANGO: Final = {"add pool", "by when", "go", "past 7 days"}
 """Labels of Django's admin."""
 CODE: Final = re.compile(r"`[^`]*`")
 LABEL: Final = re.compile(r"\*{1,2}([^*\n]+)\*{1,2}")
-ADMIN: Final = ("admin/**/*.py", "models/*.py", "services/simple_limits.py", "templates/**/*.html")
+ADMIN: Final = (
+    "admin/**/*.py",
+    "models/*.py",
+    "services/simple_limits.py",
+    "services/limit_effects.py",
+    "templates/**/*.html",
+)
 
 
 def test_each_label_in_the_guide_is_in_the_admin() -> None:

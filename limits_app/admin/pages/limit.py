@@ -1,281 +1,272 @@
-"""The page “Limit something”: one form for the limits of a URL, a resource, or everything."""
+"""The page of a limit: one form for new limits and for changes, in the words of a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
+from django.core import signing
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils import timezone
-from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.formatting import percent
+from limits_app import audit
+from limits_app.admin.actions import dropped_limits_warning
+from limits_app.admin.base import version_of
 from limits_app.admin.forms import is_primary_key
+from limits_app.admin.limit_form import SimpleLimitForm
+from limits_app.admin.limit_links import full_form_address, limit_address
 from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
-from limits_app.engine.amounts import MILLI
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.notation import Noted, parse_limit
-from limits_app.engine.periods import UNITS, QuotaPeriod
-from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
-from limits_app.models.patterns import is_pattern
-from limits_app.services import simple_limits
+from limits_app.models import Endpoint, Entity, Plan, Policy, UsageSnapshot
+from limits_app.services import limit_changes
+from limits_app.services.clients import client_names, find_clients
 from limits_app.services.definitions import InvalidDefinition
-from limits_app.services.limit_words import limit_name
-from limits_app.services.rights import Action, to_create_entity, to_replace_row
-from limits_app.services.simple_limits import SimpleAmount, SimpleLimit, What, Who
-from limits_app.services.simulation.forecast import DAYS, forecast
-from limits_app.services.site_urls import SiteUrls
-from limits_app.usage.reading import never_used
-
-_ROWS: Final = (1, 2, 3)
-_ROW_FIELDS: Final = ("number", "unit", "periods", "period")
-_MOST_SUGGESTED: Final = 200
-_MOST_ROWS: Final = 10
-_PERIODS: Final = (
-    *((unit.symbol, _(unit.name)) for unit in reversed(UNITS) if unit.milliseconds >= MILLI),
-    (QuotaPeriod.MONTH, _(QuotaPeriod.MONTH)),
-    ("", _("at the same time")),
+from limits_app.services.limit_effects import LimitEffect, effect_of, matches_in_words, resource_names
+from limits_app.services.rights import (
+    Action,
+    may,
+    may_revert,
+    permission,
+    to_create_entity,
+    to_replace_candidate,
+    to_replace_row,
 )
-_REQUESTS: Final = "requests"
-_TEMPLATES: Final[Mapping[str, tuple[Any, Mapping[str, object]]]] = {
-    "api": (_("API"), {"what": What.URL, "path": "/api/*", "who": Who.CLIENT, "number_1": "60"}),
-    "login": (
-        _("Log-in"),
-        {"what": What.URL, "path": "/login/", "who": Who.ADDRESS, "number_1": "10", "period_1": "h"},
-    ),
+from limits_app.services.simple_limits import SimpleLimit, Who, read, rule_of, sentence, uncounted_members
+from limits_app.services.site_urls import SiteUrls
+
+_MOST_SUGGESTED: Final = 200
+_UNDO_SECONDS: Final = 600
+_SALT: Final = "limits_app.undo"
+_EXAMPLES: Final[Mapping[str, tuple[Any, Mapping[str, object]]]] = {
+    "api": (_("API"), {"target": "/api/*", "who": Who.CLIENT, "number_1": "60"}),
+    "login": (_("Log-in"), {"target": "/login/", "who": Who.ADDRESS, "number_1": "10", "per_1": "h"}),
     "llm": (
         _("LLM tokens"),
         {
-            "what": What.RESOURCE,
-            "resource": "llm",
+            "target": "llm",
             "who": Who.USER,
             "number_1": "20",
             "number_2": "100k",
             "unit_2": "tokens",
-            "period_2": "d",
+            "per_2": "day",
         },
     ),
-    "export": (
-        _("Export"),
-        {"what": What.URL, "path": "/export/", "who": Who.USER, "number_1": "5", "period_1": "h"},
-    ),
-    "webhook": (
-        _("Webhook"),
-        {"what": What.URL, "path": "/webhooks/*", "who": Who.TOGETHER, "number_1": "50", "period_1": "s"},
-    ),
+    "export": (_("Export"), {"target": "/export/", "who": Who.USER, "number_1": "5", "per_1": "h"}),
+    "webhook": (_("Webhook"), {"target": "/webhooks/*", "who": Who.TOGETHER, "number_1": "50", "per_1": "s"}),
 }
 """Examples to start from."""
 
-
-class SimpleLimitForm(forms.Form):
-    """What is limited, who is counted, how much, and what happens to requests beyond it."""
-
-    what = forms.ChoiceField(label=_("What"), choices=What.choices, initial=What.URL, widget=forms.RadioSelect)
-    path = forms.CharField(
-        label=_("URL"),
-        max_length=255,
-        required=False,
-        help_text=_("A path such as /api/search/, or /api/* for everything below /api/."),
-        widget=forms.TextInput(attrs={"list": "limits-paths", "placeholder": "/api/search/"}),
-    )
-    resource = forms.CharField(
-        label=_("Resource"),
-        max_length=64,
-        required=False,
-        help_text=_("The name that your code uses, such as “reports.export”; a new one is created."),
-        widget=forms.TextInput(attrs={"list": "limits-resources"}),
-    )
-    who = forms.ChoiceField(label=_("Who"), choices=Who.choices, initial=Who.USER)
-    entity = forms.CharField(
-        label=_("User, key, tenant or IP address"),
-        max_length=255,
-        required=False,
-        help_text=_("As your code names it, such as “user:42” or “tenant:acme”."),
-        widget=forms.TextInput(attrs={"list": "limits-entities"}),
-    )
-    plan = forms.ModelChoiceField(label=_("Plan"), queryset=Plan.objects.all(), required=False, to_field_name="name")
-    shadow = forms.TypedChoiceField(
-        label=_("Requests beyond the limit"),
-        choices=[("", _("are rejected")), ("1", _("are only reported (shadow mode)"))],
-        coerce=bool,
-        required=False,
-        widget=forms.RadioSelect,
-        initial="",
-    )
-    text = forms.CharField(
-        label=_("Limits as text"),
-        max_length=500,
-        required=False,
-        help_text=_("Instead of the rows above, for example “100/min tokens=1M/day”."),
-    )
-    reason = forms.CharField(label=_("Reason"), required=False, help_text=_("For the audit log."))
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        for row in _ROWS:
-            self.fields[f"number_{row}"] = forms.CharField(
-                label=_("Number"), max_length=20, required=False, widget=forms.TextInput(attrs={"size": 8})
-            )
-            self.fields[f"unit_{row}"] = forms.CharField(
-                label=_("Unit"),
-                max_length=64,
-                required=False,
-                initial=_REQUESTS,
-                widget=forms.TextInput(attrs={"list": "limits-units", "size": 14}),
-            )
-            self.fields[f"periods_{row}"] = forms.IntegerField(
-                label=_("Number of periods"), min_value=1, max_value=366, required=False, initial=1
-            )
-            self.fields[f"period_{row}"] = forms.ChoiceField(
-                label=_("Period"), choices=_PERIODS, required=False, initial="min"
-            )
-
-    @property
-    def rows(self) -> Iterator[list[forms.BoundField]]:
-        """The fields of each row: number, unit, number of periods, period."""
-        for row in _ROWS:
-            yield [self[f"{name}_{row}"] for name in _ROW_FIELDS]
-
-    def clean(self) -> dict[str, Any]:
-        """Require what the choices need, and read the limits."""
-        cleaned: dict[str, Any] = super().clean() or {}
-        needed = {What.URL: "path", What.RESOURCE: "resource"}.get(cleaned.get("what", ""))
-        required = {needed, {Who.ENTITY: "entity", Who.PLAN: "plan"}.get(cleaned.get("who", ""))}
-        for name in filter(None, required):
-            if not cleaned.get(name) and name not in self.errors:
-                self.add_error(name, gettext("This field is required."))
-        if cleaned.get("what") == What.URL and cleaned.get("who") in {Who.ENTITY, Who.PLAN}:
-            self.add_error("who", gettext("For one client or a plan, choose the resource of the URL, or everything."))
-        texts = [text if "=" in text else f"calls={text}" for text in cleaned.get("text", "").split()]
-        try:
-            cleaned["limits"] = tuple(texts or [amount.text for amount in self._amounts()])
-            if any(parse_limit(text).shared for text in cleaned["limits"]):
-                self.add_error("text", gettext("Leave “shared” out, and choose “everyone together” instead."))
-        except InvalidLimit as error:
-            self.add_error("text" if texts else "number_1", str(error))
-        if not cleaned.get("limits") and not self.errors:
-            self.add_error("number_1", gettext("Enter how much, such as 100."))
-        return cleaned
-
-    def _amounts(self) -> Iterator[SimpleAmount]:
-        for row in _ROWS:
-            number, unit, periods, period = (self.cleaned_data.get(f"{name}_{row}") for name in _ROW_FIELDS)
-            if number:
-                yield SimpleAmount(number, unit or _REQUESTS, periods or 1, period or "")
-
-    @property
-    def limit(self) -> SimpleLimit:
-        """The limit of a valid form."""
-        values = {field.name: self.cleaned_data[field.name] for field in fields(SimpleLimit)}
-        plan = values["plan"]
-        choices = {"what": What(values["what"]), "who": Who(values["who"]), "shadow": bool(values["shadow"])}
-        return SimpleLimit(**values | choices | {"plan": "" if plan is None else plan.name})
+RuleOrPolicy = Endpoint | Policy
 
 
 def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
-    """Show the form; preview or save the limit."""
+    """Show the form; describe, save, try or undo the limit."""
+    if "_undo" in request.POST:
+        return _undone(site, request)
     instance = _instance(request)
     check(request, Action.LIMIT_SOMETHING, *to_replace_row(instance))
+    if isinstance(instance, Policy) and rule_of(instance) is not None:
+        return HttpResponseRedirect(limit_address(site.name, instance))
+    before = None if instance is None else read(instance)
+    if instance is not None and (before is None or "_advanced" in request.POST):
+        return HttpResponseRedirect(full_form_address(site.name, instance))
+    if "_advanced" in request.POST:
+        return HttpResponseRedirect(reverse(f"{site.name}:limits_app_policy_add"))
     if request.method == "POST":
-        form = SimpleLimitForm(request.POST)
-        if form.is_valid() and "_preview" not in request.POST and _save(site, request, form, instance):
-            return HttpResponseRedirect(reverse(f"{site.name}:app_list", args=["limits_app"]))
-    else:
-        form = SimpleLimitForm(initial=_initial(request, instance))
-    preview = _preview(form.limit) if request.method == "POST" and form.is_valid() else None
+        return _sent(site, request, SimpleLimitForm(request.POST, instance=before), instance)
+    form = SimpleLimitForm(initial=_initial(request, before), instance=before)
+    effect = None if before is None else effect_of(before, instance, shows_usage=False)
+    return _shown(site, request, form, instance, effect=effect)
+
+
+def _sent(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None) -> HttpResponse:
+    """Describe, save or try the limit of a form that was sent; what may be a mistake is shown once before."""
+    is_valid, effect = form.is_valid(), None
+    if is_valid:
+        effect = effect_of(form.limit, instance, shows_usage=may(request.user, Action.VIEW_USAGE))
+    if "_effect" in request.POST:
+        context = {"form": form, "effect": effect, **_live(form)}
+        return TemplateResponse(request, "admin/limits_app/pages/limit_live.html", context)
+    is_read = effect is not None and effect.seen in {"", request.POST.get("seen")}
+    if is_read and "_check" not in request.POST and not _is_outdated(request, form, instance):
+        done = _tried if "_try" in request.POST else _saved
+        if (response := done(site, request, form, instance)) is not None:
+            return response
+    return _shown(site, request, form, instance, effect=effect, is_unread=is_valid and not is_read)
+
+
+def _shown(
+    site: AdminSite,
+    request: HttpRequest,
+    form: SimpleLimitForm,
+    instance: RuleOrPolicy | None,
+    *,
+    effect: LimitEffect | None,
+    is_unread: bool = False,
+) -> HttpResponse:
     context = {
         "form": form,
         "instance": instance,
-        "preview": preview,
-        "templates": {name: label for name, (label, _example) in _TEMPLATES.items()} if instance is None else {},
+        "version": "" if instance is None else version_of(instance),
+        "effect": effect,
+        "is_unread": is_unread,
+        "undo": _undo_token(request),
+        "examples": {name: label for name, (label, _example) in _EXAMPLES.items()} if instance is None else {},
         "paths": sorted(path for path in SiteUrls().routes if not path.startswith(reverse(f"{site.name}:index"))),
-        "resources": Resource.objects.values_list("name", flat=True)[:_MOST_SUGGESTED],
-        "entities": _entities(),
-        "units": [_REQUESTS, "tokens", "connections", "bytes"],
+        "resources": resource_names(),
+        "plans": Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_SUGGESTED],
+        "units": [gettext("requests"), "tokens", "connections", "bytes"],
+        "may_try": may(request.user, Action.SET_CANDIDATE),
+        **_live(form),
     }
     title = gettext("Change a limit") if instance is not None else gettext("Limit something")
     return page(site, request, "limit", title=title, context=context)
 
 
-def _save(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:
-    """Save the limit, and show messages about it; False where errors are shown in the form."""
-    limit = form.limit
-    check(request, Action.LIMIT_SOMETHING, *to_create_entity(simple_limits.entity_of(limit) or None))
-    try:
-        row = simple_limits.save(limit, instance, actor=request.user.get_username(), reason=form.cleaned_data["reason"])
-    except InvalidDefinition as error:
-        for path, texts in error.errors.items():
-            name = "text" if path and path[0] == "limits" else str(path[0]) if path else None
-            form.add_error(name if name in form.fields else None, texts)
+def _live(form: SimpleLimitForm) -> dict[str, Any]:
+    """What follows while one types, also where the form has errors."""
+    text = str(form["entity"].value() or "")
+    if text:
+        clients = [(client.identifier, client.name) for client in find_clients(text)]
+    else:
+        identifiers = _suggested_clients()
+        names = client_names(identifiers)
+        clients = [(identifier, names.get(identifier, "")) for identifier in identifiers]
+    return {"matches": matches_in_words(*form.chosen_target), "clients": clients}
+
+
+def _suggested_clients() -> list[str]:
+    """Clients to suggest: those with a row, then those that used something last."""
+    identifiers = Entity.objects.order_by("identifier").values_list("identifier", flat=True)[:_MOST_SUGGESTED]
+    seen = UsageSnapshot.objects.filter(period="hour", bucket="entity").exclude(entity="").order_by("-start")
+    return list(dict.fromkeys([*identifiers, *seen.values_list("entity", flat=True)[:_MOST_SUGGESTED]]))
+
+
+def _is_outdated(request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None) -> bool:
+    """Whether the row was changed since the form was opened, which is then shown as an error."""
+    sent = request.POST.get("_version")
+    if instance is None or not sent or sent == version_of(instance):
         return False
-    except ValidationError as error:
-        form.add_error(None, error)
-        if (conflict := simple_limits.conflict(limit)) is not None:
-            url = reverse(f"{site.name}:limits_app_{conflict._meta.model_name}_change", args=[conflict.pk])
-            form.add_error(None, format_html('<a href="{}">{}</a>', url, conflict))
-        return False
-    messages.success(request, gettext("Saved: %s") % simple_limits.sentence(limit))
-    if limit.who == Who.ENTITY and not is_pattern(limit.entity) and never_used([limit.entity]):
-        hint = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
-        messages.warning(request, hint % {"name": limit.entity})
-    if isinstance(row, Endpoint):
-        warn_of_rule(request, row)
+    problem = gettext("This object has been changed since you opened the form. Saving again overwrites that change.")
+    form.add_error(None, problem)
     return True
 
 
-def _instance(request: HttpRequest) -> Endpoint | Policy | None:
-    """The rule or policy to change; 404 for one that does not exist or that the form cannot express."""
+def _check_rights(request: HttpRequest, limit: SimpleLimit, instance: RuleOrPolicy | None) -> None:
+    """Raise PermissionDenied unless the user may write all rows of a limit."""
+    check(request, Action.LIMIT_SOMETHING, *to_create_entity(limit_changes.entity_of(limit) or None))
+    check(request, Action.LIMIT_SOMETHING, *to_replace_row(instance or limit_changes.existing(limit)))
+    if limit.who == Who.PLAN:
+        is_new = not Plan.objects.filter(name=limit.plan).exists()
+        rights = [permission("add", Plan)] if is_new else [permission("change", Plan)] if limit.groups else []
+        check(request, Action.LIMIT_SOMETHING, *rights)
+    if limit.who == Who.TEAM and limit.counts_members and uncounted_members(limit.entity).exists():
+        check(request, Action.LIMIT_SOMETHING, permission("change", Entity))
+
+
+def _saved(
+    site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None
+) -> HttpResponse | None:
+    """Save the limit and lead to its page; None where errors are shown in the form."""
+    limit = form.limit
+    _check_rights(request, limit, instance)
+    reason = form.cleaned_data["reason"]
+    try:
+        saved = limit_changes.save(limit, instance, actor=request.user.get_username(), reason=reason)
+    except InvalidDefinition as error:
+        form.add_definition_errors(error)
+        return None
+    except ValidationError as error:
+        form.add_error(None, error)
+        return None
+    messages.success(request, gettext("Saved: %s") % sentence(limit))
+    if isinstance(saved.row, Endpoint):
+        warn_of_rule(request, saved.row)
+    elif warning := dropped_limits_warning([saved.row.pk]):
+        messages.warning(request, warning)
+    token = signing.dumps([saved.events.start, saved.events.stop], salt=_SALT)
+    return HttpResponseRedirect(limit_address(site.name, saved.row, saved=token))
+
+
+def _tried(
+    site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None
+) -> HttpResponse | None:
+    """Evaluate the limit beside the one in force; one for which there is none yet is saved, and only reported."""
+    limit = form.limit
+    policy = limit_changes.policy_to_try(limit)
+    if policy is None:
+        form.cleaned_data["shadow"] = True
+        return _saved(site, request, form, instance)
+    check(request, Action.SET_CANDIDATE, *to_replace_candidate(policy))
+    try:
+        reason = form.cleaned_data["reason"]
+        candidate = limit_changes.save_trial(limit, policy, actor=request.user.get_username(), reason=reason)
+    except InvalidLimit as error:
+        form.add_error(None, str(error))
+        return None
+    messages.success(request, gettext("Tried beside the limit in force: %s") % sentence(limit))
+    return HttpResponseRedirect(reverse(f"{site.name}:limits_app_candidate_promote", args=[candidate.pk]))
+
+
+def _undo_token(request: HttpRequest) -> str:
+    """What undoes the save that led here; empty where it is too late, or the user may not revert changes."""
+    token = request.GET.get("saved", "")
+    return token if token and may(request.user, Action.REVERT) and _events(token) is not None else ""
+
+
+def _events(token: str) -> range | None:
+    """The audit events that a token is about; None ten minutes after it was made."""
+    try:
+        return range(*signing.loads(token, salt=_SALT, max_age=_UNDO_SECONDS))
+    except signing.BadSignature:
+        return None
+
+
+def _undone(site: AdminSite, request: HttpRequest) -> HttpResponse:
+    """Undo a save, and lead to the list of limits."""
+    check(request, Action.REVERT)
+    events = _events(request.POST["_undo"])
+    if events is None:
+        messages.error(request, gettext("Ten minutes have passed: revert the change in the audit log."))
+        return HttpResponseRedirect(reverse(f"{site.name}:limits_app_auditevent_changelist"))
+    try:
+        is_allowed = partial(may_revert, request.user)
+        limit_changes.undo(events, actor=request.user.get_username(), is_allowed=is_allowed)
+    except audit.CannotRevert as error:
+        messages.error(request, str(error))
+        return HttpResponseRedirect(request.get_full_path())
+    messages.success(request, gettext("The change was undone."))
+    return HttpResponseRedirect(reverse(f"{site.name}:limits_app_limitsentry_changelist"))
+
+
+def _instance(request: HttpRequest) -> RuleOrPolicy | None:
+    """The rule or policy to change; 404 for one that does not exist."""
     for name, model in (("rule", Endpoint), ("policy", Policy)):
         if key := request.GET.get(name, ""):
-            row: Any = model._default_manager.filter(pk=key).first() if is_primary_key(key) else None
-            if row is None or simple_limits.read(row) is None:
+            rows = model._default_manager.select_related("resource")
+            row: Any = rows.filter(pk=key).first() if is_primary_key(key) else None
+            if row is None:
                 raise Http404
             return row  # type: ignore[no-any-return]
     return None
 
 
-def _initial(request: HttpRequest, instance: Endpoint | Policy | None) -> dict[str, Any]:
-    if instance is None:
-        initial = {name: request.GET[name] for name in ("path", "resource", "entity", "plan") if name in request.GET}
-        if "entity" in initial:
-            initial |= {"who": Who.ENTITY, "what": What.RESOURCE if "resource" in initial else What.EVERYTHING}
-        _label, example = _TEMPLATES.get(request.GET.get("template", ""), ("", {}))
-        return {**example, **initial}
-    limit = simple_limits.read(instance)
-    if limit is None:
-        raise Http404
-    return asdict(limit) | {"shadow": "1" if limit.shadow else "", "text": " ".join(limit.limits), "number_1": ""}
-
-
-def _preview(limit: SimpleLimit) -> dict[str, Any]:
-    """The limit as a sentence, and whom it would have rejected in the last days, as far as usage is recorded."""
-    preview: dict[str, Any] = {"sentence": simple_limits.sentence(limit), "days": DAYS}
-    resource = Resource.objects.filter(name=limit.resource).first()
-    entity = Entity.objects.filter(identifier=limit.entity).first()
-    has_usage = limit.who in {Who.CLIENT, Who.TOGETHER} or (limit.who == Who.ENTITY and entity is not None)
-    if limit.what != What.RESOURCE or resource is None or not has_usage:
-        return preview
-    proposed = [Noted(parse_limit(text).limit, limit.who == Who.TOGETHER) for text in limit.limits]
-    policy = Policy(resource=resource, entity=entity if limit.who == Who.ENTITY else None)
-    consumers = forecast(policy, proposed, now=timezone.now()).consumers
-    rows = [
-        {"who": consumer.entity or "", "key": limit_name(consumer.key), "share": percent(consumer.share)}
-        for consumer in consumers[:_MOST_ROWS]
-    ]
-    return preview | {"rows": rows}
-
-
-def _entities() -> list[str]:
-    """Entities to suggest: those with a row, then those that used something last."""
-    identifiers = list(Entity.objects.values_list("identifier", flat=True)[:_MOST_SUGGESTED])
-    seen = UsageSnapshot.objects.filter(period="hour", bucket="entity").exclude(entity="").order_by("-start")
-    return list(dict.fromkeys([*identifiers, *seen.values_list("entity", flat=True)[:_MOST_SUGGESTED]]))
+def _initial(request: HttpRequest, before: SimpleLimit | None) -> dict[str, Any]:
+    if before is not None:
+        return SimpleLimitForm.initial_of(before)
+    initial: dict[str, Any] = {name: request.GET[name] for name in ("who", "entity", "plan") if name in request.GET}
+    for name in ("path", "resource"):
+        if name in request.GET:
+            initial["target"] = request.GET[name]
+    if "entity" in initial:
+        initial.setdefault("who", Who.ENTITY)
+    _label, example = _EXAMPLES.get(request.GET.get("template", ""), ("", {}))
+    return {**example, **initial}

@@ -1,15 +1,19 @@
-"""The page “Limit something”: what it makes, what it reads back, and what it says about mistakes."""
+"""The form of a limit: what it makes, what it reads back, what it says before, and what it says about mistakes."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
+from django.core import signing
 from django.test import Client
+from django.utils import timezone
 
-from limits_app import limits
-from limits_app.models import AuditEvent, Endpoint, Plan, Policy, Resource
+from limits_app import limited, limits
+from limits_app.models import AuditEvent, Candidate, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
+from tests.admin.pages.snapshots import used
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,15 +29,29 @@ def admin() -> Client:
 
 def post(client: Client, address: str = URL, **fields: Any) -> Any:
     """Send the form as a browser does, with the first row set to 100 requests per minute."""
-    row = {"number_1": "100", "unit_1": "requests", "periods_1": "1", "period_1": "min"}
-    return client.post(address, {"what": "url", "who": "user", "shadow": "", **row, **fields})
+    row = {"number_1": "100", "unit_1": "requests", "per_1": "min"}
+    return client.post(address, {"who": "user", "shadow": "", "counts_members": "on", **row, **fields})
 
 
-API = {"what": "resource", "resource": "api"}
-DB = {"what": "resource", "resource": "db", "period_1": ""}
-EVERYTHING = {"what": "everything"}
+def save(client: Client, address: str = URL, **fields: Any) -> Any:
+    """Send the form, again with what it says is to be read first."""
+    response = post(client, address, **fields)
+    if response.status_code == 200 and (effect := response.context["effect"]) is not None and effect.seen:
+        response = post(client, address, **fields, seen=effect.seen)
+    assert response.status_code == 302, response.context["form"].errors
+    return response
+
+
+def described(client: Client, address: str = URL, **fields: Any) -> str:
+    """What follows while one types."""
+    return post(client, address, **fields, _effect="1").content.decode()
+
+
+API = {"target": "api"}
+DB = {"target": "db", "per_1": ""}
+EVERYTHING = {"target": ""}
 ACME = API | {"who": "entity", "entity": "tenant:acme"}
-TOKENS = {"number_2": "1M", "unit_2": "tokens", "period_2": "d"}
+TOKENS = {"number_2": "1M", "unit_2": "tokens", "per_2": "day"}
 TOGETHER = DB | {"who": "together", "unit_1": "connections"}
 
 
@@ -60,6 +78,16 @@ TOGETHER = DB | {"who": "together", "unit_1": "connections"}
             "Each IP address may make 100 requests per minute and use 1,000,000 tokens per day "
             "over all resources together.",
         ),
+        (
+            API | {"who": "user", "number_1": "400k", "unit_1": "tokens"},
+            "pattern user:* on api",
+            "Each user may use 400,000 tokens per minute (up to 800,000 in a burst) on api.",
+        ),
+        (
+            EVERYTHING | {"who": "team", "entity": "team:x", "number_1": "1M", "unit_1": "tokens", "per_1": "day"},
+            "entity team:x in total",
+            "All members of team:x together may use 1,000,000 tokens per day over all resources together.",
+        ),
         (TOGETHER, "resource db", "Everyone together may hold 100 connections at the same time on db."),
         (
             DB | {"who": "client", "number_1": "5"},
@@ -70,104 +98,334 @@ TOGETHER = DB | {"who": "together", "unit_1": "connections"}
 )
 def test_a_sentence_is_a_policy_and_is_read_back(admin: Client, fields: Any, policy: str, sentence: str) -> None:
     Plan.objects.create(name="pro")
-    response = post(admin, **fields)
-    assert response.status_code == 302, response.context["form"].errors
+    Entity.objects.create(identifier="user:1", parent=Entity.objects.create(identifier="team:x"))
+    page = save(admin, **fields).url
     made = Policy.objects.get()
     assert str(made) == policy
-    assert sentence.casefold() in admin.get("/admin/").content.decode().casefold()
-    page = admin.get(f"{URL}?policy={made.pk}")
-    assert post(admin, f"{URL}?policy={made.pk}", **page.context["form"].initial | {"number_1": ""}).status_code == 302
+    shown = admin.get(page)
+    assert sentence in shown.content.decode()
+    assert sentence in described(admin, f"{URL}?policy={made.pk}", **shown.context["form"].initial)
+    before = [limit.notation() for limit in made.limits.all()]
+    save(admin, f"{URL}?policy={made.pk}", **shown.context["form"].initial)
     assert Policy.objects.get().pk == made.pk
+    assert [limit.notation() for limit in made.limits.all()] == before
+
+
+@pytest.mark.parametrize(
+    ("per", "limit"),
+    [
+        ("day", "calls=100/day@Europe/Berlin"),
+        ("week", "calls=100/week@Europe/Berlin"),
+        ("month", "calls=100/month@Europe/Berlin"),
+        ("h", "calls=100/h:sliding_window"),
+        ("", "calls=100:permits"),
+    ],
+)
+def test_days_weeks_and_months_are_those_of_the_calendar(admin: Client, settings: Any, per: str, limit: str) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    save(admin, **API, per_1=per)
+    assert str(Policy.objects.get().limits.get()) == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "after"),
+    [
+        ("calls=10/min", "per minute, with bursts", "calls=20/min"),
+        ("calls=10/5min:fixed_window", "per 5min, with bursts", "calls=20/5min:fixed_window"),
+        ("tokens=10/min:sliding_window", "per minute, without bursts", "tokens=20/min:sliding_window"),
+        ("calls=10/min:burst=40", "per minute, with bursts", "calls=20/min:burst=40"),
+        ("tokens=10/day@Asia/Tokyo", "per day, Asia/Tokyo", "tokens=20/day@Asia/Tokyo"),
+        ("tokens=10/30min:session", "per 30min", "tokens=20/30min:session"),
+        ("slots=10:hold=5min", "at a time", "slots=20:hold=5min"),
+    ],
+)
+def test_another_number_keeps_what_else_a_limit_says(admin: Client, text: str, label: str, after: str) -> None:
+    policy = limits.set_resource_limits("api", text)
+    address = f"{URL}?policy={policy.pk}"
+    form = admin.get(address).context["form"]
+    assert label in dict(form["per_1"].field.choices).values()
+    save(admin, address, **form.initial | {"number_1": "20"})
+    assert str(policy.limits.get()) == after
 
 
 def test_a_url_is_limited_by_a_rule_with_its_limits(admin: Client) -> None:
-    assert post(admin, path="/api/*", shadow="1", reason="too much traffic").status_code == 302
+    save(admin, target="/api/*", shadow="1", reason="too much traffic")
     rule = Endpoint.objects.get()
     assert (rule.path, rule.counted_by, rule.limits) == ("/api/*", "user", "calls=100/min:sliding_window")
     assert Policy.objects.get().enforcement == "shadow"
     assert AuditEvent.objects.filter(object_type="endpoint", reason="too much traffic", actor="root").exists()
-    assert post(admin, f"{URL}?rule={rule.pk}", path="/api/*", who="address", number_1="5").status_code == 302
+    save(admin, f"{URL}?rule={rule.pk}", target="/api/*", who="address", number_1="5")
     rule.refresh_from_db()
     assert (rule.counted_by, rule.limits) == ("ip", "calls=5/min:sliding_window")
     assert Policy.objects.get().enforcement == "enforce"
 
 
 def test_what_it_made_may_become_something_else(admin: Client) -> None:
-    post(admin, path="/api/*")
+    save(admin, target="/api/*")
     rule = Endpoint.objects.get()
-    assert post(admin, f"{URL}?rule={rule.pk}", what="resource", resource="api", who="client").status_code == 302
+    save(admin, f"{URL}?rule={rule.pk}", target="api", who="client")
     assert not Endpoint.objects.exists()
     assert str(Policy.objects.get()) == "resource api"
+
+
+@pytest.mark.parametrize("who", [{"who": "entity", "entity": "tenant:acme"}, {"who": "plan", "plan": "pro"}])
+def test_a_client_and_a_plan_have_their_own_limit_of_a_url(admin: Client, who: dict[str, str]) -> None:
+    save(admin, target="/api/ping/", **who)
+    rule, policy = Endpoint.objects.get(), Policy.objects.get()
+    assert rule.resource == policy.resource
+    assert rule.counted_by == "entity"
+    assert str(policy) in {"entity tenant:acme on url-api-ping", "plan pro on url-api-ping"}
+    save(admin, target="/api/ping/", **who, number_1="7")
+    assert Policy.objects.get().pk == policy.pk
+
+
+def test_a_limit_with_an_end_leaves_the_lasting_one(admin: Client) -> None:
+    save(admin, target="/api/ping/", number_1="10")
+    rule = Endpoint.objects.get()
+    day = timezone.localdate() + timedelta(days=3)
+    said = described(admin, target="/api/ping/", number_1="20", ends="date", last_day=day)
+    assert "Until then it replaces: 10 requests per minute." in said
+    save(admin, f"{URL}?rule={rule.pk}", target="/api/ping/", number_1="20", ends="date", last_day=day)
+    lasting, temporary = Policy.objects.order_by("pk")
+    assert (lasting.valid_until, str(lasting.limits.get())) == (None, "calls=10/min:sliding_window")
+    assert temporary.valid_until is not None
+    assert timezone.localtime(temporary.valid_until).date() == day
+    form = admin.get(f"{URL}?policy={temporary.pk}").context["form"]
+    assert (form.initial["target"], form.initial["who"], form.initial["ends"]) == ("/api/ping/", "user", "same")
+    save(admin, f"{URL}?policy={temporary.pk}", **form.initial | {"number_1": "30"})
+    temporary.refresh_from_db()
+    assert str(temporary.limits.get()) == "calls=30/min:sliding_window"
+    assert timezone.localtime(temporary.valid_until).date() == day
 
 
 @pytest.mark.parametrize(
     ("fields", "field", "error"),
     [
-        ({}, "path", "This field is required."),
-        ({"what": "resource"}, "resource", "This field is required."),
-        ({"what": "everything", "who": "entity"}, "entity", "This field is required."),
-        ({"path": "/a/", "who": "plan", "plan": "pro"}, "who", "choose the resource of the URL"),
-        ({"path": "/a/", "number_1": ""}, "number_1", "Enter how much, such as 100."),
-        ({"path": "/a/", "number_1": "lots"}, "number_1", "lots"),
-        ({"path": "/a/", "text": "100/fortnight"}, "text", "fortnight"),
-        ({"what": "resource", "resource": "api", "text": "100/min:shared"}, "text", "choose “everyone together”"),
-        ({"path": "no route<"}, "path", "unmatched"),
-        ({"what": "resource", "resource": "no name"}, "resource", "letter"),
+        ({**API, "who": "entity"}, "entity", "This field is required."),
+        ({**API, "who": "plan"}, "plan", "This field is required."),
+        ({"target": "/a/", "number_1": ""}, "number_1", "Enter how much, such as 60."),
+        ({"target": "/a/", "number_1": "lots"}, "number_1", "Enter a number, such as 60, 1,000 or 1M."),
+        ({"target": "/a/", "number_1": "0"}, "number_1", "Enter a number"),
+        ({"target": "/a/", "number_1": "2.5", "per_1": "day"}, "number_1", "Enter a whole number."),
+        ({"target": "/a/", "unit_1": "tok=ens"}, "unit_1", "A unit is one word"),
+        ({"target": "/a/", "number_2": "5", "per_2": "h"}, "unit_2", "There is another limit of “requests” above"),
+        ({"target": "/no route<"}, "target", "unmatched"),
+        ({"target": "no name"}, "target", "“no name” is not a resource"),
+        ({**API, "ends": "date"}, "last_day", "This field is required."),
+        ({**API, "ends": "date", "last_day": "2001-01-01"}, "last_day", "The end must be in the future."),
+        ({**API, "ends": "date", "last_day": "soon"}, "last_day", "Enter a valid date."),
     ],
 )
 def test_a_mistake_is_named_at_its_field_and_nothing_is_made(
     admin: Client, fields: Any, field: str, error: str
 ) -> None:
-    Plan.objects.create(name="pro")
     response = post(admin, **fields)
     assert response.status_code == 200
     assert error in str(response.context["form"].errors.get(field))
+    assert error in response.content.decode().replace("&quot;", '"')
     assert [model.objects.count() for model in (Policy, Endpoint, Resource)] == [0, 0, 0]
 
 
-def test_limits_that_exist_are_not_replaced(admin: Client) -> None:
+def test_a_limit_that_exists_is_replaced_once_that_was_shown(admin: Client) -> None:
+    policy = limits.set_resource_limits("api", ["calls=5/min"])
+    response = post(admin, **API, who="client")
+    assert "Replaces: 5 requests per minute." in response.content.decode()
+    assert "Nothing has been saved so far." in response.content.decode()
+    assert limits.list_resources()["api"][0].capacity == 5
+    save(admin, **API, who="client")
+    assert Policy.objects.get().pk == policy.pk
+    assert limits.list_resources()["api"][0].capacity == 100
+
+
+def test_a_limit_does_not_become_another_one_that_exists(admin: Client) -> None:
     limits.set_resource_limits("api", ["calls=5/min"])
-    response = post(admin, what="resource", resource="api", who="client")
-    page = response.content.decode()
-    assert "Edit them instead." in page
-    assert f'<a href="/admin/limits_app/policy/{Policy.objects.get().pk}/change/">resource api</a>' in page
+    other = limits.set_resource_limits("db", ["calls=6/min"])
+    response = post(admin, f"{URL}?policy={other.pk}", **API, who="client", seen="x")
+    seen = response.context["effect"].seen
+    response = post(admin, f"{URL}?policy={other.pk}", **API, who="client", seen=seen)
+    assert "Edit them instead." in response.content.decode()
     assert limits.list_resources()["api"][0].capacity == 5
 
 
-@pytest.mark.parametrize(("entity", "is_warned"), [("ann", True), ("user:7", False), ("key:*", False)])
-def test_an_entity_without_usage_may_be_misspelled(admin: Client, entity: str, is_warned: bool) -> None:
+@pytest.mark.parametrize(
+    ("fields", "warning"),
+    [
+        ({"target": "admin/"}, "Nothing has used the resource “admin/” so far"),
+        ({"target": "/api/pong/"}, "No URL pattern matches “/api/pong/”."),
+        ({"target": "api", "who": "entity", "entity": "ann"}, "No request has used the identifier “ann” so far"),
+        ({"target": "api", "who": "entity", "entity": "Acm"}, "Did you mean: tenant:acme (Acme Inc.)?"),
+    ],
+)
+def test_what_may_be_misspelled_is_said_before_it_is_saved(admin: Client, fields: Any, warning: str) -> None:
+    Entity.objects.create(identifier="tenant:acme", name="Acme Inc.")
     limits.set_resource_limits("api", ["calls=5/min"])
-    limits.acquire("api", entity="user:7").release()
-    limits.roll_up()
-    post(admin, what="resource", resource="api", who="entity", entity=entity)
-    page = admin.get("/admin/limits_app/").content.decode()
-    assert ("No request has used the identifier" in page) == is_warned
+    used("api", "user:7", "call_count", 1)
+    assert warning in described(admin, **fields)
+    assert warning in post(admin, **fields).content.decode()
+    assert Policy.objects.count() == 1
+    assert not Endpoint.objects.exists()
+    save(admin, **fields)
+    assert Policy.objects.count() == 2
 
 
-@pytest.mark.parametrize(("path", "warned"), [("/admin/*", False), ("admin/", True)])
-def test_a_path_without_a_view_is_pointed_out(admin: Client, path: str, warned: bool) -> None:
-    post(admin, path=path)
-    page = admin.get("/admin/limits_app/").content.decode()
-    assert "Saved: " in page
-    assert (f"No URL pattern matches “{path}”." in page) is warned
+@pytest.mark.parametrize(
+    "fields", [{"target": "/admin/*"}, {"who": "entity", "entity": "user:7"}, {"who": "entity", "entity": "key:*"}]
+)
+def test_what_is_known_is_saved_at_once(admin: Client, fields: Any) -> None:
+    used("other", "user:7", "call_count", 1)
+    assert post(admin, **fields).status_code == 302
 
 
-def test_the_preview_saves_nothing(admin: Client) -> None:
-    response = post(admin, what="resource", resource="api", who="client", _preview="Preview")
-    page = response.content.decode()
-    assert "Each client may make 100 requests per minute on api." in page
-    assert "Nothing has been saved." in page
+def test_what_follows_while_one_types_saves_nothing(admin: Client) -> None:
+    said = described(admin, **API, who="client")
+    assert "Each client may make 100 requests per minute on api." in said
+    assert "matches 1 URL" in described(admin, target="/api/ping/", number_1="")
+    assert not Policy.objects.exists()
+    checked = post(admin, **API, who="client", _check="1").content.decode()
+    assert "Each client may make 100 requests per minute on api." in checked
     assert not Policy.objects.exists()
 
 
-def test_templates_and_links_fill_the_form_in(admin: Client) -> None:
-    assert admin.get(f"{URL}?template=llm").context["form"].initial["resource"] == "llm"
+def test_the_effect_on_recorded_usage_is_said(admin: Client) -> None:
+    limits.set_resource_limits("api", ["calls=50/min"])
+    used("api", "user:7", "call_count", 9, hours_ago=2)
+    used("api", "key:7", "call_count", 9, hours_ago=2)
+    assert "Last 7 days: 1 client would have been rejected." in described(admin, **API, number_1="3", per_1="h")
+    assert "Last 7 days: 1 client would have been rejected." in described(admin, **API, number_1="3", per_1="day")
+    assert "Last 7 days: no client would have been rejected." in described(admin, **API, number_1="300", per_1="h")
+    assert "Nothing is recorded of it so far" in described(admin, target="/api/ping/")
+
+
+def test_code_only_resources_and_names_of_clients_are_suggested(admin: Client) -> None:
+    Entity.objects.create(identifier="tenant:acme", name="Acme Inc.")
+    used("reports.export", "user:7", "call_count", 1)
+    limited("only.in-code")
+    page = admin.get(URL).content.decode()
+    assert '<option value="reports.export">' in page
+    assert '<option value="only.in-code">' in page
+    assert '<option value="/api/ping/">' in page
+    assert "Acme Inc. (tenant:acme)" in described(admin, who="entity", entity="Acme I")
+
+
+def test_a_total_for_a_team_counts_its_members_unless_one_says_no(admin: Client) -> None:
+    team = Entity.objects.create(identifier="team:x")
+    for number in range(3):
+        Entity.objects.create(identifier=f"user:{number}", parent=team, cascade=number == 0)
+    fields = {**EVERYTHING, "who": "team", "entity": "team:x"}
+    said = described(admin, **fields)
+    assert "team:x has 3 members. The use of 2 of them does not count for it now, and will." in said
+    assert admin.get(f"{URL}?entity=team:x&who=team").context["form"]["counts_members"].value() is True
+    save(admin, **fields, counts_members="")
+    assert team.children.filter(cascade=True).count() == 1
+    save(admin, f"{URL}?policy={Policy.objects.get().pk}", **fields)
+    assert team.children.filter(cascade=True).count() == 3
+
+
+def test_a_plan_is_made_with_its_groups(admin: Client) -> None:
+    group, other = Group.objects.create(name="free"), Group.objects.create(name="gold")
+    PlanGroup.objects.create(plan=Plan.objects.create(name="gold"), group=other)
+    fields = {**EVERYTHING, "who": "plan", "plan": "free", "number_1": "1,000", "per_1": "day"}
+    assert "The plan free is new: it is made." in described(admin, **fields)
+    response = post(admin, **fields, groups=[group.pk, other.pk])
+    assert "The group “gold” is on the plan “gold”" in str(response.context["form"].errors["groups"])
+    save(admin, **fields, groups=[group.pk])
+    assert str(Policy.objects.get()) == "plan free in total"
+    assert PlanGroup.objects.get(group=group).plan.name == "free"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target": "/api/ping/"},
+        {"target": "/api/ping/", "shadow": "1"},
+        {"target": "/api/ping/", "who": "plan", "plan": "free"},
+        {"target": "api"},
+        {"target": "", "who": "team", "entity": "team:x"},
+    ],
+)
+def test_what_was_saved_is_undone(admin: Client, fields: Any) -> None:
+    Entity.objects.create(identifier="user:1", parent=Entity.objects.create(identifier="team:x"))
+    models = (Policy, Endpoint, Resource, Entity, Plan)
+    before = [model.objects.count() for model in models]
+    page = save(admin, **fields).url
+    token = admin.get(page).context["undo"]
+    assert admin.post(page, {"_undo": token}).status_code == 302
+    assert [model.objects.count() for model in models] == before
+    assert not Entity.objects.filter(cascade=True).exists()
+
+
+def test_a_change_of_a_rule_is_undone_as_a_whole(admin: Client) -> None:
+    save(admin, target="/api/ping/", number_1="10")
+    rule = Endpoint.objects.get()
+    page = save(admin, f"{URL}?rule={rule.pk}", target="/api/ping/", number_1="20", shadow="1").url
+    token = admin.get(page).context["undo"]
+    admin.post(page, {"_undo": token})
+    rule.refresh_from_db()
+    policy = Policy.objects.get()
+    assert rule.limits == "calls=10/min:sliding_window"
+    assert (str(policy.limits.get()), policy.enforcement) == ("calls=10/min:sliding_window", "enforce")
+
+
+def test_only_ten_minutes_are_for_undo(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = save(admin, **API).url
+    token = admin.get(page).context["undo"]
+    now = timezone.now().timestamp()
+    monkeypatch.setattr("django.core.signing.time.time", lambda: now + 601)
+    assert admin.get(page).context["undo"] == ""
+    admin.post(page, {"_undo": token})
+    assert Policy.objects.exists()
+    monkeypatch.undo()
+    forged = signing.dumps([1, 9], salt="another")
+    admin.post(page, {"_undo": forged})
+    assert Policy.objects.exists()
+
+
+def test_who_may_not_revert_is_offered_no_undo(admin: Client, client: Client) -> None:
+    user = User.objects.create_user("staff", is_staff=True)
+    names = ["add_policy", "add_resource", "add_endpoint", "add_entity", "change_policy", "delete_policy"]
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    client.force_login(user)
+    page = save(client, **API).url
+    assert client.get(page).context["undo"] == ""
+    assert client.post(page, {"_undo": "x"}).status_code == 403
+
+
+def test_a_limit_is_tried_beside_the_one_in_force(admin: Client) -> None:
+    policy = limits.set_resource_limits("api", ["calls=10/min"])
+    response = save(admin, f"{URL}?policy={policy.pk}", **API, who="client", number_1="5", _try="1")
+    candidate = Candidate.objects.get()
+    assert (candidate.policy, candidate.limits) == (policy, "calls=5/min:sliding_window")
+    page = admin.get(response.url).content.decode()
+    assert "No request was evaluated so far" in page
+    assert limits.list_resources()["api"][0].capacity == 10
+    admin.post(response.url, {"confirmed": "1", "revert_percent": "10", "revert_minutes": "10"})
+    assert limits.list_resources()["api"][0].capacity == 5
+
+
+def test_a_limit_of_a_url_is_tried_and_promoted(admin: Client) -> None:
+    save(admin, target="/api/ping/", number_1="10")
+    rule = Endpoint.objects.get()
+    response = save(admin, f"{URL}?rule={rule.pk}", target="/api/ping/", number_1="5", _try="1")
+    admin.post(response.url, {"confirmed": "1", "revert_percent": "10", "revert_minutes": "10"})
+    rule.refresh_from_db()
+    assert rule.limits == "calls=5/min:sliding_window"
+    assert str(Policy.objects.get().limits.get()) == "calls=5/min:sliding_window"
+    limits.revert_candidate(Policy.objects.get())
+    rule.refresh_from_db()
+    assert rule.limits == "calls=10/min:sliding_window"
+
+
+def test_a_new_limit_that_is_tried_is_only_reported(admin: Client) -> None:
+    save(admin, **API, _try="1")
+    assert Policy.objects.get().enforcement == "shadow"
+
+
+def test_links_fill_the_form_in(admin: Client) -> None:
+    assert admin.get(f"{URL}?template=llm").context["form"].initial["target"] == "llm"
     advice = "use LoginLimitBackend: see “Log-in throttling” in the documentation (docs/howto/logging-in.md)"
     assert advice in admin.get(f"{URL}?template=login").content.decode()
     assert advice not in admin.get(f"{URL}?template=llm").content.decode()
-    assert admin.get(f"{URL}?entity=user:7").context["form"].initial["what"] == "everything"
-    page = admin.get(URL).content.decode()
-    assert '<option value="/api/ping/">' in page
+    assert admin.get(f"{URL}?entity=user:7").context["form"].initial["who"] == "entity"
     assert URL in admin.get("/admin/limits_app/").content.decode()
 
 
@@ -179,12 +437,18 @@ def test_who_may_not_add_limits_may_not_see_the_form(client: Client) -> None:
     user.user_permissions.set(Permission.objects.filter(codename__in=names))
     assert client.get(URL).status_code == 200
     policy = limits.set_resource_limits("api", ["calls=5/min"])
-    assert post(client, f"{URL}?policy={policy.pk}", what="resource", resource="api", who="client").status_code == 403
+    fields = {**API, "who": "client"}
+    assert post(client, f"{URL}?policy={policy.pk}", **fields).status_code == 403
+    seen = post(client, **fields).context["effect"].seen
+    assert post(client, **fields, seen=seen).status_code == 403
+    assert post(client, target="x", who="plan", plan="new").status_code == 403
     user.user_permissions.add(*Permission.objects.filter(codename__in=["change_policy", "delete_policy"]))
-    assert post(client, f"{URL}?policy={policy.pk}", what="resource", resource="api", who="client").status_code == 302
+    assert post(client, f"{URL}?policy={policy.pk}", **fields).status_code == 302
+    Entity.objects.create(identifier="user:1", parent=Entity.objects.create(identifier="team:x"))
+    assert post(client, **API, who="team", entity="team:x").status_code == 403
 
 
-def test_what_no_sentence_can_express_is_not_opened(admin: Client) -> None:
+def test_what_no_sentence_can_express_is_opened_in_the_full_form(admin: Client) -> None:
     for policy in (
         limits.set_resource_limits("api", ["calls=5/min"], extends=True),
         limits.set_resource_limits("b", ["calls=5/min", "tokens=9/min"], shared=["tokens"]),
@@ -192,7 +456,36 @@ def test_what_no_sentence_can_express_is_not_opened(admin: Client) -> None:
         limits.set_resource_limits("d", ["calls=5/min"], rollout_percent=50),
         limits.set_system_limits(["calls=5/min"]),
     ):
-        assert admin.get(f"{URL}?policy={policy.pk}").status_code == 404
+        full = f"/admin/limits_app/policy/{policy.pk}/change/"
+        assert admin.get(f"{URL}?policy={policy.pk}").url == full
+        response = post(admin, target="c", who="client", seen="x")
+    response = post(admin, target="c", who="client", seen=response.context["effect"].seen)
+    assert "has settings that are under Advanced only" in response.content.decode()
     rule = Endpoint.objects.create(name="x", path="/x/", limits="5/min:shared")
-    assert admin.get(f"{URL}?rule={rule.pk}").status_code == 404
+    assert admin.get(f"{URL}?rule={rule.pk}").url == f"/admin/limits_app/endpoint/{rule.pk}/change/"
     assert admin.get(f"{URL}?rule=999").status_code == 404
+    assert post(admin, _advanced="1").url == "/admin/limits_app/policy/add/"
+
+
+def test_the_policy_of_a_rule_is_changed_at_the_rule_from_everywhere(admin: Client) -> None:
+    save(admin, target="/api/ping/")
+    rule, policy = Endpoint.objects.get(), Policy.objects.get()
+    page = f"{URL}?rule={rule.pk}"
+    assert admin.get(f"{URL}?policy={policy.pk}").url == page
+    assert admin.get(f"/admin/limits_app/policy/{policy.pk}/change/").url == page
+    rule.counted_by, rule.header = "header", "X-Tenant"
+    rule.save()
+    full = f"/admin/limits_app/endpoint/{rule.pk}/change/"
+    assert admin.get(f"/admin/limits_app/policy/{policy.pk}/change/", follow=True).redirect_chain[-1][0] == full
+
+
+def test_a_change_by_another_is_not_overwritten_unseen(admin: Client) -> None:
+    policy = limits.set_resource_limits("api", ["calls=5/min"])
+    page = admin.get(f"{URL}?policy={policy.pk}")
+    fields = page.context["form"].initial | {"number_1": "9", "_version": page.context["version"]}
+    limits.set_resource_limits("api", ["calls=6/min"])
+    response = post(admin, f"{URL}?policy={policy.pk}", **fields)
+    assert "has been changed since you opened the form" in response.content.decode()
+    assert limits.list_resources()["api"][0].capacity == 6
+    save(admin, f"{URL}?policy={policy.pk}", **fields | {"_version": response.context["version"]})
+    assert limits.list_resources()["api"][0].capacity == 9

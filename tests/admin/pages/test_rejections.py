@@ -145,13 +145,6 @@ def test_what_cannot_be_blocked_is_an_error_in_the_form(entity: str, admin_clien
     assert not Entity.objects.filter(blocked=True).exists()
 
 
-def test_limit_leads_to_a_policy_of_the_entity_or_to_the_entity_first(admin_client: Client) -> None:
-    address = reverse("admin:limits_app_entity_limit", query={"entity": "user:7"})
-    assert admin_client.get(address).url == reverse("admin:limits_app_entity_add", query={"identifier": "user:7"})
-    entity = Entity.objects.create(identifier="user:7")
-    assert admin_client.get(address).url == reverse("admin:limits_app_policy_add", query={"entity": entity.pk})
-
-
 def test_the_mixin_adds_links_to_the_pages_of_users(admin_user: User) -> None:
     class LimitedUserAdmin(LimitsUserAdminMixin, UserAdmin):  # type: ignore[misc, type-arg]
         pass

@@ -1,0 +1,305 @@
+"""The form in which people write limits as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db import router
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.admin.action_forms import DayEnd, ReasonForm, end_of_day
+from limits_app.admin.formatting import moment
+from limits_app.admin.forms import AmountFormField
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.keys import check_resource
+from limits_app.engine.limits import LimitDefinition
+from limits_app.engine.notation import parse_limit
+from limits_app.models import Plan, PlanGroup
+from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
+from limits_app.models.validators import validate_identifier, validate_path, validate_text
+from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.limit_words import amount, burst_in_words, period_in_words
+from limits_app.services.simple_limits import OF_ONE, PERIODS, SimpleAmount, SimpleLimit, What, Who, unit_key
+
+_FEWEST_ROWS: Final = 3
+_MOST_ROWS: Final = 10
+_ROW_FIELDS: Final = ("number", "unit", "per")
+_NUMBER_ERROR: Final = _("Enter a number, such as 60, 1,000 or 1M.")
+_FIELDS_OF_RULES: Final = {"path": "target", "resource": "target", "name": "target", "valid_until": "ends"}
+"""The fields of the form in which fields of rules and policies are shown, where the names differ."""
+_NEEDED: Final[Mapping[str, str]] = {**dict.fromkeys(OF_ONE, "entity"), Who.PLAN: "plan"}
+"""The fields that name whom a limit is for."""
+
+
+def target_of(text: str) -> tuple[What, str]:
+    """What a text names: a URL if it begins with a slash, else a resource, or without one everything; and its name."""
+    name = text.strip()
+    if not name:
+        return What.EVERYTHING, ""
+    return (What.URL if name.startswith("/") else What.RESOURCE), name
+
+
+class SimpleLimitForm(ReasonForm):
+    """What is limited, for whom, to how much, what happens beyond it, and until when."""
+
+    target = forms.CharField(
+        label=_("Limit"),
+        max_length=255,
+        required=False,
+        help_text=_(
+            "A URL such as /api/search/, /api/* for everything below /api/, or the name of a resource. Leave empty for "
+            "all resources together."
+        ),
+        widget=forms.TextInput(
+            attrs={
+                "list": "limits-targets",
+                "placeholder": _("everything"),
+                "autocomplete": "off",
+                "spellcheck": "false",
+            }
+        ),
+    )
+    who = forms.ChoiceField(label=_("for"), choices=Who.choices, initial=Who.USER)
+    entity = forms.CharField(
+        label=_("Client or team"),
+        max_length=255,
+        required=False,
+        validators=[validate_identifier],
+        help_text=_("The identifier, such as “user:42” or “tenant:acme”; names find it."),
+        widget=forms.TextInput(attrs={"list": "limits-clients", "autocomplete": "off", "spellcheck": "false"}),
+    )
+    counts_members = forms.BooleanField(label=_("Count the use of its members for it"), required=False, initial=True)
+    plan = forms.CharField(
+        label=_("Plan"),
+        max_length=MAX_PLAN_LENGTH,
+        required=False,
+        validators=[validate_text],
+        help_text=_("A new plan is made."),
+        widget=forms.TextInput(attrs={"list": "limits-plans", "autocomplete": "off", "spellcheck": "false"}),
+    )
+    groups = forms.ModelMultipleChoiceField(
+        label=_("Put user groups on the plan"), queryset=Plan.objects.none(), required=False
+    )
+    shadow = forms.TypedChoiceField(
+        label=_("then"),
+        choices=[("", _("reject")), ("1", _("only report"))],
+        coerce=bool,
+        required=False,
+        widget=forms.RadioSelect,
+        initial="",
+    )
+    ends = forms.ChoiceField(label=_("until"), choices=[("", _("no end")), *DayEnd.choices], required=False)
+    last_day = forms.DateField(
+        label=_("Day"), required=False, widget=forms.DateInput(format="%Y-%m-%d", attrs={"type": "date"})
+    )
+
+    def __init__(self, *args: Any, instance: SimpleLimit | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._before = instance
+        if groups_have_plans(router.db_for_write(Plan)):
+            self.fields["groups"].queryset = memberships().related_model._base_manager.order_by("name")  # type: ignore[attr-defined]
+        if instance is not None and instance.until is not None:
+            same = gettext("%(date)s, as before") % {"date": moment(instance.until, "SHORT_DATETIME_FORMAT")}
+            self.fields["ends"].choices = [("same", same), *self.fields["ends"].choices]  # type: ignore[attr-defined]
+        periods = [*PERIODS, *_other_periods(instance)]
+        for row in range(1, self._row_count() + 1):
+            self.fields[f"number_{row}"] = AmountFormField(
+                label=_("Number"),
+                required=False,
+                min_value=Decimal("0.001"),
+                error_messages={"invalid": _NUMBER_ERROR, "min_value": _NUMBER_ERROR},
+                widget=forms.TextInput(attrs={"size": 9, "inputmode": "decimal", "autocomplete": "off"}),
+            )
+            self.fields[f"unit_{row}"] = forms.CharField(
+                label=_("Unit"),
+                max_length=64,
+                required=False,
+                initial=_("requests"),
+                widget=forms.TextInput(attrs={"list": "limits-units", "size": 12, "autocomplete": "off"}),
+            )
+            self.fields[f"per_{row}"] = forms.ChoiceField(
+                label=_("Period"), choices=periods, required=False, initial="min"
+            )
+
+    def _row_count(self) -> int:
+        filled = 0 if self._before is None else len(self._before.limits) + 1
+        sent = [int(name[7:]) for name in self.data if name.startswith("number_") and name[7:].isdecimal()]
+        return max(_FEWEST_ROWS, min(max(sent, default=0), _MOST_ROWS), filled)
+
+    @property
+    def rows(self) -> list[list[forms.BoundField]]:
+        """The fields of each row: number, unit, period."""
+        numbers = [name.removeprefix("number_") for name in self.fields if name.startswith("number_")]
+        return [[self[f"{name}_{number}"] for name in _ROW_FIELDS] for number in numbers]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a row beside the first one is filled in, or has an error."""
+        return any(
+            number.value() or any(field.errors for field in (number, *others)) for number, *others in self.rows[1:]
+        )
+
+    def clean(self) -> dict[str, Any]:
+        """Require what the choices need, and read the target, the limits and the end."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        needed = _NEEDED.get(cleaned.get("who", ""), "")
+        if needed and not cleaned.get(needed) and needed not in self.errors:
+            self.add_error(needed, gettext("This field is required."))
+        self._check_target(cleaned)
+        self._check_groups(cleaned)
+        cleaned["limits"] = tuple(self._limits(cleaned))
+        if not cleaned["limits"] and not any(name.startswith(_ROW_FIELDS) for name in self.errors):
+            self.add_error("number_1", gettext("Enter how much, such as 60."))
+        cleaned["until"] = self._end(cleaned)
+        return cleaned
+
+    def _check_target(self, cleaned: Mapping[str, Any]) -> None:
+        what, name = target_of(cleaned.get("target") or "")
+        try:
+            if what == What.URL:
+                validate_path(name)
+            elif what == What.RESOURCE:
+                check_resource(name)
+        except ValidationError as error:
+            self.add_error("target", error)
+        except InvalidLimit:
+            problem = gettext(
+                "“%(name)s” is not a resource: use letters, digits and . _ / - only. URLs begin with “/”."
+            )
+            self.add_error("target", problem % {"name": name})
+
+    def _check_groups(self, cleaned: Mapping[str, Any]) -> None:
+        groups = cleaned.get("groups") or ()
+        others = PlanGroup.objects.filter(group__in=[group.pk for group in groups]).exclude(
+            plan__name=cleaned.get("plan")
+        )
+        for row in others.select_related("plan"):
+            problem = gettext("The group “%(group)s” is on the plan “%(plan)s”: remove it there first.")
+            self.add_error("groups", problem % {"group": row.group, "plan": row.plan})
+
+    def _limits(self, cleaned: Mapping[str, Any]) -> Iterator[str]:
+        """The texts of the limits in the rows; each error is shown at its field."""
+        keys = set[str]()
+        for number, unit, per in self.rows:
+            value = cleaned.get(number.name)
+            if value is None or per.name not in cleaned:
+                continue
+            text = SimpleAmount(
+                float(value) if value % 1 else int(value), cleaned.get(unit.name) or "", cleaned[per.name]
+            )
+            try:
+                limit = parse_limit(text.text).limit
+            except InvalidLimit:
+                self.add_error(*self._problem(number.name, unit.name, text))
+                continue
+            if limit.key in keys:
+                problem = gettext(
+                    "There is another limit of “%(unit)s” above: change that one, or choose another unit."
+                )
+                self.add_error(unit.name, problem % {"unit": text.unit or gettext("requests")})
+            keys.add(limit.key)
+            yield text.text
+
+    @staticmethod
+    def _problem(number: str, unit: str, amount: SimpleAmount) -> tuple[str, str]:
+        """The field that an invalid amount is wrong in, and what to write there."""
+        with suppress(InvalidLimit):
+            parse_limit(f"{unit_key(amount.unit)}=1:permits")
+            if amount.number % 1:
+                return number, gettext("Enter a whole number.")
+            return number, gettext("Enter another number: this one is too large, or less than the burst of the limit.")
+        return unit, gettext("A unit is one word of letters and digits, such as “tokens”.")
+
+    def _end(self, cleaned: Mapping[str, Any]) -> datetime | None:
+        ends = cleaned.get("ends")
+        if not ends:
+            return None
+        if ends == "same":
+            return None if self._before is None else self._before.until
+        day = cleaned.get("last_day")
+        if ends == DayEnd.DATE and day is None:
+            if "last_day" not in self.errors:
+                self.add_error("last_day", gettext("This field is required."))
+            return None
+        until = end_of_day(DayEnd(ends), day)
+        if until <= timezone.now():
+            self.add_error("last_day", gettext("The end must be in the future."))
+        return until
+
+    @property
+    def chosen_target(self) -> tuple[What, str]:
+        """What the form is about, also one with errors."""
+        return target_of(str(self["target"].value() or ""))
+
+    @property
+    def limit(self) -> SimpleLimit:
+        """The limit of a valid form."""
+        values, (what, name) = self.cleaned_data, self.chosen_target
+        who = Who(values["who"])
+        return SimpleLimit(
+            what=what,
+            who=who,
+            limits=values["limits"],
+            path=name if what == What.URL else "",
+            resource=name if what == What.RESOURCE else "",
+            entity=values["entity"] if who in OF_ONE else "",
+            plan=values["plan"] if who == Who.PLAN else "",
+            shadow=bool(values["shadow"]),
+            until=values["until"],
+            groups=tuple(values["groups"]) if who == Who.PLAN else (),
+            counts_members=values["counts_members"],
+        )
+
+    def add_definition_errors(self, error: InvalidDefinition) -> None:
+        """Show each error of a rule or a policy at the field that it is about."""
+        for path, texts in error.errors.items():
+            name = str(path[0]) if path else ""
+            if name == "limits":
+                name = f"number_{path[1] + 1}" if len(path) > 1 and isinstance(path[1], int) else "number_1"
+            field = _FIELDS_OF_RULES.get(name, name)
+            self.add_error(field if field in self.fields else None, texts)
+
+    @staticmethod
+    def initial_of(limit: SimpleLimit) -> dict[str, Any]:
+        """The values of the fields that stand for a limit."""
+        initial: dict[str, Any] = {
+            "target": limit.path or limit.resource,
+            "who": limit.who,
+            "entity": limit.entity,
+            "plan": limit.plan,
+            "shadow": "1" if limit.shadow else "",
+            "ends": "same" if limit.until else "",
+        }
+        for row, noted in enumerate(limit.noted, 1):
+            simple = SimpleAmount.of(noted.limit)
+            initial |= {f"number_{row}": amount(simple.number), f"unit_{row}": simple.unit, f"per_{row}": simple.per}
+        return initial
+
+
+def _other_periods(limit: SimpleLimit | None) -> Iterator[tuple[str, str]]:
+    """The periods of the limits that are changed, as far as the form does not offer them anyway."""
+    for noted in () if limit is None else limit.noted:
+        simple = SimpleAmount.of(noted.limit)
+        if simple.per not in dict(PERIODS):
+            yield simple.per, _period_label(noted.limit)
+
+
+def _period_label(limit: LimitDefinition) -> str:
+    """For example “per minute, with bursts”: a period that was chosen elsewhere, with what makes it another one."""
+    notes = [period_in_words(limit)]
+    zone = getattr(limit, "time_zone", None)
+    if getattr(limit, "period", None) and zone != timezone.get_default_timezone_name():
+        notes.append(str(zone))
+    if hasattr(limit, "algorithm"):
+        notes.append(gettext("with bursts") if burst_in_words(limit) else gettext("without bursts"))
+    if limit.soft:
+        notes.append(gettext("only reported"))
+    return ", ".join(notes)

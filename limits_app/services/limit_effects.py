@@ -1,0 +1,224 @@
+"""What a limit in words does: what it matches and replaces, whom it would have rejected, what may be misspelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any, Final
+
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.translation import gettext, ngettext
+
+from limits_app.engine.keys import RESOURCE_PATTERN
+from limits_app.engine.limits import CallLimit, QuotaLimit
+from limits_app.engine.notation import CALLS, Noted
+from limits_app.models import (
+    BucketKind,
+    Counted,
+    Endpoint,
+    Entity,
+    Plan,
+    Policy,
+    PolicyEffect,
+    Resource,
+    UsageSnapshot,
+)
+from limits_app.models.fields import in_site_time
+from limits_app.models.patterns import is_pattern
+from limits_app.services.clients import find_clients
+from limits_app.services.code_names import names_in_code
+from limits_app.services.limit_changes import entity_of, replaced, resource_of
+from limits_app.services.limit_words import limit_in_words
+from limits_app.services.simple_limits import OF_ONE, SimpleLimit, What, Who, members, read, sentence, uncounted_members
+from limits_app.services.simulation.forecast import DAYS, can_be_replayed, forecast
+from limits_app.services.site_urls import SiteUrls
+from limits_app.usage.reading import never_used
+
+_MOST_SUGGESTED: Final = 200
+_LATELY: Final = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitEffect:
+    """What saving a limit does, in sentences; `warnings` are to be read before it is saved."""
+
+    sentence: str
+    replaces: str
+    outlook: str
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    is_change: bool
+
+    @property
+    def seen(self) -> str:
+        """What a form sends back once these warnings were shown; empty where nothing has to be read first."""
+        to_read = [*self.warnings, *([] if self.is_change else [self.replaces])]
+        text = "\n".join(filter(None, to_read))
+        return blake2b(text.encode(), digest_size=12).hexdigest() if text else ""
+
+
+def effect_of(limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, shows_usage: bool) -> LimitEffect:
+    """Describe what saving a limit in a row, or as a new one, does; nothing is saved."""
+    row = replaced(limit)
+    before = None if row is None else read(row)
+    is_same = before is not None and (before.noted, before.shadow) == (limit.noted, limit.shadow)
+    return LimitEffect(
+        sentence(limit),
+        "" if row is None or is_same else _replaces(limit, row, before),
+        _outlook(limit) if shows_usage else "",
+        tuple(_notes(limit)),
+        tuple(_warnings(limit)),
+        is_change=instance is not None and row == instance,
+    )
+
+
+def matches_in_words(what: What, path: str) -> str:
+    """How many URLs of the site a path matches; empty where that is unknown, and for what is not a URL."""
+    matching = SiteUrls().matching(path) if what == What.URL else None
+    if matching is None:
+        return ""
+    return ngettext("matches %(count)s URL", "matches %(count)s URLs", matching) % {"count": number_format(matching)}
+
+
+def resource_names() -> list[str]:
+    """The names of resources to suggest: those with a row, those that code names, and those that were used lately."""
+    in_code = {*names_in_code(), *filter(RESOURCE_PATTERN.fullmatch, SiteUrls().throttle_scopes())}
+    names = Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_SUGGESTED]
+    used = _usage(_LATELY).exclude(resource="").order_by("resource").values_list("resource", flat=True)
+    return sorted({*in_code, *names, *used.distinct()[:_MOST_SUGGESTED]})
+
+
+def _replaces(limit: SimpleLimit, row: Endpoint | Policy, before: SimpleLimit | None) -> str:
+    if before is None or not before.limits:
+        text = str(PolicyEffect(row.effect).label) if isinstance(row, Policy) else row.limits
+        if isinstance(row, Policy) and row.effect == PolicyEffect.LIMITS:
+            text = _in_words([limit_row.definition() for limit_row in row.limits.all()])
+    else:
+        text = _in_words([noted.limit for noted in before.noted])
+    if limit.until and not (isinstance(row, Policy) and row.valid_until):
+        return gettext("Until then it replaces: %(limits)s.") % {"limits": text}
+    return gettext("Replaces: %(limits)s.") % {"limits": text}
+
+
+def _in_words(limits: list[Any]) -> str:
+    return gettext(" and ").join(map(limit_in_words, limits))
+
+
+def _notes(limit: SimpleLimit) -> Iterator[str]:
+    if limit.until:
+        yield gettext("It ends on %(date)s.") % {
+            "date": date_format(timezone.localtime(limit.until), "DATETIME_FORMAT")
+        }
+    if limit.who == Who.PLAN and not Plan.objects.filter(name=limit.plan).exists():
+        yield gettext("The plan %(plan)s is new: it is made.") % {"plan": limit.plan}
+    if limit.who == Who.TEAM:
+        yield _members_in_words(limit)
+
+
+def _members_in_words(limit: SimpleLimit) -> str:
+    count, uncounted = members(limit.entity).count(), uncounted_members(limit.entity).count()
+    values = {"team": limit.entity, "count": number_format(count), "uncounted": number_format(uncounted)}
+    if not count:
+        return gettext("%(team)s has no members so far: they are the clients whose parent it is.") % values
+    text = ngettext("%(team)s has %(count)s member.", "%(team)s has %(count)s members.", count) % values
+    if uncounted:
+        after = gettext("The use of %(uncounted)s of them does not count for it now.")
+        if limit.counts_members:
+            after = gettext("The use of %(uncounted)s of them does not count for it now, and will.")
+        text = f"{text} {after % values}"
+    return text
+
+
+def _warnings(limit: SimpleLimit) -> Iterator[str]:
+    """What may be misspelled: a URL, a resource or a client that nothing knows."""
+    if limit.what == What.URL and SiteUrls().matching(limit.path) == 0:
+        warning = gettext("No URL pattern matches “%(where)s”. Names and paths are case-sensitive.")
+        yield warning % {"where": limit.path}
+    if limit.what == What.RESOURCE and _is_unused(limit.resource):
+        warning = gettext("Nothing has used the resource “%(name)s” so far: check the spelling.")
+        yield warning % {"name": limit.resource}
+    if limit.who in OF_ONE and not is_pattern(limit.entity) and _is_unknown(limit):
+        warning = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
+        yield warning % {"name": limit.entity}
+        if others := ", ".join(_similar(limit.entity)):
+            yield gettext("Did you mean: %(clients)s?") % {"clients": others}
+
+
+def _is_unused(resource: str) -> bool:
+    """Whether no request has used a resource, as far as others were used, and no URL rule charges it."""
+    if Endpoint.objects.filter(resource__name=resource).exists() or not UsageSnapshot.objects.exists():
+        return False
+    if resource in names_in_code():
+        return False
+    return not UsageSnapshot.objects.filter(resource=resource).exists()
+
+
+def _is_unknown(limit: SimpleLimit) -> bool:
+    is_team = limit.who == Who.TEAM and members(limit.entity).exists()
+    return not is_team and bool(never_used([limit.entity]))
+
+
+def _similar(entity: str) -> Iterator[str]:
+    for client in find_clients(entity)[:3]:
+        if client.identifier != entity:
+            yield f"{client.identifier} ({client.name})" if client.name else client.identifier
+
+
+def _usage(lately: timedelta) -> Any:
+    """The usage by day of clients and of all together, since some time ago."""
+    rows = UsageSnapshot.objects.filter(period="day", bucket__in=(BucketKind.ENTITY, BucketKind.SHARED))
+    return rows.filter(start__gte=in_site_time(timezone.now() - lately))
+
+
+def _outlook(limit: SimpleLimit) -> str:
+    """Whom it would have rejected in the last days, as far as usage is recorded."""
+    resource, entity = resource_of(limit), entity_of(limit)
+    unknown = gettext("Nothing is recorded of it so far: “Try first” shows what it would reject.")
+    if limit.what == What.URL and resource is None:
+        return unknown
+    if limit.who == Who.TEAM and uncounted_members(entity).exists():
+        return gettext("What its members used together is not recorded so far.")
+    rows = _usage(timedelta(days=DAYS)).filter(**({} if resource is None else {"resource": resource}))
+    if not rows.exists():
+        return unknown
+    proposed = [*_replayable(limit)]
+    if not proposed:
+        return gettext("What is used at a time is not recorded.")
+    policy = Policy(
+        resource=None if resource is None else Resource(name=resource),
+        entity=Entity(identifier=entity) if entity else None,
+        plan=Plan(name=limit.plan) if limit.who == Who.PLAN else None,
+        counted=Counted.TOTAL if limit.what == What.EVERYTHING else Counted.EACH,
+    )
+    foreseen = forecast(policy, proposed, now=timezone.now())
+    if limit.who == Who.TOGETHER:
+        used, lost = sum(use.used for use in foreseen.consumers), sum(use.lost for use in foreseen.consumers)
+        share = number_format(round(100 * lost / used, 1) if used else 0)
+        return gettext("Last %(days)s days: %(share)s %% of the use would have been rejected.") % {
+            "days": DAYS,
+            "share": share,
+        }
+    count = len({consumer.entity for consumer in foreseen.consumers})
+    if not count:
+        return gettext("Last %(days)s days: no client would have been rejected.") % {"days": DAYS}
+    text = ngettext(
+        "Last %(days)s days: %(count)s client would have been rejected.",
+        "Last %(days)s days: %(count)s clients would have been rejected.",
+        count,
+    )
+    if foreseen.is_cut:
+        text = gettext("Last %(days)s days: at least %(count)s clients would have been rejected.")
+    return text % {"days": DAYS, "count": number_format(count)}
+
+
+def _replayable(limit: SimpleLimit) -> Iterator[Noted]:
+    """Its limits that hourly usage is enough for; requests are recorded by the key of calls or that of a quota."""
+    for noted in limit.noted:
+        if not can_be_replayed(noted.limit):
+            continue
+        yield noted
+        if isinstance(noted.limit, QuotaLimit) and noted.limit.key == CALLS:
+            yield Noted(replace(noted.limit, key=CallLimit.key), noted.shared)
