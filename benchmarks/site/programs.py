@@ -23,7 +23,8 @@ from typing import Any, Final
 
 import django
 
-from benchmarks.site import MIDDLEWARE, PATH, RESOURCE, UNMATCHED_PATH, USER_HEADER
+from benchmarks.site import MIDDLEWARE, PATH, RESOURCE, UNMATCHED_PATH, USER_HEADER, large
+from benchmarks.site.copies import copy_row
 
 _RULES: Final = 100
 _PLENTY: Final = 1_000_000_000
@@ -69,7 +70,7 @@ def entities(rows: str) -> None:
     """Add rows of entities."""
     from limits_app import limits
 
-    _copy(limits.set_entity("tenant:0"), int(rows), identifier="'user:' || (1000000000 + number)")
+    copy_row(limits.set_entity("tenant:0"), int(rows), identifier="'user:' || (1000000000 + number)")
 
 
 def configuration(policies: str, patterns: str, resources: str) -> None:
@@ -77,32 +78,15 @@ def configuration(policies: str, patterns: str, resources: str) -> None:
     from limits_app import CallLimit, limits
     from limits_app.models import Entity, Limit, Resource
 
-    _copy(Resource.objects.get(name=RESOURCE), int(resources), name="'resource' || number")
+    copy_row(Resource.objects.get(name=RESOURCE), int(resources), name="'resource' || number")
     policy = limits.set_entity_limits("tenant:0", [CallLimit(_PLENTY, 3600)], resource=RESOURCE)
     tenant, limit = Entity.objects.get(identifier="tenant:0"), Limit.objects.get(policy=policy)
     first = 1 + Entity.objects.latest("pk").pk
-    _copy(tenant, int(policies), identifier="'tenant:' || number")
-    _copy(policy, int(policies), entity_id=f"{first - 1} + number")
-    _copy(limit, int(policies), policy_id=f"{policy.pk} + number")
-    _copy(tenant, int(patterns) // 2, identifier="'user:eu-' || number || '-*'")
-    _copy(tenant, int(patterns) // 2, identifier="'ip:10.' || (number / 250) || '.' || (number % 250) || '.0/24'")
-
-
-def _copy(original: Any, copies: int, **columns: str) -> None:
-    """Copy a row, since the service needs milliseconds for each; some columns are expressions of the number."""
-    from django.db import connection
-
-    table = original._meta.db_table
-    names = [field.column for field in original._meta.concrete_fields if not field.primary_key]
-    values = [columns.get(name, f'{table}."{name}"') for name in names]
-    quoted = ", ".join(f'"{name}"' for name in names)
-    copy = (
-        "WITH RECURSIVE numbers(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < %s) "  # noqa: S608 - the names are those of a model
-        f"INSERT INTO {table} ({quoted}) SELECT {', '.join(values)} FROM numbers, {table} WHERE {table}.id = %s "
-        "ORDER BY number"
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(copy, [copies, original.pk])
+    copy_row(tenant, int(policies), identifier="'tenant:' || number")
+    copy_row(policy, int(policies), entity_id=f"{first - 1} + number")
+    copy_row(limit, int(policies), policy_id=f"{policy.pk} + number")
+    copy_row(tenant, int(patterns) // 2, identifier="'user:eu-' || number || '-*'")
+    copy_row(tenant, int(patterns) // 2, identifier="'ip:10.' || (number / 250) || '.' || (number % 250) || '.0/24'")
 
 
 def rows_of_users(users: str, calls: str) -> None:
@@ -360,6 +344,7 @@ _PROGRAMS: Final[Mapping[str, Callable[..., Any]]] = {
         change,
         written,
         applied,
+        *large.PROGRAMS,
     )
 }
 

@@ -10,6 +10,29 @@ SECRET_KEY = "only-for-benchmarks-" + "0123456789" * 4
 ALLOWED_HOSTS = ["127.0.0.1", "testserver"]
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "limits_app"]
 MIDDLEWARE = ["benchmarks.site.middleware.identify", *SITE.middleware]
+if SITE.view == "admin":
+    _ADMIN = ("sessions", "messages", "admin")
+    INSTALLED_APPS = [*(f"django.contrib.{name}" for name in _ADMIN), *INSTALLED_APPS]
+    MIDDLEWARE = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+        *SITE.middleware,
+    ]
+    TEMPLATES = [
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ]
+    STATIC_URL = "static/"
 ROOT_URLCONF = "benchmarks.site.urls"
 DATABASES = {"default": SITE.database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

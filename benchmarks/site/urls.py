@@ -48,15 +48,22 @@ def _our_throttle() -> Any:
     return _api(UserRateThrottle)
 
 
+def _admin() -> Any:
+    from django.contrib import admin
+
+    urlpatterns.append(path("admin/", admin.site.urls))
+    return plain
+
+
 _VIEWS: Final[Mapping[str, Callable[[], Any]]] = {
     "plain": lambda: plain,
     "ratelimit": _ratelimit,
     "api": _api,
     "their throttle": _their_throttle,
     "our throttle": _our_throttle,
+    "admin": _admin,
 }
 
-urlpatterns = [
-    path("page/<int:number>/", _VIEWS[settings.SITE.view]()),
-    path(UNMATCHED_PATH.removeprefix("/"), _VIEWS[settings.SITE.view]()),
-]
+urlpatterns: list[Any] = []
+_VIEW: Final = _VIEWS[settings.SITE.view]()
+urlpatterns += [path("page/<int:number>/", _VIEW), path(UNMATCHED_PATH.removeprefix("/"), _VIEW)]

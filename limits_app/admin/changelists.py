@@ -63,6 +63,17 @@ else:
     from limits_app.admin.imports_exports import ImportExportAdmin as _Files
 
 
+class LargeChangeList(ChangeList):
+    """Orders equal rows in the direction of the first column, so that one index supports both directions."""
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        """Return the order of the rows."""
+        ordering: list[Any] = list(super().get_ordering(request, queryset))
+        if isinstance(ordering[0], str) and not ordering[0].startswith("-") and ordering[-1] == "-pk":
+            ordering[-1] = "pk"
+        return ordering
+
+
 class LargeListAdmin(_Files):
     """A list that counts, searches and sorts only as many rows as a database can handle quickly.
 
@@ -80,6 +91,10 @@ class LargeListAdmin(_Files):
     identifier = ""
     """The field with the identifier of a client, for a search by the name of a user."""
     search_help_text = _("Long lists are searched by prefix, short lists by any part of the name.")
+
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        """Return the class of the list."""
+        return LargeChangeList
 
     def get_paginator(self, request: HttpRequest, *args: Any, **options: Any) -> Paginator[Any]:
         """Return the paginator; long lists have no default order."""

@@ -101,7 +101,10 @@ class Entity(Configuration):
         verbose_name_plural = _("entities")
         ordering = ["identifier"]
         permissions = [("erase_entity", "Can erase the identifier of an entity")]
-        indexes = [models.Index(fields=["blocked", "unlimited"], name="limits_app_entity_flags")]
+        indexes = [
+            models.Index(fields=["blocked", "unlimited"], name="limits_app_entity_flags"),
+            models.Index(fields=["name", "id"], name="limits_app_entity_name"),  # for lists in this order
+        ]
         constraints = [
             models.CheckConstraint(
                 name="limits_app_entity_fields", condition=~Q(identifier="") & (Q(unlimited=False) | Q(blocked=False))

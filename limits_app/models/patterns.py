@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from itertools import takewhile
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -167,6 +168,22 @@ def matching(field: str, name: str, identifiers: QuerySet[Any, str]) -> Q:
         return Q(**{field: name})
     network = Patterns([name])
     return Q(**{f"{field}__in": [identifier for identifier in identifiers if identifier in network]})
+
+
+def stem_of(pattern: str) -> str:
+    """What all identifiers that match a pattern begin with; of a network, as far as its texts are alike."""
+    if pattern.endswith("*"):
+        return pattern.removesuffix("*")
+    network = _network_of(pattern)
+    if network is None:
+        return pattern
+    separator, bits = (".", 8) if isinstance(network, IPv4Network) else (":", 16)
+    parts = network.network_address.exploded.split(separator)[
+        : min(network.prefixlen, network.max_prefixlen - 1) // bits
+    ]
+    if isinstance(network, IPv6Network):  # in which "::" stands for zeros
+        parts = [*takewhile(bool, (part.lstrip("0") for part in parts))]
+    return _ADDRESS + "".join(f"{part}{separator}" for part in parts)
 
 
 class Patterns:

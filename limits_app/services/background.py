@@ -35,7 +35,7 @@ from limits_app.models.namespaces import (
 )
 from limits_app.policies import configuration
 from limits_app.services import retention
-from limits_app.services.usage import add_counts
+from limits_app.services.usage import roll_up_all
 from limits_app.stores.background import BackgroundTask
 from limits_app.usage.writer import is_writing_in_background
 
@@ -165,7 +165,7 @@ def _namespaces() -> Iterator[Callable[[], AbstractContextManager[None]]]:
 
 
 def _roll_up() -> bool:
-    add_counts()
+    roll_up_all()
     return True
 
 
@@ -173,7 +173,7 @@ def _roll_up_own() -> bool:
     """Roll up the stores that are in the memory of this process."""
     own = [alias for alias in conf.get(conf.STORES) if conf.store_settings(alias).kind is conf.StoreKind.MEMORY]
     if own:
-        add_counts(own)
+        roll_up_all(own)
     return bool(own)
 
 

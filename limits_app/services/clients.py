@@ -5,6 +5,7 @@ A client need not have a row: an entity that was counted once is a client.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
 from limits_app.services.usage import usage
-from limits_app.usage.reading import was_used
+from limits_app.usage.reading import Use, was_used
 
 _MOST_FOUND: Final = 20
 _MOST_RESOURCES: Final = 12
@@ -31,7 +32,8 @@ _LATELY: Final = timedelta(days=7)
 def client_names(identifiers: Iterable[str]) -> dict[str, str]:
     """The names of clients, as far as they have one: that of their row, else that of their user."""
     asked = {identifier for identifier in identifiers if identifier}
-    names = dict(Entity.objects.filter(identifier__in=asked).exclude(name="").values_list("identifier", "name"))
+    named = Entity.objects.filter(identifier__in=asked).exclude(name="") if asked else Entity.objects.none()
+    names = dict(named.values_list("identifier", "name"))
     return names | user_names(asked - names.keys())
 
 
@@ -114,14 +116,21 @@ def client_of(text: str) -> str:
     return clients[0] if len(clients) == 1 else text
 
 
-def resources_of(identifier: str, policies: Iterable[Policy]) -> list[str]:
-    """The resources that are about a client: those of its policies, then those that it used most in 7 days; at most 12.
+def recent_uses(identifier: str) -> list[Use]:
+    """What a client used in the last 7 days of each limit of each resource, by day; the latest day comes first."""
+    return usage(entity=identifier, by=("resource", "period"), since=_since())
+
+
+def resources_of(uses: Iterable[Use], policies: Iterable[Policy]) -> list[str]:
+    """The resources that are about a client: those of its policies, then those that it used most; at most 12.
 
     Without any, the first ones of the site.
     """
     names = sorted({policy.resource.name for policy in policies if policy.resource is not None})[:_MOST_RESOURCES]
-    uses = usage(entity=identifier, by="resource", since=_since())
-    names += [use.resource for use in sorted(uses, key=lambda use: -use.admitted - use.refused) if use.resource]
+    used = Counter[str]()
+    for use in uses:
+        used[use.resource or ""] += use.admitted + use.refused  # type: ignore[assignment]  # amounts need not be whole
+    names += [name for name, _ in used.most_common() if name]
     if not names:
         names = [*Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_RESOURCES]]
     return [*dict.fromkeys(names)][:_MOST_RESOURCES]

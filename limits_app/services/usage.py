@@ -106,11 +106,21 @@ def roll_up(*, progress: CountsAdded = rollup.no_progress) -> RolledUp:
     the number of counts that were added so far.
     """
     note_scheduled("roll_up")
-    return add_counts(progress=progress)
+    return roll_up_all(progress=progress)
 
 
-def add_counts(aliases: Collection[str] | None = None, *, progress: CountsAdded = rollup.no_progress) -> RolledUp:
-    """Roll up some stores, by default all; see `roll_up`."""
+def roll_up_all(aliases: Collection[str] | None = None, *, progress: CountsAdded = rollup.no_progress) -> RolledUp:
+    """Roll up some stores, by default all, and do what follows from the counts; see `roll_up`."""
+    rolled_up = add_counts(aliases, progress=progress)
+    folding.fold()
+    revert_candidates()
+    return rolled_up
+
+
+def add_counts(
+    aliases: Collection[str] | None = None, *, seconds: float = 60.0, progress: CountsAdded = rollup.no_progress
+) -> RolledUp:
+    """Add the counts of some stores, by default all, for some seconds each; the next call goes on."""
     added: dict[str, int] = {}
     failed: dict[str, str] = {}
     _add_own_rejections()
@@ -118,13 +128,12 @@ def add_counts(aliases: Collection[str] | None = None, *, progress: CountsAdded 
         try:
             store = resilient_store(alias).open()
             if is_counting(store):
-                added[alias] = rollup.roll_up(store, progress=_after(sum(added.values()), progress))
+                show = _after(sum(added.values()), progress)
+                added[alias] = rollup.roll_up(store, seconds=seconds, progress=show)
         except StoreUnavailable as error:
             logger.warning("usage in the store %r could not be rolled up: %s", alias, error)
             failed[alias] = str(error)
     evaluations.flush_here()
-    folding.fold()
-    revert_candidates()
     return RolledUp(added, failed)
 
 

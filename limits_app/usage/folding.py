@@ -16,7 +16,7 @@ from operator import or_
 from typing import Any, Final
 
 from django.db import connections, router, transaction
-from django.db.models import Case, DateTimeField, Exists, F, Min, OuterRef, Q, QuerySet, Value, When, Window
+from django.db.models import Case, DateTimeField, Exists, F, OuterRef, Q, QuerySet, Value, When, Window
 from django.db.models.functions import Least, RowNumber
 
 from limits_app import conf
@@ -63,11 +63,11 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
         return 0
     moment = (datetime.now(UTC) if now is None else now) - _GRACE
     ended = moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    unfolded = CollectedBatch.objects.using(using).filter(unfolded_since__lt=in_site_time(ended))
-    since, names = unfolded.aggregate(since=Min("unfolded_since"))["since"], [*unfolded.values_list("pk", flat=True)]
-    if since is None:
+    collected = CollectedBatch.objects.using(using).filter(unfolded_since__lt=in_site_time(ended))
+    unfolded = dict(collected.values_list("pk", "unfolded_since"))
+    if not unfolded:
         return 0
-    hours = _hours(since, in_site_time(ended), using)
+    hours = _hours(min(filter(None, unfolded.values())), in_site_time(ended), using)
     folded = 0
     for hour in hours:
         folded += _fold(_USAGE, {"period": UsagePeriod.HOUR, "start": in_site_time(hour)}, hour_kept, using)
@@ -77,7 +77,7 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
         folded += _fold(_USAGE, {"period": UsagePeriod.DAY, "start": in_site_time(day)}, day_kept, using)
     # A batch that was collected since then may have counts of the next hour, too.
     is_later = When(collected_at__gte=in_site_time(ended), then=Value(in_site_time(ended), DateTimeField()))
-    for batch in batches(names):
+    for batch in batches(unfolded):
         left = Case(is_later, default=None, output_field=DateTimeField(null=True))
         CollectedBatch.objects.using(using).filter(pk__in=batch).update(unfolded_since=left)
     return folded

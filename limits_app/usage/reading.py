@@ -20,7 +20,7 @@ from limits_app.engine.keys import EntityName
 from limits_app.engine.limits import CallLimit
 from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
-from limits_app.models.patterns import Patterns, check_pattern, is_pattern
+from limits_app.models.patterns import Patterns, check_pattern, is_pattern, stem_of
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import REQUEST_ID_LENGTH, UsageRow
 from limits_app.models.users import entity_name
@@ -187,10 +187,11 @@ def of_entity(rows: QuerySet[R], name: str) -> QuerySet[R]:
     """Filter rows by an entity, or by all entities that match a pattern."""
     if not is_pattern(name):
         return rows.filter(entity=name)
-    stem = name.removesuffix("*") if name.endswith("*") else "ip:"
-    matching, patterns = rows.filter(entity__startswith=stem).order_by(), Patterns([name])
-    names = [entity for entity in matching.values_list("entity", flat=True).distinct() if entity in patterns]
-    return rows.filter(entity__in=names)
+    matching, patterns = rows.filter(entity__startswith=stem_of(name)), Patterns([name])
+    if name.endswith("*"):
+        return matching
+    names = matching.order_by().values_list("entity", flat=True).distinct()
+    return rows.filter(entity__in=[entity for entity in names if entity in patterns])
 
 
 def _use(row: dict[str, Any]) -> Use:
@@ -261,13 +262,11 @@ def most_rejected(*by: str, since: datetime, most: int) -> list[dict[str, Any]]:
 
 def never_used(names: Iterable[str]) -> list[str]:
     """Return which of these entities have no recorded usage, sorted; none before any usage was rolled up."""
-    stored = {storable(name): name for name in names}
-    if not _used().exists():
-        return []
-    used: set[str] = set()
-    for batch in batches(stored):
-        used.update(_used().filter(entity__in=batch).values_list("entity", flat=True).distinct())
-    return sorted(name for key, name in stored.items() if key not in used)
+    unused = {storable(name): name for name in names}
+    for batch in batches([*unused]):
+        for used in _used().order_by().filter(entity__in=batch).values_list("entity", flat=True).distinct():
+            del unused[used]
+    return sorted(unused.values()) if unused and _used().exists() else []
 
 
 def was_used(name: str) -> bool:

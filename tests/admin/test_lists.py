@@ -337,6 +337,15 @@ def test_a_list_asks_little_however_many_rows_there_are(
         assert len(rows_of(client, model, query)) > 0
 
 
+@pytest.mark.parametrize(("column", "order"), [("2", ["name", "pk"]), ("-2", ["-name", "-pk"])])
+def test_rows_of_one_name_are_in_the_order_of_an_index(column: str, order: list[str], admin_client: Client) -> None:
+    for identifier in ("user:2", "user:1", "user:3"):
+        Entity.objects.create(identifier=identifier, name="Ada")
+    Entity.objects.create(identifier="user:0", name="Bob")
+    listed = [row.identifier for row in rows_of(admin_client, "entity", f"?o={column}")]
+    assert listed == [entity.identifier for entity in Entity.objects.order_by(*order)]
+
+
 def test_a_long_list_is_counted_up_to_a_number_and_says_so(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

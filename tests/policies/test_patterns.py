@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv6Address, ip_network
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limits_app.models.patterns import is_pattern, patterns_of
+from limits_app.models.patterns import Patterns, is_pattern, patterns_of, stem_of
 from limits_app.policies import patterns
 from limits_app.policies.patterns import PatternIndex
 
@@ -37,6 +39,31 @@ def test_patterns_match_as_in_the_query(client: str) -> None:
 def test_some_patterns_match_as_in_the_query(patterns: frozenset[str], client: str) -> None:
     index = PatternIndex().with_added(patterns)
     assert set(index.matching(client)) == matched(patterns, client)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stem"),
+    [
+        ("key:eu-*", "key:eu-"),
+        ("ip:10.1.0.0/16", "ip:10.1."),
+        ("ip:10.2.0.0/15", "ip:10."),
+        ("ip:10.1.2.128/25", "ip:10.1.2."),
+        ("ip:0.0.0.0/0", "ip:"),
+        ("ip:2001:db8::/32", "ip:2001:db8:"),
+        ("ip:2001:0:5::/48", "ip:2001:"),
+        ("ip:::/16", "ip:"),
+    ],
+)
+def test_clients_are_searched_for_by_what_all_of_a_pattern_begin_with(pattern: str, stem: str) -> None:
+    assert stem_of(pattern) == stem
+    matching = [client for client in CLIENTS if client in Patterns([pattern]) and client != pattern]
+    assert all(client.startswith(stem) for client in matching)
+
+
+@given(st.ip_addresses(), st.integers(0, 128))
+def test_addresses_of_a_network_begin_as_it_does(address: IPv4Address | IPv6Address, bits: int) -> None:
+    network = ip_network(f"{address}/{min(bits, address.max_prefixlen)}", strict=False)
+    assert f"ip:{address}".startswith(stem_of(f"ip:{network}"))
 
 
 def test_matches_have_one_order() -> None:

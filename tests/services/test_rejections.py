@@ -11,7 +11,9 @@ from django.db.models import QuerySet
 from limits_app import CallLimit, QuotaLimit, RateLimit, ResourceLimit, limits
 from limits_app.models import AuditEvent, Denial, Entity, Limit, Plan, Policy, Resource
 from limits_app.services.limit_words import limit_in_words
-from limits_app.services.rejections import rejections
+from limits_app.services.policy_history import PolicyHistory
+from limits_app.services.rejections import rejections, rejections_of
+from limits_app.usage.reading import DenialCount
 
 pytestmark = pytest.mark.django_db
 
@@ -158,3 +160,38 @@ def test_rows_are_read_in_pages_with_as_many_queries_as_one(django_assert_max_nu
     second = rejections(offset=20, most=20)
     assert {one.count.entity for one in (*first, *second)} == {f"user:{number}" for number in range(30)}
     assert {one.limit for one in first} == {CallLimit.per_minute(5)}
+
+
+def test_policies_of_other_clients_and_resources_are_not_looked_at() -> None:
+    others = {
+        key: {"resource": resource, "entity": entity}
+        for key, (resource, entity) in enumerate([("mail", None), ("api", "user:8"), (None, "ip:10.0.0.0/8")])
+    }  # of which no other field can be read
+    history = PolicyHistory([], others)
+    count = DenialCount.of(denied("user:7"))
+    assert [*history.rejecting(count, ["user:7", "user:*"])] == []
+
+
+def test_policies_that_were_deleted_since_are_found_with_their_earlier_versions() -> None:
+    denied("ip:10.1.2.3", at=datetime.now(UTC) - timedelta(minutes=5))
+    for number in (5, 6):
+        limits.set_entity_limits("ip:10.0.0.0/8", [CallLimit.per_minute(number)])
+    first, second = AuditEvent.objects.filter(object_type="policy")
+    limits.delete_entity_limits("ip:10.0.0.0/8")
+    times = {second.pk: timedelta(minutes=9), first.pk: timedelta(minutes=4)}
+    for pk, back in times.items():
+        QuerySet(AuditEvent).filter(pk=pk).update(when=datetime.now(UTC) - back)
+    [rejection] = rejections()
+    assert (rejection.limit, rejection.event_number) == (CallLimit.per_minute(5), second.number)
+
+
+def test_rejections_of_a_client_with_a_plan_name_it(django_assert_num_queries: Any) -> None:
+    Plan.objects.create(name="gold")
+    limits.set_plan_limits("gold", [CallLimit.per_minute(7)])
+    limits.set_entity("user:7", plan="gold")
+    denied()
+    row = Entity.objects.select_related("plan").get(identifier="user:7")
+    with django_assert_num_queries(3):
+        [rejection] = rejections_of(row, most=5)
+    assert rejection.limit == CallLimit.per_minute(7)
+    assert rejections_of(Entity(identifier="user:8"), most=5) == []

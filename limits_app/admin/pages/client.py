@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext
 
@@ -23,24 +23,23 @@ from limits_app.admin.formatting import moment, written_limits
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
-from limits_app.models import Entity, Plan, Policy, write_alias
+from limits_app.models import BucketKind, Entity, Plan, Policy, write_alias
 from limits_app.policies import Access, AccessVerdict
 from limits_app.services.clients import (
     changes_of,
-    client_names,
     ending,
     find_clients,
     own_policies,
+    recent_uses,
     resources_of,
+    user_names,
 )
 from limits_app.services.explain import explain_each
 from limits_app.services.limit_words import amount, limit_name
-from limits_app.services.rejections import rejections
+from limits_app.services.rejections import rejections_of
 from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity
-from limits_app.services.usage import usage
-from limits_app.usage.reading import never_used
+from limits_app.usage.reading import Use, never_used
 
-_DAYS: Final = 7
 _MOST_REJECTIONS: Final = 5
 _MOST_MEMBERS: Final = 20
 _MOST_PLANS: Final = 200
@@ -159,19 +158,24 @@ def _number(text: str) -> int:
 
 def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickBoostForm) -> HttpResponse:
     bring_up_to_date()
-    row = Entity.objects.filter(identifier=identifier).select_related("plan", "parent").first()
-    policies = own_policies(identifier)
-    above = row.parent.identifier if row is not None and row.parent is not None else ""
-    members = [] if row is None else [*row.children.order_by("identifier")[: _MOST_MEMBERS + 1]]
-    names = client_names([identifier, above, *(member.identifier for member in members)])
+    rows = Entity.objects.filter(identifier=identifier).select_related("plan", "parent")
+    children = Entity.objects.filter(parent=OuterRef("pk"))
+    row = rows.annotate(has_members=Exists(children)).first()
+    policies = [] if row is None else own_policies(identifier)
+    parent = None if row is None else row.parent
+    members = [*row.children.order_by("identifier")[: _MOST_MEMBERS + 1]] if row is not None and row.has_members else []
+    own_rows = [entity for entity in (row, parent, *members) if entity is not None]
+    names = {entity.identifier: entity.name for entity in own_rows if entity.name}
+    names |= user_names({identifier, *(entity.identifier for entity in own_rows)} - names.keys())
+    uses = recent_uses(identifier)
     context: dict[str, Any] = {
         "entity": identifier,
         "name": names.get(identifier, ""),
         "row": row,
-        "parent": (above, names.get(above, "")) if above else None,
+        "parent": None if parent is None else (parent.identifier, names.get(parent.identifier, "")),
         "members": [(member.identifier, names.get(member.identifier, "")) for member in members[:_MOST_MEMBERS]],
         "more_members": len(members) > _MOST_MEMBERS,
-        "unused": never_used([identifier]),
+        "unused": [] if uses else never_used([identifier]),
         "ending": [
             {
                 "policy": policy,
@@ -183,10 +187,12 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "boost": boost,
         "plans": _plans(request, row),
         "may_view_row": may_change_rows(request.user, "view", Entity),
-        **_limits(site, identifier, policies),
+        **_limits(site, identifier, resources_of(uses, policies)),
     }
     if may(request.user, Action.VIEW_USAGE):
-        context |= {"days": [*_days(identifier)], "rejections": [*_rejections(identifier)]}
+        plan = None if row is None else row.plan
+        client = Entity(identifier=identifier, name=names.get(identifier, ""), plan=plan)
+        context |= {"days": [*_days(uses)], "rejections": [*_rejections(client)]}
     if may(request.user, Action.VIEW_HISTORY):
         events = changes_of(row, [policy.pk for policy in policies])
         context["changes"] = [*events_in_words(site, events, names)]
@@ -202,20 +208,20 @@ def _plans(request: HttpRequest, row: Entity | None) -> list[str]:
     return [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]]
 
 
-def _limits(site: AdminSite, identifier: str, policies: Sequence[Policy]) -> dict[str, Any]:
-    """What limits the client, on the resources that are about it; a problem where that cannot be read."""
+def _limits(site: AdminSite, identifier: str, resources: Collection[str]) -> dict[str, Any]:
+    """What limits the client on these resources; a problem where that cannot be read."""
     try:
-        explained = explain_each(resources_of(identifier, policies), entity=identifier)
+        explained = explain_each(resources, entity=identifier)
     except (LimitsError, ValueError) as error:
         return {"problem": str(error), "state": gettext("Unknown")}
-    resources = []
+    shown = []
     for explanation in explained:
         links = [shown_link(site, link) for link in explanation.chain]
         limits = [{**limit, "whose": link["entity"]} for link in links for limit in link["limits"]]
-        resources.append({"name": explanation.resource, "limits": limits})
+        shown.append({"name": explanation.resource, "limits": limits})
     access = explained[0].access if explained else AccessVerdict()
     at_limit = [explanation.resource for explanation in explained if not explanation.outcome.allowed]
-    return {"resources": resources, "access": access, "state": _state(access, at_limit)}
+    return {"resources": shown, "access": access, "state": _state(access, at_limit)}
 
 
 def _state(access: AccessVerdict, at_limit: list[str]) -> str:
@@ -229,23 +235,26 @@ def _state(access: AccessVerdict, at_limit: list[str]) -> str:
     return gettext("Below its limits")
 
 
-def _days(identifier: str) -> Iterator[dict[str, Any]]:
+def _days(uses: Iterable[Use]) -> Iterator[dict[str, Any]]:
     """What the client used on each of the last days, the latest first."""
-    uses = usage(entity=identifier, by="period", since=timezone.now() - timedelta(days=_DAYS), most=_MOST_DAYS_SHOWN)
+    sums: dict[tuple[datetime | None, str, BucketKind], list[Any]] = {}
     for use in uses:
+        total = sums.setdefault((use.start, use.key, use.bucket), [0, 0])
+        total[0] += use.admitted
+        total[1] += use.refused
+    for (start, key, _bucket), (allowed, rejected) in list(sums.items())[:_MOST_DAYS_SHOWN]:
         yield {
-            "day": "" if use.start is None else date_format(use.start, "SHORT_DATE_FORMAT"),
-            "limit": limit_name(use.key),
-            "allowed": amount(use.admitted),
-            "rejected": amount(use.refused),
+            "day": "" if start is None else date_format(start, "SHORT_DATE_FORMAT"),
+            "limit": limit_name(key),
+            "allowed": amount(allowed),
+            "rejected": amount(rejected),
         }
 
 
-def _rejections(identifier: str) -> Iterator[dict[str, Any]]:
-    for rejection in rejections(entity=identifier, most=_MOST_REJECTIONS):
-        minute = moment(rejection.count.minute, "SHORT_DATETIME_FORMAT")
+def _rejections(client: Entity) -> Iterator[dict[str, Any]]:
+    for rejection in rejections_of(client, most=_MOST_REJECTIONS):
         yield {
-            "minute": minute,
+            "minute": moment(rejection.count.minute, "SHORT_DATETIME_FORMAT"),
             "why": rejection.why,
             "times": amount(rejection.count.count),
             "resource": rejection.count.resource,

@@ -65,8 +65,12 @@ _RECENT: Final = LocMemCache("limits_app.admin", {})
 """Has a key for a second after each roll-up of this process."""
 
 
+_MOST_SECONDS: Final = 0.2
+"""For how long a page rolls up each store, where more has waited than the background job has done."""
+
+
 def bring_up_to_date() -> bool:
     """Roll up what the stores have counted, at most once a second; says whether a store could not be asked."""
     if transaction.get_connection().in_atomic_block or not _RECENT.add("rolled_up", True, timeout=1):
         return False  # rolling up requires a separate transaction
-    return bool(add_counts().failed)
+    return bool(add_counts(seconds=_MOST_SECONDS).failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from time import perf_counter
+from time import process_time
 
 import pytest
 from django.db import connection
@@ -27,6 +27,9 @@ SNAPSHOTS = f"""
     {NUMBERS} SELECT 'r' || (i % 10), 'entity', 'user:' || (i % 2000), 'call_count', 'hour', m, i % 9000, i % 7
     FROM (SELECT i, datetime(?, '-' || (i / 2000) || ' hours') AS m FROM n)
 """  # noqa: S608 - of constants
+MOST_QUERIES = 15
+MOST_SECONDS = 0.5
+"""Of the processor, that other programs of the machine do not add to; SQLite runs in this process."""
 PAGES = (
     ("entity", ""),
     ("entity", "?p=200"),
@@ -66,13 +69,13 @@ def test_pages_are_fast_with_many_rows(admin_client: Client) -> None:
     slow = {}
     for model, query in PAGES:
         address = reverse(f"admin:limits_app_{model}_changelist") + query
-        with CaptureQueriesContext(connection) as queries:
-            admin_client.get(address)
-        seconds = []
+        seconds, queries = [], []
         for _round in range(3):
-            start = perf_counter()
-            assert admin_client.get(address).status_code == 200
-            seconds.append(perf_counter() - start)
-        if len(queries) > 12 or min(seconds) > 0.5:
-            slow[address] = len(queries), min(seconds)
+            start = process_time()
+            with CaptureQueriesContext(connection) as captured:
+                assert admin_client.get(address).status_code == 200
+            seconds.append(process_time() - start)
+            queries.append(len(captured))
+        if max(queries) > MOST_QUERIES or min(seconds) > MOST_SECONDS:
+            slow[address] = queries, min(seconds)
     assert slow == {}
