@@ -146,7 +146,7 @@ release-check: test-all $(RELEASE_STAMP)  ## run all tests, build the package in
 	$(PY) -m tests.packaging.audit $(RELEASE_BIN)/pip-audit $(AUDIT)
 
 clean:  ## remove what was built, measured and cached; the virtual environments stay
-	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .benchmarks
+	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache mutants
 	rm -f db.sqlite3 db.sqlite3-shm db.sqlite3-wal
 	find limits_app project tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -19,6 +19,7 @@ from limits_app.conf import test_runner
 from limits_app.forgetting import forget_use
 from limits_app.policies import read_in_background
 from limits_app.usage.writer import write_in_background
+from tests.collecting import import_in_turn, without_garbage
 from tests.flushing import number_users_apart, quick_flushes, rows_of
 from tests.opened import forget_opened
 from tests.products import mark
@@ -51,6 +52,14 @@ def pytest_configure(config: pytest.Config) -> None:
         # Where process stores without a directory of their own keep their state.
         os.environ["XDG_STATE_HOME"] = directory.name
     config.stash[_TURNS] = Path(os.environ[_TURNS_VARIABLE])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Each process collects all tests, so this has to be quick."""
+    with without_garbage():
+        import_in_turn(session.config.rootpath, session.config.args)
+        return (yield)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
