@@ -157,7 +157,7 @@ def announce(using: str, touched: Touched) -> None:
     A receiver that fails is logged and does not stop the others.
     """
     namespace = namespace_in(using)
-    waiting = next((change for change in _pending(using) if change.namespace == namespace), None)
+    waiting = next((change for change in _pending(connections[using]) if change.namespace == namespace), None)
     if waiting is not None:
         waiting.touched.add(touched)
         return
@@ -171,12 +171,11 @@ def announce(using: str, touched: Touched) -> None:
 
 def pending(using: str) -> bool:
     """Whether the current transaction on `using` has announced a change that is not committed yet."""
-    return bool(_pending(using))
+    return bool(_pending(connections[using]))
 
 
-def _pending(using: str) -> list[_Announcement]:
-    hooks = [hook[1] for hook in connections[using].run_on_commit]
-    return [hook for hook in hooks if isinstance(hook, _Announcement)]
+def _pending(connection: Any) -> list[_Announcement]:
+    return [hook[1] for hook in connection.run_on_commit if isinstance(hook[1], _Announcement)]
 
 
 def may_be_kept(using: str) -> bool:
@@ -185,7 +184,8 @@ def may_be_kept(using: str) -> bool:
     They may not if the current transaction has changed configuration, because it may be rolled back, or if it reads
     from a snapshot, which may be older than the version of the store.
     """
-    return not (pending(using) or reads_snapshot(using))
+    connection: Any = connections[using]
+    return not (_pending(connection) or _reads_snapshot(connection))
 
 
 def reads_snapshot(using: str) -> bool:
@@ -193,7 +193,10 @@ def reads_snapshot(using: str) -> bool:
 
     It uses the driver directly, so that it does not count as a query.
     """
-    connection: Any = connections[using]
+    return _reads_snapshot(connections[using])
+
+
+def _reads_snapshot(connection: Any) -> bool:
     if connection.connection is None or (connection.autocommit and not connection.in_atomic_block):
         return False
     if connection.vendor == "sqlite":

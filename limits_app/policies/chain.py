@@ -180,24 +180,21 @@ class StoredChain:
 
         A policy whose decisions are counted, by its primary key, is in the content of no other entity.
         """
-        own = [row for row in self.rows if self._is_own(row)]
-        is_counted = any(row.enforcement == Enforcement.SHADOW for row in own)
-        is_above_itself = any(row.level > 0 and row.identifier == self.entity for row in self.rows)
-        is_nameless = not (is_counted or is_above_itself)
+        entity, rows = self.entity, [row for row in self.rows if row.level != ABOVE]
+        named = [] if entity is None or is_pattern(entity) else [row for row in rows if row.identifier == entity]
+        own = [row for row in named if row.level == 0 and row.enforcement != Enforcement.SHADOW]
+        if not own or len(own) < len(named):  # it is above itself, or decisions of its policies are counted
+            return frozenset([row[_LEVEL:] for row in rows])
         # The order of their primary keys decides between policies of one level.
         keys = sorted({row.policy_id or 0 for row in own})
         return frozenset(
             [
                 (*row[_LEVEL:_IDENTIFIER], "", row.plan, keys.index(row.policy_id or 0), *row[_RESOURCE:])
-                if is_nameless and self._is_own(row)
+                if row.level == 0 and row.identifier == entity
                 else row[_LEVEL:]
-                for row in self.rows
-                if row.level != ABOVE
+                for row in rows
             ]
         )
-
-    def _is_own(self, row: Row) -> bool:
-        return row.level == 0 and row.identifier == self.entity is not None and not row.is_pattern
 
     def chain(self) -> PolicyChain:
         """What the rows mean; raises Unresolved where a time zone is missing."""

@@ -51,8 +51,9 @@ class ResolverInfo(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What was read before a query: the versions, the generation, and the time."""
+    """What was read before a query: the versions, the generation, and the time; and what is kept in the namespace."""
 
+    configuration: KeptConfiguration
     seen: Seen
     generation: int
     at: datetime
@@ -106,16 +107,17 @@ class Resolver(BaseResolver):
         """
         if not policy_source.is_database:
             return
-        self.configuration.refresh()
+        configuration = self.configuration
+        configuration.refresh()
         missing = [key for key in map(self._checked, keys) if self.cached(key) is None]
         of_templates = iter({self._shared(key): key for key in missing}.values())
         while batch := list(islice(of_templates, BATCH)):
-            before = self._before(self.configuration.sync.seen)
+            before = self._before(configuration, configuration.sync.seen)
             subjects = [Subject(resource, entity, plan) for resource, entity, _, plan in batch]
             try:
                 chains = stored_chains(subjects, write_alias(), before.at)
                 for key, stored in zip(batch, chains, strict=True):
-                    if self._compiled(key, _general(self.configuration, key), stored, before)[1]:
+                    if self._compiled(key, _general(configuration, key), stored, before)[1]:
                         self._note(key)
             except (Unresolved, UnknownPool):
                 return
@@ -150,7 +152,8 @@ class Resolver(BaseResolver):
 
     def _read(self, key: ResolutionKey, shared: Hashable, seen: Seen) -> tuple[ResolvedSet, bool]:
         resource, entity, default_limits, plan = key
-        configuration, before = self.configuration, self._before(seen)
+        configuration = self.configuration
+        before = self._before(configuration, seen)
         # Again, since rows may have been added before the versions that were seen.
         general = None if shared is key else _general(configuration, key)
         if general is not None:
@@ -166,7 +169,7 @@ class Resolver(BaseResolver):
         reading = read_policies(subject, before.at, StoreVersions(seen=seen), before.generation)
         resolution = resolution_of(reading, resource, default_limits, before.at)
         names = {link.entity or "" for link in reading.chain.links}.union(reading.chain.above)
-        self._keep_client(key, resolution.resolved, names, seen)
+        self._keep_client(key, resolution.resolved, names, before)
         return resolution.resolved, resolution.choices[0].uses_code
 
     def _compiled(
@@ -174,14 +177,14 @@ class Resolver(BaseResolver):
     ) -> tuple[ResolvedSet, bool]:
         """See `_read`, for the rows of a key: of all that have the same ones, the first one is compiled."""
         resource, entity, default_limits, plan = key
-        configuration = self.configuration
+        configuration = before.configuration
         alike: Alike = resource, default_limits, stored.content()
         if general is None:
             kept = self._template(configuration.alike.get(alike), entity, before)
             if kept is not None:
                 template, version = kept
                 resolved = template.bind(entity, version)
-                self._keep_client(key, resolved, stored.identifiers, before.seen)
+                self._keep_client(key, resolved, stored.identifiers, before)
                 return resolved, template.uses_code
         versions = StoreVersions(seen=before.seen)
         subject = Subject(resource, entity, plan)
@@ -192,7 +195,7 @@ class Resolver(BaseResolver):
             configuration.keep(before.seen, partial(configuration.templates.add, general, aged, most=most_entries()))
         else:
             configuration.keep(before.seen, partial(configuration.alike.add, alike, aged, most=_MOST_ALIKE))
-            self._keep_client(key, template.resolved, stored.identifiers, before.seen)
+            self._keep_client(key, template.resolved, stored.identifiers, before)
         return template.resolved, template.uses_code
 
     def _template(
@@ -205,16 +208,16 @@ class Resolver(BaseResolver):
         version = self._usable_version(template.resolved, templates, before.seen)
         return None if version is None else (template, version)
 
-    def _keep_client(self, key: ResolutionKey, resolved: ResolvedSet, names: Iterable[str], seen: Seen) -> None:
+    def _keep_client(self, key: ResolutionKey, resolved: ResolvedSet, names: Iterable[str], before: _Before) -> None:
         """Keep the limits of a client, which were read from rows with some identifiers."""
-        entity, configuration = key[1], self.configuration
+        entity, configuration = key[1], before.configuration
         identifiers = {*names, *(() if entity is None else identifiers_of_client(entity))}
         digests = tuple(set(map(identifier_digest, identifiers)))
         aged = Aged(resolved, conf.get(conf.RESOLVER_TTL_SECONDS), digests)
-        configuration.keep(seen, partial(configuration.clients.add, key, aged, most=most_entries()))
+        configuration.keep(before.seen, partial(configuration.clients.add, key, aged, most=most_entries()))
 
-    def _before(self, seen: Seen) -> _Before:
-        return _Before(seen, self.configuration.generation, datetime.fromtimestamp(self.clock(), UTC))
+    def _before(self, configuration: KeptConfiguration, seen: Seen) -> _Before:
+        return _Before(configuration, seen, configuration.generation, datetime.fromtimestamp(self.clock(), UTC))
 
     def _note(self, key: ResolutionKey) -> None:
         resource, _, default_limits, _ = key

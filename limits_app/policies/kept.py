@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Hashable
+from contextlib import AbstractContextManager
 from math import inf
 from threading import RLock
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from limits_app.acquiring.runtime import on_fork
@@ -116,13 +116,6 @@ class Kept(Generic[K, V]):
                 del self._by_digest[digest]
 
 
-class _KeyLock:
-    """The lock of one key, as long as a thread uses it."""
-
-    def __init__(self) -> None:
-        self.lock = RLock()
-
-
 class KeyLocks:
     """A lock for each key: one thread computes the value of a key, while others wait for it."""
 
@@ -133,15 +126,14 @@ class KeyLocks:
     def after_fork(self) -> None:
         """Make new locks in a child process."""
         self._lock = RLock()
-        self._locks: WeakValueDictionary[Hashable, _KeyLock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        """The lock of each key, as long as a thread uses it."""
 
     def __len__(self) -> int:
         return len(self._locks)
 
-    @contextmanager
-    def locked(self, key: Hashable) -> Iterator[None]:
+    def locked(self, key: Hashable) -> AbstractContextManager[object]:
         """Hold the lock of a key in the block."""
         with self._lock:
-            key_lock = self._locks.setdefault(key, _KeyLock())
-        with key_lock.lock:
-            yield
+            lock: AbstractContextManager[object] = self._locks.setdefault(key, RLock())
+        return lock

@@ -7,7 +7,6 @@ import re
 import sys
 import tracemalloc
 from collections.abc import Callable, Collection, Iterator
-from inspect import unwrap
 from pathlib import Path
 from threading import Barrier, Event, Thread
 from typing import Any
@@ -24,8 +23,8 @@ from limits_app.engine.errors import InvalidLimit, StoreUnavailable
 from limits_app.engine.limits import Blocked
 from limits_app.models import Entity, Limit, Plan, Policy
 from limits_app.policies import ResolvedSet, advance_version, client_resolver, resolve, resolver
+from limits_app.policies.base_resolver import BaseResolver
 from limits_app.policies.client_resolver import Resolver
-from limits_app.policies.kept import KeyLocks
 from limits_app.policies.resolution import read_policies
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -216,7 +215,7 @@ def in_threads(number: int, do: Callable[[], object]) -> list[Thread]:
     return threads
 
 
-_WAITING = unwrap(KeyLocks.locked).__code__
+_WAITING = BaseResolver.read.__code__
 
 
 def passengers() -> int:

@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db.models import UUIDField
+from django.core.exceptions import ValidationError
+from django.db.models import AutoField, BigAutoField, SmallAutoField, UUIDField
 
 from limits_app.models.changes import identifier_digest
-from limits_app.models.users import user_identifier
+from limits_app.models.users import user_identifier, user_key
 from limits_app.policies.identifiers import READ_AGAIN, KnownIdentifiers
 from tests.forking import exit_code_of_child
 
@@ -81,6 +82,20 @@ def test_user_with_a_uuid_is_known_in_each_spelling(spelling: str, monkeypatch: 
     monkeypatch.setattr("limits_app.models.users.user_model", lambda: model)
     assert user_identifier(UUID_KEY.upper()) == user_identifier(UUID(UUID_KEY)) == f"user:{UUID_KEY}"
     assert has(complete(known(Table(f"user:{UUID_KEY}"))), f"user:{spelling}", "user:5") == [True, False]
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "05", "+5", "5 ", "x", "", "-1", "²", "٣", "999999999", str(2**31), str(2**63 - 1), str(2**63), "5.0"]
+)
+@pytest.mark.parametrize("field", [AutoField(), BigAutoField(), SmallAutoField(), UUIDField()])
+def test_key_of_a_user_is_that_of_the_field(text: str, field: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.models.users.user_model", lambda: SimpleNamespace(_meta=SimpleNamespace(pk=field)))
+    try:
+        key = field.clean(text, None)
+    except ValidationError:
+        key = None
+    assert user_key(f"user:{text}") == key
+    assert user_key(f"key:{text}") is None
 
 
 def test_all_may_have_rows_until_they_were_read() -> None:
