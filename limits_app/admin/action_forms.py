@@ -19,7 +19,7 @@ from limits_app import conf
 from limits_app.admin.forms import AmountFormField, Autocomplete, checked_datetime
 from limits_app.admin.own_blocks import ConfirmBlock
 from limits_app.engine.errors import InvalidLimit
-from limits_app.models import Plan, Policy, Resource
+from limits_app.models import Enforcement, Plan, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
 from limits_app.services.boosts import check_boost_end
 
@@ -151,15 +151,19 @@ class QuickBoostForm(ReasonForm):
         if cleaned["ends"] == BoostEnd.DATE and day is None:
             self.add_error("last_day", self.fields["last_day"].error_messages["required"])
             return cleaned
-        if cleaned["ends"] == BoostEnd.HOUR:
-            cleaned["until"] = timezone.localtime() + timedelta(hours=1)
-        else:
-            cleaned["until"] = end_of_day(DayEnd(cleaned["ends"]), day)
+        cleaned["until"] = end_of(cleaned["ends"], day)
         try:
             check_boost_end(cleaned["until"])
         except InvalidLimit as error:
             self.add_error("last_day" if cleaned["ends"] == BoostEnd.DATE else "ends", str(error))
         return cleaned
+
+
+def end_of(choice: str, day: date | None = None) -> datetime:
+    """The moment of a choice of `BoostEnd`, counted from now by the clock of the site; `day` is that of the last."""
+    if choice == BoostEnd.HOUR:
+        return timezone.localtime() + timedelta(hours=1)
+    return end_of_day(DayEnd(choice), day)
 
 
 def end_of_day(ends: DayEnd, day: date | None) -> datetime:
@@ -172,6 +176,49 @@ def end_of_day(ends: DayEnd, day: date | None) -> datetime:
         last = day
     # The last second: the end of the next day's first one would be read as that day.
     return timezone.make_aware(datetime.combine(last, time(23, 59, 59)), now.tzinfo)
+
+
+class EmergencyForm(ReasonForm):
+    """Why limits are switched off, and until when; `services.set_emergency` validates them together."""
+
+    mode = forms.ChoiceField(label=_("Mode"), choices=Enforcement.choices, widget=forms.HiddenInput)
+    ends = forms.ChoiceField(
+        label=_("Until"),
+        choices=[
+            *((value, label) for value, label in BoostEnd.choices if value != BoostEnd.DATE),
+            (BoostEnd.DATE.value, _("Until this time")),
+            ("", _("Until somebody switches it back")),
+        ],
+        required=False,
+        widget=forms.RadioSelect,
+        help_text=_("Then limits are enforced again."),
+    )
+    until = forms.DateTimeField(
+        label=_("Time"),
+        required=False,
+        widget=forms.DateTimeInput(format=_MINUTE, attrs={"type": "datetime-local"}),
+        help_text=_("For “Until this time”."),
+    )
+    field_order = ["mode", "reason", "ends", "until"]
+
+    def clean_until(self) -> datetime | None:
+        """Reject a time outside the calendar."""
+        until = self.cleaned_data["until"]
+        return until and checked_datetime(until, self.fields["until"].error_messages["invalid"])
+
+    def clean(self) -> dict[str, Any]:
+        """Require the reason of what is switched off, and set `until`."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        if cleaned.get("mode") == Enforcement.ENFORCE:
+            return {**cleaned, "until": None}
+        if not cleaned.get("reason"):
+            self.add_error("reason", gettext("Say why, for everybody who wonders."))
+        ends = cleaned.get("ends")
+        if ends == BoostEnd.DATE and not cleaned.get("until"):
+            self.add_error("until", self.fields["until"].error_messages["required"])
+        elif ends and ends != BoostEnd.DATE:
+            cleaned["until"] = end_of(ends)
+        return cleaned
 
 
 class TopUpForm(RequiredReasonForm):

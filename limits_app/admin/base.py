@@ -218,7 +218,7 @@ def confirmation(
     **context: Any,
 ) -> TemplateResponse:
     """Return a page that shows a form and asks for confirmation; `context` has further values of the template."""
-    values = {"opts": page.opts, "media": page.media + form.media, **context}
+    values = {"opts": page.opts, "media": page.media + form.media, "menu": menu(page.admin_site, request), **context}
     return site_page(page.admin_site, request, template, title=title, form=form, **values)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -14,22 +14,19 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.action_forms import ReasonForm
+from limits_app.admin.action_forms import BoostEnd, EmergencyForm
 from limits_app.admin.base import AuditedAdmin, confirmation
-from limits_app.admin.forms import DateTimeFormField
+from limits_app.admin.formatting import moment
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import EmergencySwitch, Enforcement
 from limits_app.services.rights import Action, may
 
-
-class EmergencyForm(ReasonForm):
-    """The mode, its end and its reason; `services.set_emergency` validates them together."""
-
-    mode = forms.ChoiceField(label=_("Mode"), choices=Enforcement.choices, widget=forms.RadioSelect)
-    until = DateTimeFormField(
-        label=_("Until"), required=False, help_text=_("After this, limits are enforced again. Leave empty for no end.")
-    )
-    field_order = ["mode", "until", "reason"]
+_MODES: Final[Mapping[Enforcement, Any]] = {
+    Enforcement.OFF: _("Switch all limits off…"),
+    Enforcement.SHADOW: _("Only report, reject nothing…"),
+    Enforcement.ENFORCE: _("Enforce all limits again…"),
+}
+"""What the buttons do, each after a confirmation."""
 
 
 @admin.register(EmergencySwitch)
@@ -53,20 +50,31 @@ class EmergencyAdmin(AuditedAdmin):
         if request.method == "POST" and not may_change:
             raise PermissionDenied
         switch = services.emergency()
-        form = EmergencyForm(request.POST or None, initial={"mode": switch.mode, "reason": switch.reason})
+        form = EmergencyForm(request.POST or None, initial={"ends": BoostEnd.HOUR})
+        if switch.mode != Enforcement.ENFORCE and request.GET.get("mode") == Enforcement.ENFORCE and may_change:
+            form = EmergencyForm(request.POST or {"mode": Enforcement.ENFORCE.value})
         confirming = form.is_valid()
         if "confirmed" in request.POST and confirming and self._set(request, form):
             return HttpResponseRedirect(request.path)
-        context = {"switch": switch, "may_change": may_change, "confirming": confirming and not form.non_field_errors()}
+        is_asking = confirming and not form.non_field_errors()
+        context = {
+            "switch": switch,
+            "until": moment(switch.until),
+            "may_change": may_change,
+            "modes": [(mode.value, label) for mode, label in _MODES.items() if mode != switch.mode],
+            "confirming": is_asking,
+            "ends_at": moment(form.cleaned_data["until"]) if is_asking else "",
+        }
         return confirmation(
             self, request, form, title=capfirst(self.opts.verbose_name), template="emergency", **context
         )
 
     def _set(self, request: HttpRequest, form: EmergencyForm) -> bool:
         """Set the switch; an error is shown in the form."""
+        data = form.cleaned_data
         try:
             with self.acting(request):
-                services.set_emergency(**form.cleaned_data)
+                services.set_emergency(data["mode"], reason=data["reason"], until=data["until"])
         except InvalidLimit as error:
             form.add_error(None, str(error))
             return False

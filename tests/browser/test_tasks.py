@@ -275,3 +275,25 @@ def test_a_pool_of_three_regions_serves_a_resource(window: Browser, place: Place
     assert clicks.count <= 8
     code = "print(*Limit.objects.filter(member__pool__resources__name='llm/claude'))"
     assert run(place, code) == "tokens=400k/min tokens=400k/min tokens=400k/min"
+
+
+def test_everything_is_off_for_an_hour_and_back(window: Browser, place: Place) -> None:
+    clicks = Clicks(window)
+    clicks.follow("settingsentry/")
+    clicks.follow("emergencyswitch/")
+    clicks.type(reason="an outage")
+    window.take("task-emergency")
+    clicks.press("button[name=mode][value=off]")
+    assert "an outage" in window.text(".limits-totals")
+    assert window.barriers() == []
+    clicks.press("input[name=confirmed]")
+    assert "was set" in clicks.done()
+    assert clicks.count <= 4
+    switch = "from limits_app import limits; switch = limits.emergency(); print(switch.mode, bool(switch.until))"
+    assert run(place, switch) == "off True"
+    clicks = Clicks(window)
+    window.open("admin/limits_app/policy/")
+    clicks.press(".limits-banner a")
+    clicks.press("input[name=confirmed]")
+    assert clicks.count <= 2
+    assert run(place, switch) == "enforce False"
