@@ -212,4 +212,4 @@ class EligibleSets:
     def _not_eligible(self, needed: Sequence[object]) -> InvalidRequest:
         names = ", ".join(map(shown, needed))
         existing = " | ".join(dict.fromkeys([", ".join(limit_set.keys) or "nothing" for limit_set in self._sets]))
-        return InvalidRequest(f"no limit set of the pool has all that is requested: {names}; sets have: {existing}")
+        return InvalidRequest(f"no limit set of the pool has all requested limits: {names}; sets have: {existing}")

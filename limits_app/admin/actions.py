@@ -152,9 +152,9 @@ def dropped_limits_warning(keys: Sequence[int]) -> str:
     if not dropped:
         return ""
     warning = ngettext(
-        "This policy replaces broader policies completely, so these limits of theirs no longer apply: "
+        "This policy replaces broader policies completely, so these limits no longer apply: "
         "%(dropped)s. Add them to this policy to keep them.",
-        "These policies replace broader policies completely, so these limits of theirs no longer apply: "
+        "These policies replace broader policies completely, so these limits no longer apply: "
         "%(dropped)s. Add them to these policies to keep them.",
         len(keys),
     )

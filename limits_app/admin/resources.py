@@ -332,7 +332,7 @@ def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
         messages.info(request, note % {"methods": rule.methods, "others": ", ".join(others)})
     if (first := rule.hidden_by()) is not None:
         warning = gettext(
-            "The rule “%(first)s” comes first and stops there, so this one never applies: "
+            "The rule “%(first)s” comes first and skips later rules, so this one never applies: "
             "give this one a lower order, other methods, or delete one of them."
         )
         messages.warning(request, warning % {"first": first})

@@ -160,7 +160,9 @@ def _store_degraded(alias: str, **_: object) -> None:
 
 
 def _store_restored(alias: str, **_: object) -> None:
-    recorder.note(AlertEvent(AlertKind.STORE, f"store {alias} available", f"the store {alias} is back", recorder.now()))
+    recorder.note(
+        AlertEvent(AlertKind.STORE, f"store {alias} available", f"the store {alias} is available again", recorder.now())
+    )
 
 
 def _emergency_switched(emergency: Emergency, **_: object) -> None:

@@ -96,7 +96,7 @@ def parse_body(key: str, text: str) -> LimitDefinition:
     if noted.shared:
         raise InvalidLimit(f"{text!r}: a limit is shared by its own field; leave `shared` out")
     if noted.limit.key != key or (key == CallLimit.key) is not isinstance(noted.limit, CallLimit):
-        raise InvalidLimit(f"limit {shown(key)} cannot be {text!r}: the key {CallLimit.key} is that of calls, only")
+        raise InvalidLimit(f"limit {shown(key)} cannot be {text!r}: the key {CallLimit.key} is reserved for requests")
     return noted.limit
 
 

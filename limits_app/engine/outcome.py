@@ -129,7 +129,7 @@ class Outcome:
             return f"the upstream of {status.resource} cools down: retry in {status.retry_after:g} s"
         if status.never:
             return f"{what} can never admit {status.requested}: its most is {status.capacity}"
-        when = "when a permit is given back" if status.retry_after is None else f"in {status.retry_after:g} s"
+        when = "when a permit is released" if status.retry_after is None else f"in {status.retry_after:g} s"
         return f"{what} has {status.remaining} of {status.capacity} left, {status.requested} requested: retry {when}"
 
 

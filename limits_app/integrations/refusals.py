@@ -94,7 +94,7 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     listed = ", ".join(dict.fromkeys(map(limit_name, map(_KEY, outcome.violations))))
     rejecting = outcome.binding
     if rejecting is not None and rejecting.never:
-        detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
+        detail = gettext("The request asks for more of %(limits)s than is ever allowed.") % {"limits": listed}
         title = gettext("Too much at once")
         return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, title, detail, None, TOO_MUCH, names)
     if outcome.blocked:

@@ -38,7 +38,9 @@ def install() -> None:
 
                 recorders.append(OpenTelemetryRecorder())
         except ModuleNotFoundError as error:
-            message = f"METRICS in LIMITS names {exporter}, which needs a package: pip install 'limits-app[{exporter}]'"
+            message = (
+                f"METRICS in LIMITS names {exporter}, which is not installed: pip install 'limits-app[{exporter}]'"
+            )
             raise ImproperlyConfigured(message) from error
     if recorders:
         record(*recorders)

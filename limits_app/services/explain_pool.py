@@ -18,12 +18,12 @@ class MemberStanding(StrEnum):
     """The state of one member for a request; a member that stands by would serve if those before it did not."""
 
     SERVES = "would serve"
-    STANDS_BY = "stands by"
-    REFUSES = "refuses"
-    NEVER = "can never admit as much"
-    UNABLE = "lacks what is requested"
-    COOLING_DOWN = "put aside"
-    DISABLED = "switched off"
+    STANDS_BY = "standby"
+    REFUSES = "rejects"
+    NEVER = "request exceeds the maximum"
+    UNABLE = "lacks the requested limits"
+    COOLING_DOWN = "cooling down"
+    DISABLED = "off"
 
 
 @dataclass(frozen=True, slots=True)

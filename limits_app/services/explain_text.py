@@ -122,7 +122,7 @@ def _standing(member: ExplainedMember, *, blocked: bool) -> str:
     if member.standing is MemberStanding.REFUSES and blocked:
         return f"{member.standing}, since everything is blocked"
     if member.standing is MemberStanding.REFUSES:
-        return f"{member.standing}, and admits {_when(member.retry_after)}"
+        return f"{member.standing}: retry {_when(member.retry_after)}"
     return str(member.standing)
 
 
@@ -178,12 +178,12 @@ def _limit(limit: ExplainedLimit) -> str:
     if _is_blocked(limit.status):
         return f"{text} until {_block_ends(limit)}."
     if limit.status.never:
-        return f"{text}; it can never admit as much."
+        return f"{text}; the request exceeds its maximum."
     if limit.status.overdrawn:
         return f"{text}; it is soft, and overdrawn by {limit.status.overdrawn}."
     if not limit.binds:
         return f"{text}."
-    return f"{text}; it binds, and admits {_when(limit.status.retry_after)}."
+    return f"{text}; it rejects: retry {_when(limit.status.retry_after)}."
 
 
 def _most_per_window(limits: Iterable[ExplainedLimit]) -> Iterator[str]:
@@ -208,7 +208,7 @@ def _is_blocked(status: LimitStatus) -> bool:
 
 
 def _when(seconds: float | None) -> str:
-    return "when a permit is given back" if seconds is None else f"in {seconds:g} s"
+    return "when a permit is released" if seconds is None else f"in {seconds:g} s"
 
 
 def _status(status: LimitStatus, key: str | None = None) -> str:

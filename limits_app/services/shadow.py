@@ -122,7 +122,7 @@ class Trial:
         except LimitsError as error:
             decided = rejected_acquisition(error)
             if decided is None:  # such as limits that have just changed, or an invalid amount
-                logger.debug("a policy in shadow mode could not be tried", exc_info=True)
+                logger.debug("a policy in shadow mode could not be evaluated", exc_info=True)
         if decided is None:
             return
         if resolved is not None:

@@ -258,7 +258,7 @@ def delete_policy(scope: NamedScope, options: DeleteOptions) -> bool:
     """Delete a policy of a scope; returns False if it does not exist. See `delete_system_limits`."""
     unknown = options.keys() - DeleteOptions.__annotations__.keys()
     if unknown:
-        raise TypeError(f"{', '.join(sorted(unknown))} does not say which policy to delete")
+        raise TypeError(f"{', '.join(sorted(unknown))} is not an option: pass valid_at or weekly_hours")
     which = _which(options.get("valid_at"), options.get("weekly_hours", ""))
     policies = scope.policies(options.get("counted", Counted.EACH)).filter(which)
     return _deleted(policies, reason=options.get("reason", ""), actor=options.get("actor", ""))

@@ -53,7 +53,7 @@ def _redis(chosen: StoreSettings) -> Store:
     try:
         from limits_app.stores.redis import open_redis_store, prefix_for
     except ModuleNotFoundError as error:
-        raise StoreUnavailable("a store in Redis needs a package: pip install 'limits-app[redis]'") from error
+        raise StoreUnavailable("the Redis client is not installed: pip install 'limits-app[redis]'") from error
 
     alias = chosen.cache or (None if chosen.url else "default")
     # Several sites may share the server: in a cache their keys differ by this prefix.

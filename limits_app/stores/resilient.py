@@ -251,7 +251,7 @@ class ResilientStore:
     def unavailable(self, cause: StoreUnavailable | None = None) -> StoreUnavailable:
         """The error for callers whose request the store did not answer, because of `cause` or of the last failure."""
         cause = cause or self.error
-        error = StoreUnavailable(f"the store {self.alias!r} is down: {cause}", retry_after=self.probe_seconds)
+        error = StoreUnavailable(f"the store {self.alias!r} is unavailable: {cause}", retry_after=self.probe_seconds)
         if isinstance(cause, StoreFull):
             error = StoreFull(f"the store {self.alias!r} is full: {cause}", retry_after=self.probe_seconds)
         elif isinstance(cause, StoreBlocked):
@@ -365,8 +365,8 @@ class ResilientStore:
             return
         if after is BreakerState.CLOSED:
             self.failing = False
-            logger.warning("the store %r is back", self.alias)
+            logger.warning("the store %r is available again", self.alias)
             signals.store_restored.send_robust(sender=None, alias=self.alias)
         elif before is BreakerState.CLOSED:
-            logger.warning("the store %r is down, policies decide without it: %s", self.alias, self.error)
+            logger.warning("the store %r is unavailable: policies decide without it: %s", self.alias, self.error)
             signals.store_degraded.send_robust(sender=None, alias=self.alias, error=self.error)

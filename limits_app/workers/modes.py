@@ -58,7 +58,9 @@ class WorkerMode:
         except ImportError as error:
             if self.extra is None:
                 raise
-            raise ValueError(f"mode {self.extra!r} needs a package: pip install 'limits-app[{self.extra}]'") from error
+            raise ValueError(
+                f"mode {self.extra!r} requires a package: pip install 'limits-app[{self.extra}]'"
+            ) from error
 
 
 # A new mode is one class and one entry.

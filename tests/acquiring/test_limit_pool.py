@@ -128,9 +128,9 @@ def test_a_rate_that_no_set_has_is_an_error_that_says_what_they_have(store: Memo
             pool.try_acquire(requested)
         assert isinstance(caught.value, ValueError)
         assert str(caught.value) == (
-            f"no limit set of the pool has all that is requested: {names_}; sets have: call_count, tpm | out"
+            f"no limit set of the pool has all requested limits: {names_}; sets have: call_count, tpm | out"
         )
-    with pytest.raises(InvalidRequest, match=r"requested: 'typo'; sets have: nothing$"):
+    with pytest.raises(InvalidRequest, match=r"requested limits: 'typo'; sets have: nothing$"):
         LimitPool([LimitSet()]).try_acquire({"typo": 1})
     assert used(pool[0]) == {"call_count": 0, "tpm": 0}
 

@@ -217,7 +217,7 @@ def test_enforced_policies_name_the_limits_that_they_drop(admin_client: Client) 
     limits.set_system_limits([TPM, RateLimit("daily", 5, 60)])
     one, other = (limits.set_resource_limits(name, [TPM], enforcement="off") for name in ("api", "mail"))
     done = act(admin_client, "enable_policies", one, confirmed="yes")
-    assert "these limits of theirs no longer apply: daily (system). Add them" in said(done)[-1]
+    assert "these limits no longer apply: daily (system). Add them" in said(done)[-1]
     done = act(admin_client, "enable_policies", one, other, confirmed="yes")
     assert "no longer apply: resource api: daily (system), resource mail: daily (system). Add them" in said(done)[-1]
     assert said(act(admin_client, "disable_policies", one, confirmed="yes"))[-1] == "Disable: done for 1 row."

@@ -193,7 +193,7 @@ def test_a_second_rule_on_the_same_path_is_warned_of(admin_client: Client) -> No
     for name, order in (("first", 1), ("second", 2)):
         done = admin_client.post(address("endpoint_add"), {**rule, "name": name, "order": order})
     [warning] = [one for one in said(done) if "never applies" in one]
-    assert "The rule “first” comes first and stops there" in warning
+    assert "The rule “first” comes first and skips later rules" in warning
 
 
 @pytest.mark.parametrize(

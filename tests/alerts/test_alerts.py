@@ -128,7 +128,7 @@ EVENTS: list[tuple[str, Callable[[], object], str]] = [
         "api was reverted: 5 % were rejected",
     ),
     ("store", lambda: signals.store_degraded.send(None, alias="shared", error=OSError("pass")), "unavailable"),
-    ("store", lambda: signals.store_restored.send(None, alias="shared"), "is back"),
+    ("store", lambda: signals.store_restored.send(None, alias="shared"), "is available again"),
 ]
 
 

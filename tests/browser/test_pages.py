@@ -293,7 +293,7 @@ def test_the_live_view_says_when_counting_is_down(window: Browser) -> None:
     window.open(LIVE)
     settle(window, "live")
     window.run(_DOWN)
-    window.until(lambda: window.text("#limits-live-status") == "Counting is down", "it stays live")
+    window.until(lambda: window.text("#limits-live-status") == "The store is unavailable", "it stays live")
     window.until(lambda: window.text("#limits-live-refused") == "-", "it shows a rate")
     assert "ON_UNAVAILABLE" in window.text("#limits-live-problem")
 

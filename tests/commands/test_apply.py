@@ -56,7 +56,7 @@ WRONG: Final = [
     ("name: ''", "line 1: name: Write at least 1 character."),
     ("resources:\n  a: {}\n  a: {}", "line 3: duplicate key 'a'"),
     ("resources: {a: &x {}, b: *x}", "line 1: YAML anchors and aliases are not supported"),
-    ("version: 1\n---\nversion: 1", "line 2: one file has one document"),
+    ("version: 1\n---\nversion: 1", "line 2: a limits file must be one YAML document"),
     ("[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "line 1: nest at most 32 levels deep"),
     ("? [a]\n: b", "line 1: a key is a text: write it in one line"),
     ("name: !!python/none x", "line 1: 'x' cannot be read: put it in quotes"),
@@ -92,7 +92,7 @@ WRONG: Final = [
     ),
     (
         "policies:\n- limits: [x=1/s]\n- limits: [y=1/s]",
-        "line 3: policies[1]: policy system is there already, in line 2",
+        "line 3: policies[1]: duplicate policy system: the first one is in line 2",
     ),
     ("resources: {a: {pool: p}}", "resource a refers to p, which is not in pools"),
     ("entities: {a: {parent: b}, b: {parent: a}}", "entity a is its own ancestor: choose another parent"),
@@ -342,7 +342,7 @@ def test_a_database_that_refuses_is_told_and_nothing_is_left(monkeypatch: pytest
     for entry in content.entries.values():
         if entry.section.name == "policies":
             entry.definition.row.effect = "nothing"
-    with pytest.raises(InvalidFile, match="the database refuses what the file says"):
+    with pytest.raises(InvalidFile, match="the database rejected the file"):
         limits_file.apply(content)
     assert Entity.objects.count() == 1
 

@@ -213,7 +213,7 @@ def test_a_chart_has_a_scale_of_its_own_for_each_limit() -> None:
         "usd, at most 0.5",
     ]
     early, late = (line for line in lines[3:5])
-    assert early.endswith("█" * 20 + "·" * 20 + "  5, 3 refused")
+    assert early.endswith("█" * 20 + "·" * 20 + "  5, 3 rejected")
     assert late.endswith("█" * 40 + "  10")
     assert run("usage --chart --resource other").out == "No usage.\n"
 

@@ -57,7 +57,7 @@ def found(name: str) -> list[str]:
 
 WRONG: Final = [
     (f"policies: [{{limits: [x=1/s]}}, {{resource: a, {LIMITED}}}]", "D010", "policy resource a drops 'x'"),
-    (f"policies: [{{enforcement: 'off', {LIMITED}}}]", "D011", "policy system never holds: it is switched off"),
+    (f"policies: [{{enforcement: 'off', {LIMITED}}}]", "D011", "policy system never applies: it is switched off"),
     (f"policies: [{{rollout_percent: 0, {LIMITED}}}]", "D011", "it is rolled out to 0 % of entities"),
     (
         f"policies: [{{valid_from: 2020-01-01T00:00:00Z, valid_until: 2020-02-01T00:00:00Z, {LIMITED}}}]",
@@ -74,7 +74,7 @@ WRONG: Final = [
     ),
     ("resources: {api: {}}", "D014", "resource api has no limits for entities without"),
     ("pools: {p: {members: {m: {}}}}\nresources: {api: {pool: p}}", "D014", "resource api has"),
-    ("entities: {u: {cascade: true}}", "D015", "entity u has a row that says nothing"),
+    ("entities: {u: {cascade: true}}", "D015", "entity u has a row without configuration"),
 ]
 
 
@@ -183,7 +183,7 @@ def test_endpoints_that_another_one_hides_are_found(first: str, second: str, is_
     apply(read_content(HIDDEN % (first, "false", second)))
     assert found("D025") == []
     apply(read_content(HIDDEN % (first, "true", second)))
-    message = "endpoint second of order 200 never counts: endpoint first comes first and stops there"
+    message = "endpoint second of order 200 never applies: endpoint first comes first and skips later rules"
     assert found("D025") == [message] * is_hidden
 
 
@@ -246,7 +246,7 @@ def test_what_is_set_well_is_not_found() -> None:
 def test_hours_that_cannot_be_read_are_found() -> None:
     Policy.objects.create(weekly_hours="sat", time_zone="UTC")
     QuerySet.update(Policy.objects.all(), weekly_hours="sometimes")
-    assert "policy system sometimes never holds" in found("D011")[0]
+    assert "policy system sometimes never applies" in found("D011")[0]
 
 
 def test_of_many_findings_of_a_kind_some_are_told() -> None:
@@ -319,7 +319,7 @@ def test_usage_that_is_no_longer_rolled_up_is_found() -> None:
 def test_rows_of_entities_that_say_nothing_are_counted() -> None:
     Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(1_200)])
     child = Entity.objects.create(identifier="child", parent=Entity.objects.get(identifier="user:0"))
-    assert found("D015")[-1] == "more entities have rows that say nothing: 1189"
+    assert found("D015")[-1] == "more entities have rows without configuration: 1189"
     assert not any("user:0 " in message or child.identifier in message for message in found("D015"))
 
 

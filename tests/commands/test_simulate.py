@@ -256,12 +256,12 @@ def test_nothing_gives_an_empty_report() -> None:
 
 
 WRONG: Final = {
-    "nothing": ("", "line 1: there must be a column “time”"),
-    "no time": ("when,entity,resource\n", "line 1: there must be a column “time”"),
-    "no resource": ("time,entity\n", "line 1: there must be a column “resource”"),
+    "nothing": ("", "line 1: the file must have a column “time”"),
+    "no time": ("when,entity,resource\n", "line 1: the file must have a column “time”"),
+    "no resource": ("time,entity\n", "line 1: the file must have a column “resource”"),
     "a column twice": ("time,resource,t,t\n", "line 1: two columns have the same name"),
     "no limit key": ("time,resource,a b\n", "line 1: the column 'a b' is not a limit key"),
-    "too few cells": ("time,resource,t\n1,api\n", "line 2: it has 2 cells, and not 3"),
+    "too few cells": ("time,resource,t\n1,api\n", "line 2: it has 2 cells; the first line has 3"),
     "no moment": ("time,resource\nnoon,api\n", "line 2: Invalid isoformat string: 'noon'"),
     "no zone": ("time,resource\n2026-03-01T12:00,api\n", "line 2: '2026-03-01T12:00' has no time zone"),
     "long ago": ("time,resource\n1900-01-01T00:00Z,api\n", "line 2: '1900-01-01T00:00Z' must be a time between 1970"),

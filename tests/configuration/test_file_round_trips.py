@@ -364,7 +364,7 @@ def test_a_rule_keeps_the_resource_under_which_it_is_counted() -> None:
     applied("endpoints: [{name: e, path: /, limits: 1/s}]")
     text = "endpoints: [{name: e, path: /, limits: 2/s, limits_resource: other}]"
     assert limits_file.plan(limits_file.read_content(text)).warnings == (
-        "endpoint e keeps the limits_resource rule-e, and does not get other",
+        "endpoint e keeps the limits_resource rule-e, since it cannot be changed to other",
     )
     applied(text)
     assert Endpoint.objects.get().resource_name == "rule-e"

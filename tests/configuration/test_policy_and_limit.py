@@ -146,7 +146,7 @@ INVALID = [
     ("tpm", "5/min rpm=5/min", "time 'min rpm=5/min' must look like"),
     ("tpm=5/min", "5/min", "must look like"),
     (" tpm", "5/min", "limit ' tpm' cannot be"),
-    ("calls", "5/min", "limit 'calls' cannot be '5/min': the key call_count is that of calls, only"),
+    ("calls", "5/min", "limit 'calls' cannot be '5/min': the key call_count is reserved for requests"),
     ("call_count", "5:permits", "limit 'call_count' cannot be"),
     ("call_count", "5/month", "limit 'call_count' cannot be"),
     ("tokens", "5/day@Mars/X", "time_zone 'Mars/X' is not known here"),

@@ -94,7 +94,7 @@ def test_nobody_knows_when_a_permit_is_given_back(store: MemoryStore) -> None:
     assert outcome.retry_after is None
     assert outcome.violations[0].retry_after is None
     assert not outcome.never
-    assert outcome.summary() == "'db' has 0 of 3 left, 1 requested: retry when a permit is given back"
+    assert outcome.summary() == "'db' has 0 of 3 left, 1 requested: retry when a permit is released"
     both = limits.try_acquire({"db": 1, "rpm": 1}).outcome
     assert [status.key for status in both.violations] == ["db", "rpm"]
     assert both.retry_after == 6, "the earliest moment that is known"
@@ -116,7 +116,7 @@ def test_nobody_knows_when_a_permit_is_given_back(store: MemoryStore) -> None:
         ),
         ({"retry_after": 86_400.0}, "'k' has 5 of 10 left, 6 requested: retry in 86400 s"),
         ({"retry_after": 0.000001}, "'k' has 5 of 10 left, 6 requested: retry in 1e-06 s"),
-        ({"retry_after": None}, "'k' has 5 of 10 left, 6 requested: retry when a permit is given back"),
+        ({"retry_after": None}, "'k' has 5 of 10 left, 6 requested: retry when a permit is released"),
         ({"never": True, "retry_after": None, "requested": 11}, "'k' can never admit 11: its most is 10"),
         ({"capacity": 0, "retry_after": None, "resource": "api", "entity": "u"}, "everything for u is blocked"),
         ({"capacity": 0, "retry_after": None}, "everything is blocked"),

@@ -130,7 +130,7 @@ def test_what_can_never_be_admitted_is_the_fault_of_the_request() -> None:
         "type": "urn:problem-type:limits-app:too-much-at-once",
         "title": "Too much at once",
         "status": 422,
-        "detail": "The request asks for more of tpm than can ever be admitted.",
+        "detail": "The request asks for more of tpm than is ever allowed.",
         "violated-policies": ["tpm"],
         "request-id": "r-1",
     }

@@ -129,7 +129,7 @@ def test_an_unreachable_store_is_logged(monkeypatch: pytest.MonkeyPatch, caplog:
         monkeypatch.setitem(registry._OPENED, key, Deaf())
     advance_version(using="default")
     [record] = [one for one in caplog.records if "has not received" in one.message]
-    assert record.message.endswith("the store 'default' is down: not now")
+    assert record.message.endswith("the store 'default' is unavailable: not now")
     assert record.exc_info is None, "one line, also in commands"
 
 

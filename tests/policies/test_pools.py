@@ -165,7 +165,7 @@ def test_members_without_a_requested_rate_are_no_candidates() -> None:
     limits.set_resource_limits("chat", [RateLimit.per_minute("tpm", 100), RateLimit.per_minute("images", 5)])
     assert many(2, "chat", requested={"tpm": 1}) == "bb"
     assert "a" in many(2, "chat", requested={"images": 1})
-    with pytest.raises(InvalidRequest, match="no limit set of the pool has all that is requested: 'words'"):
+    with pytest.raises(InvalidRequest, match="no limit set of the pool has all requested limits: 'words'"):
         limits.try_acquire("chat", requested={"words": 1})
 
 
@@ -181,7 +181,7 @@ def test_without_a_member_that_is_enabled_nobody_is_served() -> None:
     PoolMember.objects.update(enabled=False)
     assert not limits.try_acquire("chat")
     assert limits.check("chat").summary() == "everything is blocked"
-    assert "switched off" in limits.explain("chat").text()
+    assert "a: off" in limits.explain("chat").text()
     pool.members.all().delete()
     assert not limits.try_acquire("chat")
 
@@ -304,12 +304,12 @@ def test_an_explanation_says_who_would_serve_and_why_not_another(clock: FakeCloc
     }
     assert found.text().splitlines()[2:] == [
         "It is served by the pool bedrock/claude (failover): c would serve.",
-        "a: refuses, and admits in 10 s; tpm: 0 of 60 left, 10 requested.",
-        "b: put aside for 12 s; tpm: 60 of 60 left, 10 requested.",
+        "a: rejects: retry in 10 s; tpm: 0 of 60 left, 10 requested.",
+        "b: cooling down for 12 s; tpm: 60 of 60 left, 10 requested.",
         "c: would serve; tpm: 60 of 60 left, 10 requested.",
-        "d: lacks what is requested.",
-        "e: switched off.",
-        "f: can never admit as much; tpm: 5 of 5 left, 10 requested.",
+        "d: lacks the requested limits.",
+        "e: off.",
+        "f: request exceeds the maximum; tpm: 5 of 5 left, 10 requested.",
     ]
     plain = found.as_dict()["pool"]
     assert isinstance(plain, dict)
@@ -337,7 +337,7 @@ def test_an_explanation_of_a_blocked_resource_promises_nothing_of_its_members() 
         lines = limits.explain("chat", requested=requested).text().splitlines()
         assert "blocked: all requests are rejected until its policy is changed." in lines
         assert "none of its members would serve" in lines[3]
-        assert lines[4].startswith("a: refuses, since everything is blocked; tpm: 60 of 60 left, ")
+        assert lines[4].startswith("a: rejects, since everything is blocked; tpm: 60 of 60 left, ")
         assert not any("given back" in line for line in lines)
 
 

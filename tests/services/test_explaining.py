@@ -45,7 +45,7 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
         "In effect: the policy of the entity on this resource (limits).\n"
         "Replaced: the policy of the system (limits).\n"
         "Unlimited here, but limited by a replaced policy: db, tpm.\n"
-        "requests: 0 of 1 left, 1 requested; it binds, and admits in 60 s."
+        "requests: 0 of 1 left, 1 requested; it rejects: retry in 60 s."
         "\nrequests: a token bucket, up to 2 can pass within 60 s."
     )
     told = json.loads(json.dumps(explanation.as_dict()))
@@ -61,8 +61,8 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
     ("requested", "lines"),
     [
         (None, ["requests: 10 of 10 left, 1 requested.", "db: 1 of 2 left, 1 requested.", "tpm: 5 of 5 left, 1"]),
-        ({"tpm": 9}, ["rejected now.", "tpm: 5 of 5 left, 9 requested; it can never admit as much."]),
-        ({"db": 2}, ["db: 1 of 2 left, 2 requested; it binds, and admits when a permit is given back."]),
+        ({"tpm": 9}, ["rejected now.", "tpm: 5 of 5 left, 9 requested; the request exceeds its maximum."]),
+        ({"db": 2}, ["db: 1 of 2 left, 2 requested; it rejects: retry when a permit is released."]),
     ],
 )
 def test_a_request_is_explained_limit_by_limit(requested: dict[str, int] | None, lines: list[str]) -> None:
@@ -172,7 +172,7 @@ def test_a_chain_is_told_link_by_link(wall: Wall) -> None:
         "In effect: the policy of the entity on all resources (limits).",
         "It extends the policy of the resource (limits).",
         "It extends the policy of the system (limits).",
-        "tenant:acme, requests: 0 of 1 left, 1 requested; it binds, and admits in 60 s.",
+        "tenant:acme, requests: 0 of 1 left, 1 requested; it rejects: retry in 60 s.",
         "tenant:acme, total, shared by all: 9 of 9 left, 5 requested.",
         "tenant:acme, tpm: nothing requested.",
         "requests: a token bucket, up to 14 can pass within 60 s.",

@@ -176,7 +176,7 @@ def test_an_outage_affects_one_store(stores: Stores, clock: FakeClock, down: str
     assert async_to_sync(limits.atry_acquire)(there, entity="c").outcome.degraded
     assert (used(elsewhere, "b"), limits.explain(elsewhere, entity="b").outcome.allowed) == (9, False)
     for ask in (limits.status, limits.explain, limits.reset, limits.limit_set):
-        with pytest.raises(StoreUnavailable, match=f"the store '{down}' is down"):
+        with pytest.raises(StoreUnavailable, match=f"the store '{down}' is unavailable"):
             ask(there)
     rows = overview([(Resource.objects.get(name=name), None) for name in (there, elsewhere)])
     assert [row.known for row in rows] == [False, True]
@@ -198,7 +198,7 @@ def test_a_store_that_fails_while_a_list_is_made_leaves_its_rows_unknown(stores:
     stores["shared"].version = lambda *_: version  # type: ignore[method-assign]
     peek = stores["shared"].peek
     stores["shared"].peek = lambda claim: peek(claim) or setattr(stores["shared"], "down", True)  # type: ignore[method-assign]
-    with pytest.raises(StoreUnavailable, match="the store 'shared' is down"):
+    with pytest.raises(StoreUnavailable, match="the store 'shared' is unavailable"):
         limits.status("far")
 
 
@@ -255,7 +255,9 @@ def test_a_removed_store_is_unavailable(settings: Settings, django_assert_num_qu
     with django_assert_num_queries(0):
         assert admitted("far", 9) == 9
     limits.set_resource_limits("far", [CallLimit(3, HOUR)], on_unavailable="block")
-    with pytest.raises(StoreUnavailable, match=r"the store 'shared' is down: LIMITS\['STORES'\] has no 'shared'"):
+    with pytest.raises(
+        StoreUnavailable, match=r"the store 'shared' is unavailable: LIMITS\['STORES'\] has no 'shared'"
+    ):
         limits.try_acquire("far", entity="a")
     assert admitted("near", 3, "b") == 3
     assert limits.store_health()["shared"].degraded[conf.OnUnavailable.ALLOW] == 10

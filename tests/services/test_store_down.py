@@ -77,7 +77,7 @@ def test_block_refuses_with_the_time_of_the_next_probe(store: FailingStore) -> N
     on_api("block")
     store.down = True
     for _ in range(5):
-        with pytest.raises(StoreUnavailable, match=r"the store 'default' is down: connection refused") as caught:
+        with pytest.raises(StoreUnavailable, match=r"the store 'default' is unavailable: connection refused") as caught:
             limits.acquire("api", entity="a")
         assert caught.value.retry_after == 0.5
         assert isinstance(caught.value.__cause__, StoreUnavailable)
@@ -147,7 +147,7 @@ def test_a_share_is_whole_and_at_least_one(store: FailingStore, limit: LimitDefi
 def test_local_cannot_give_out_more_than_its_share_at_once(store: FailingStore) -> None:
     on_api("local", RateLimit("tpm", 100, 60))
     store.down = True
-    with pytest.raises(StoreUnavailable, match="is down"):
+    with pytest.raises(StoreUnavailable, match="is unavailable"):
         limits.try_acquire("api", entity="a", requested={"tpm": 26})
     with pytest.raises(NeverAdmissible, match="its most is 25"):
         limits.try_acquire("api", entity="a", requested={"tpm": 101})
@@ -251,7 +251,7 @@ def test_an_outage_does_not_look_like_no_usage(store: FailingStore, clock: FakeC
     give_up(store)
     asked = store.asked
     for look in (limits.status, limits.explain, limits.limit_set, limits.reset):
-        with pytest.raises(StoreUnavailable, match="is down"):
+        with pytest.raises(StoreUnavailable, match="is unavailable"):
             look("api", entity="a")
     assert store.asked == asked
     store.down = False

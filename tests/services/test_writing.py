@@ -229,7 +229,7 @@ BAD = {
         TypeError,
         "colour is not an option of a policy",
     ),
-    "an option misspelled": (lambda: limits.delete_system_limits(valid="x"), TypeError, "valid does not say which"),
+    "an option misspelled": (lambda: limits.delete_system_limits(valid="x"), TypeError, "valid is not an option"),
     "since": (lambda: limits.usage(since="x"), InvalidRequest, "since must be a datetime or None, not 'x'"),
     "infinite": (
         lambda: limits.boost("u", None, float("inf"), timezone.now(), "x"),

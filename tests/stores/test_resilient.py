@@ -142,11 +142,11 @@ def test_a_store_that_cannot_be_opened_is_unavailable() -> None:
 
     store = ResilientStore("far", open_store, clock=FakeClock())
     for call in (store.open, store.version):
-        with pytest.raises(StoreUnavailable, match="the store 'far' is down: no space left"):
+        with pytest.raises(StoreUnavailable, match="the store 'far' is unavailable: no space left"):
             call()
     for _ in range(10):
         store.record_failure(gone())
-    with pytest.raises(StoreUnavailable, match="the store 'far' is down: gone"):
+    with pytest.raises(StoreUnavailable, match="the store 'far' is unavailable: gone"):
         store.open()
 
 
@@ -198,7 +198,7 @@ def test_errors_carry_the_alias_the_cause_and_when_to_come_back(site: Site, near
     call = site.limits.try_acquire if verb == "acquire" else site.store.version
     near.error = gone()
     for _ in range(times):
-        with pytest.raises(StoreUnavailable, match=r"^the store 'far' is down: gone$") as caught:
+        with pytest.raises(StoreUnavailable, match=r"^the store 'far' is unavailable: gone$") as caught:
             call()
         assert caught.value.retry_after == site.store.probe_seconds
         assert caught.value.__cause__ is near.error
@@ -211,7 +211,7 @@ def test_while_the_circuit_breaker_is_open_the_store_is_not_asked(site: Site, ne
     assert site.store.breaker.state is OPEN
     asked = near.asked
     for call in (site.limits.try_acquire, site.store.version, site.store.open, site.limits.get_stats):
-        with pytest.raises(StoreUnavailable, match="is down: gone"):
+        with pytest.raises(StoreUnavailable, match="is unavailable: gone"):
             call()
     held.release()
     assert near.asked == asked
@@ -412,8 +412,8 @@ def test_signals_and_logs_report_once_that_it_is_unavailable_and_once_that_it_is
     assert sent == ["far degraded: gone", "far restored"]
     assert caplog.messages == [
         "the store 'far' could not answer: gone",
-        "the store 'far' is down, policies decide without it: gone",
-        "the store 'far' is back",
+        "the store 'far' is unavailable: policies decide without it: gone",
+        "the store 'far' is available again",
     ]
 
 

@@ -263,7 +263,7 @@ def test_commands_work_on_the_tenant_that_they_name(chosen: Settings) -> None:
     done = run("snapshot --all")
     assert done.code == 1
     assert "namespace a: LIMITS['NAMESPACE_CONTEXT'] must enter the namespace 'a'" in done.err
-    assert "It failed in 1 namespaces: a." in done.err
+    assert "The command failed in 1 namespaces: a." in done.err
     chosen.LIMITS = {"NAMESPACE": TENANT.get}
     done = run("snapshot --all")
     assert done.code == 2

@@ -57,7 +57,10 @@ def test_a_mode_whose_package_is_missing_says_what_to_install(monkeypatch: pytes
     missing = modes.WorkerMode("limits_app.workers.elsewhere:Elsewhere", extra="elsewhere")
     monkeypatch.setattr(modes, "MODES", {"elsewhere": missing})
     options = Clerk.options(mode="elsewhere")
-    with pytest.raises(ValueError, match=r"mode 'elsewhere' needs a package: pip install 'limits-app\[elsewhere\]'"):
+    with pytest.raises(
+        ValueError,
+        match=r"mode 'elsewhere' requires a package: pip install 'limits-app\[elsewhere\]'",
+    ):
         options.init()
 
 

@@ -42,7 +42,7 @@ def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
             "live": gettext("Live"),
             "paused": gettext("Paused"),
             "lost": gettext("The server is unavailable, or you are logged out; retrying."),
-            "down": gettext("Counting is down"),
+            "down": gettext("The store is unavailable"),
             "calls": limit_name(CallLimit.key),
         },
     }

@@ -220,7 +220,7 @@ def _show_report(report: SimulationReport, options: Namespace, out: Output) -> N
         table = Table(("start", report.charted, "refused"), moments, "There is nothing to replay.")
         most = max((asked for _, asked, _ in moments), default=0)
         text = "\n".join(
-            f"{cell(start)}  {bar(asked, most, refused)}  {asked}" + (f", {refused} refused" if refused else "")
+            f"{cell(start)}  {bar(asked, most, refused)}  {asked}" + (f", {refused} rejected" if refused else "")
             for start, asked, refused in moments
         )
     out.show(table, data=report.as_dict(), text=text or None)

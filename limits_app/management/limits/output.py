@@ -234,7 +234,7 @@ def _as_yaml(data: object) -> str:
     try:
         import yaml
     except ImportError as error:
-        raise CommandError("YAML needs a package: pip install 'limits-app[yaml]'") from error
+        raise CommandError("YAML requires PyYAML: pip install 'limits-app[yaml]'") from error
     # Through JSON, so that both formats represent values in the same way.
     written: str = yaml.safe_dump(json.loads(json.dumps(data, default=_plain)), sort_keys=False, allow_unicode=True)
     return written

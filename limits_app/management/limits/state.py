@@ -137,9 +137,9 @@ def _rows(member: str, stats: Mapping[str, Stats]) -> Iterator[tuple[object, ...
 
 
 def _decided(outcome: Outcome) -> Table:
-    rows = [_decided_row("refuses", limit) for limit in outcome.violations]
-    rows += [_decided_row("would refuse", limit) for limit in outcome.shadowed]
-    rows += [_decided_row("overdrawn" if limit.overdrawn else "admits", limit) for limit in outcome.passed]
+    rows = [_decided_row("rejects", limit) for limit in outcome.violations]
+    rows += [_decided_row("would reject", limit) for limit in outcome.shadowed]
+    rows += [_decided_row("overdrawn" if limit.overdrawn else "allows", limit) for limit in outcome.passed]
     return Table(_DECIDED, rows, "Allowed: there are no limits.")
 
 

@@ -107,7 +107,7 @@ def run_in_namespaces(run: Run, options: Namespace, out: Output) -> int:
     for name, problem in errors.items():
         out.note(f"namespace {printable(name)}: {printable(str(problem), but=chr(10))}")
     if errors:
-        fail(f"It failed in {len(errors)} namespaces: {', '.join(map(printable, errors))}.")
+        fail(f"The command failed in {len(errors)} namespaces: {', '.join(map(printable, errors))}.")
     return max(codes)
 
 

@@ -83,7 +83,7 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
         most, width = max(use.admitted for use in of_limit), max(map(len, labels))
         lines.append(f"{limit_name(name)}, at most {most}")
         for label, use in zip(labels, of_limit, strict=True):
-            refused = f", {use.refused} refused" if use.refused else ""
+            refused = f", {use.refused} rejected" if use.refused else ""
             lines.append(f"  {label.ljust(width)}  {bar(use.admitted, most)}  {use.admitted}{refused}")
     return "\n".join(lines) or "No usage."
 

@@ -54,15 +54,17 @@ def configured(entries: Mapping[Name, FileEntry]) -> Iterator[Finding]:
 
 def _dropped(entries: Mapping[Name, FileEntry], policies: list[FileEntry]) -> Iterator[Finding]:
     dropped = [*dropped_limits(entries.values(), policies, write_alias())]
-    advice = "Mark the policy “extends”, repeat the limit in it, or leave it so if that is meant."
+    advice = "Mark the policy “extends”, or repeat the limit in it; ignore this if it is intended."
     yield from _few("limits_app.D010", Severity.WARNING, dropped, what="limits are dropped by policies", advice=advice)
 
 
 def _unreachable(policies: list[FileEntry], entities: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     now = timezone.now()
-    texts = [f"{policy.label} never holds: {why}" for policy in policies if (why := _why_never(policy, now, entities))]
-    advice = "Delete the policy, or correct when it holds."
-    yield from _few("limits_app.D011", Severity.INFO, texts, what="policies never hold", advice=advice)
+    texts = [
+        f"{policy.label} never applies: {why}" for policy in policies if (why := _why_never(policy, now, entities))
+    ]
+    advice = "Delete the policy, or correct when it applies."
+    yield from _few("limits_app.D011", Severity.INFO, texts, what="policies never apply", advice=advice)
 
 
 def _why_never(policy: FileEntry, now: datetime, entities: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -147,10 +149,10 @@ def silent(using: str) -> Iterator[Finding]:
     named = (Policy._base_manager.using(using).filter(entity=OuterRef("pk")), rows.filter(parent=OuterRef("pk")))
     unused = plain.filter(*(~Exists(references) for references in named)).order_by()
     first = unused.order_by("pk").values_list("identifier", flat=True)[:_SHOWN]
-    messages = [f"entity {identifier} has a row that says nothing" for identifier in first]
+    messages = [f"entity {identifier} has a row without configuration" for identifier in first]
     number = unused.count() if len(messages) == _SHOWN else len(messages)
-    advice = "Delete the row: an entity needs none, and defaults apply to it."
-    what = "entities have rows that say nothing"
+    advice = "Delete the row: the same limits apply to an entity without a row."
+    what = "entities have rows without configuration"
     yield from _few("limits_app.D015", Severity.INFO, messages, what=what, advice=advice, number=number)
 
 
@@ -174,14 +176,14 @@ def _impossible(entries: Mapping[Name, FileEntry]) -> Iterator[Finding]:
             "limits_app.D016",
             Severity.ERROR,
             problem.message,
-            "Change or empty its parent; until then those of its line that come first are charged, and no others.",
+            "Change or empty its parent; until then only its nearest ancestors are charged.",
         )
     for problem in islice(overlapping(entries), _SHOWN):
         yield Finding(
             "limits_app.D017",
             Severity.ERROR,
             problem.message,
-            "Change when one of them holds, or delete it; until then it is not defined which one applies.",
+            "Change when one of them applies, or delete it; until then it is not defined which one does.",
         )
 
 
@@ -228,7 +230,7 @@ def _few(
 
 
 _ID: Final = "limits_app.D019"
-_ADVICE: Final = "Correct it, or delete the endpoint: a {what} counts as it is written."
+_ADVICE: Final = "Correct it, or delete the endpoint: a {what} is case-sensitive."
 _TARGET: Final = tuple(
     name for name in registered(Endpoint).fields if name not in {"name", "limits", "resource", "amounts", "order"}
 )
@@ -271,7 +273,7 @@ def pointless(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
 
 
 def hidden(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
-    """Endpoints that never count, since another one with the same path or view comes first and stops there."""
+    """Endpoints that never apply, since another one with the same path or view comes first and skips later rules."""
     rules = [
         (entry, Endpoint(pk=place, order=entry.key[1], **{name: entry.state[name] for name in _TARGET}))
         for place, entry in enumerate(endpoints)
@@ -287,6 +289,6 @@ def hidden(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
                 yield Finding(
                     "limits_app.D025",
                     Severity.WARNING,
-                    f"{entry.label} never counts: {first.label} comes first and stops there",
+                    f"{entry.label} never applies: {first.label} comes first and skips later rules",
                     "Give it a lower order or other methods, or delete one of them.",
                 )

@@ -74,7 +74,7 @@ def apply(
         try:
             _Writer(content, planned, unit, using=using, progress=progress).write()
         except IntegrityError as error:
-            raise InvalidFile(file, [FileProblem(f"the database refuses what the file says: {error}")]) from error
+            raise InvalidFile(file, [FileProblem(f"the database rejected the file: {error}")]) from error
     return planned
 
 

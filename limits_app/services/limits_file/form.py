@@ -105,7 +105,10 @@ class _File(_Fields):
     model_config = ConfigDict(title="Limits as a file")
 
     version: Annotated[Literal[1], Field(description="The version of this format.")] = 1
-    name: Annotated[str, Field(min_length=1, max_length=64, description="Whose objects these are.")] = "limits"
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=64, description="The name of the file."),
+    ] = "limits"
 
 
 _sections: dict[str, Any] = {name: (_objects_of(section) | None, None) for name, section in SECTIONS.items()}

@@ -209,9 +209,7 @@ def _dangling(after: Mapping[Name, FileEntry], deleted: Mapping[Name, object]) -
                     entry.line,
                 )
             else:
-                yield FileProblem(
-                    f"{entry.label} refers to {key}, which is not in {section}: write it there", entry.line
-                )
+                yield FileProblem(f"{entry.label} refers to {key}, which is not in {section}: add it there", entry.line)
 
 
 def _kept(proposed: dict[Name, FileEntry | None], stored: Mapping[Name, FileEntry]) -> Iterator[str]:
@@ -227,7 +225,8 @@ def _kept(proposed: dict[Name, FileEntry | None], stored: Mapping[Name, FileEntr
         }
         for field_name, value in kept.items():
             if entry.state[field_name] not in ("", value):
-                yield f"{entry.label} keeps the {field_name} {value}, and does not get {entry.state[field_name]}"
+                change = f"since it cannot be changed to {entry.state[field_name]}"
+                yield f"{entry.label} keeps the {field_name} {value}, {change}"
         proposed[name] = replace(entry, state={**entry.state, **kept})
 
 

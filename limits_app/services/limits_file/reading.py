@@ -126,7 +126,7 @@ class _Builder:
             if isinstance(event, self._yaml.AliasEvent):
                 raise _NotAllowed("YAML anchors and aliases are not supported", event)
             if documents > 1:
-                raise _NotAllowed("one file has one document: remove the line of dashes", event)
+                raise _NotAllowed("a limits file must be one YAML document: remove the line of dashes", event)
             if depth > _MAX_DEPTH:
                 raise _NotAllowed(f"nest at most {_MAX_DEPTH} levels deep", event)
 
@@ -230,7 +230,10 @@ class _FileReader:
                 seen[entry.key] += 1
                 entry = replace(entry, key=(*entry.key, seen[entry.key] - 1))
             if entry.name in self.entries:
-                self.wrong(path, f"{entry.label} is there already, in line {self.entries[entry.name].line}: keep one.")
+                self.wrong(
+                    path,
+                    f"duplicate {entry.label}: the first one is in line {self.entries[entry.name].line}; keep one.",
+                )
             self.entries[entry.name] = entry
 
     def _entry(self, section: Section, fields: dict[str, Any], path: Path) -> FileEntry | None:

@@ -77,9 +77,11 @@ class _Columns:
 
     def __init__(self, head: Sequence[str], resource: str | None) -> None:
         if "time" not in head:
-            raise InvalidRequest(f"there must be a column “time”, and may be {', '.join(_KNOWN[1:])} and limit keys")
+            raise InvalidRequest(
+                f"the file must have a column “time”; other columns are {', '.join(_KNOWN[1:])} and limit keys"
+            )
         if resource is None and "resource" not in head:
-            raise InvalidRequest("there must be a column “resource”, or one resource for all events")
+            raise InvalidRequest("the file must have a column “resource”, or name one resource for all events")
         if len({*head}) < len(head):
             raise InvalidRequest("two columns have the same name")
         self._width = len(head)
@@ -91,7 +93,7 @@ class _Columns:
 
     def read(self, row: list[str]) -> SimulatedRequest:
         if len(row) != self._width:
-            raise InvalidRequest(f"it has {len(row)} cells, and not {self._width} as the first line")
+            raise InvalidRequest(f"it has {len(row)} cells; the first line has {self._width}")
         time = row.pop(self._time)
         rest = self._read(tuple(row))
         return SimulatedRequest(_moment_us(time), *rest)
