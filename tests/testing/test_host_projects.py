@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import rmtree
+from shutil import copy, rmtree
 from typing import Any, Final
 
 import pytest
@@ -58,13 +58,25 @@ def output_of(command: subprocess.Popen[str]) -> str:
     return output
 
 
+def on_sqlite(directory: Path) -> Project:
+    """A project on SQLite with the default store."""
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(directory / "shop.sqlite3")}
+    return Project(database, directory / "state")
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A development database with the tables of a project on SQLite."""
+    directory = tmp_path_factory.mktemp("migrated")
+    on_sqlite(directory).run("migrate", "--verbosity", "0")
+    return directory / "shop.sqlite3"
+
+
 @pytest.fixture
-def sqlite(tmp_path: Path) -> Project:
-    """A project on SQLite with the default store, whose development database has its tables."""
-    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.sqlite3")}
-    project = Project(database, tmp_path / "state")
-    project.run("migrate", "--verbosity", "0")
-    return project
+def sqlite(migrated: Path, tmp_path: Path) -> Project:
+    """A project on SQLite whose development database has its tables."""
+    copy(migrated, tmp_path)
+    return on_sqlite(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +103,13 @@ def test_suite_passes_in_parallel_and_in_any_order(sqlite: Project) -> None:
     assert "OK" in sqlite.run("test", "shop", "--parallel", "2", "--shuffle", "7")
 
 
-def test_suite_passes_on_a_database_store(postgres: Project) -> None:
+@pytest.mark.parametrize("options", [[], pytest.param(["--parallel", "2"], marks=pytest.mark.release)])
+def test_suite_passes_on_a_database_store(postgres: Project, options: list[str]) -> None:
     # Django drops the test database at the end, which fails while a connection is open.
-    assert "OK" in postgres.run("test", "shop", "--noinput")
-    assert "OK" in postgres.run("test", "shop", "--noinput", "--parallel", "2")
+    assert "OK" in postgres.run("test", "shop", "--noinput", *options)
 
 
+@pytest.mark.release
 def test_two_runs_at_the_same_time_share_nothing(sqlite: Project, postgres: Project) -> None:
     for output in map(
         output_of, [sqlite.start("test", "shop") for _ in range(2)] + [postgres.start("test", "shop", "--noinput")]
