@@ -39,10 +39,10 @@ MULTI_THREADED_FORK = "ignore:.*multi-threaded.*fork:DeprecationWarning"
 class OnlyForked:
     """Beside a class of the conformance suite: a store on a server is opened alike in spawned and in forked processes.
 
-    The process store, SQLite and Redis are tested with both.
+    The process store is always tested with both, others before a release.
     """
 
-    @pytest.mark.parametrize("method", ["fork"])
+    @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.release)])
     @pytest.mark.filterwarnings(MULTI_THREADED_FORK)
     def test_processes_are_admitted_exactly_the_capacity(self, method: str) -> None:
         super().test_processes_are_admitted_exactly_the_capacity(method)  # type: ignore[misc]

@@ -57,7 +57,7 @@ class _OnADatabase:
         return partial(opened, self.settings)
 
 
-class TestSQLite(_OnADatabase, StoreConformance, Counting):
+class TestSQLite(OnlyForked, _OnADatabase, StoreConformance, Counting):
     """Everything; what differs on the servers below is what their statements and locks do, and no arithmetic."""
 
     @pytest.fixture
@@ -95,7 +95,7 @@ class _OnRedis:
         return self.ageing[id(store)].count()
 
 
-class TestRedisStore(_OnRedis, Counting, StoreConformance):
+class TestRedisStore(OnlyForked, _OnRedis, Counting, StoreConformance):
     @pytest.fixture(autouse=True)
     def _server(self, redis: RedisServer) -> Iterator[None]:
         self.url, self.ageing = redis.url, {}

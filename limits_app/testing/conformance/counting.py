@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -330,12 +330,14 @@ class Counting(CountingNamespaces):
                 taker.result()
         assert in_threads.result() + total(store) == 450_000
 
+    @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
     def test_processes_that_take_while_others_collect_lose_nothing(self, store: CountingStore) -> None:
         total(store)  # what another test has left
         opener = self.open_store()
         if opener is None:
             pytest.skip("open_store() is not defined, so no other process can open the store")
-        with get_context("spawn").Pool(3) as processes:
+        # Forked where possible, since others take seconds to start.
+        with get_context(min({"fork", "spawn"} & {*get_all_start_methods()})).Pool(3) as processes:
             takers = [processes.apply_async(_take, (opener, 100)) for _ in range(2)]
             in_processes = processes.apply_async(_collect, (opener, 20))
             for taker in takers:
