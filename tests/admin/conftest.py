@@ -11,6 +11,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from pytest_django import Settings
 
+from limits_app.admin import changelists
 from limits_app.policies import resolver
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -34,6 +35,16 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, db: None) -> Iter
 def _uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was uploaded and never confirmed stays there."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def count_at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make lists long sooner, from so many rows on."""
+
+    def count(rows: int) -> None:
+        monkeypatch.setattr(changelists, "MOST_COUNTED", rows)
+
+    return count
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from django.test import Client
 from django.utils import timezone
 
 from limits_app import CallLimit, limits
-from limits_app.admin import changelists
 from limits_app.models import Denial, Entity
 from tests.admin.browsing import address, changelist
 from tests.admin.pages.snapshots import used
@@ -62,11 +62,11 @@ def test_an_identifier_is_never_taken_as_the_name_of_another(ada: str, admin_cli
 @pytest.mark.parametrize("model", ["entity", "policy"])
 @pytest.mark.parametrize("most", [10_000, 0])
 def test_lists_find_users_by_name(
-    model: str, most: int, ada: str, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+    model: str, most: int, ada: str, admin_client: Client, count_at_most: Callable[[int], None]
 ) -> None:
     limits.set_entity_limits(ada, "7/min")
     limits.set_entity_limits("user:none", "7/min")
-    monkeypatch.setattr(changelists, "MOST_COUNTED", max(most, 1))
+    count_at_most(max(most, 1))
     [row] = changelist(admin_client, model, "?q=ada").context["cl"].result_list
     assert f">{ada} (ada)" in text(changelist(admin_client, model, "?q=ada"))
     assert ada in str(row)
