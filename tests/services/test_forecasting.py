@@ -13,7 +13,7 @@ from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.limits import LimitDefinition, QuotaLimit
 from limits_app.engine.notation import Noted
 from limits_app.models import BucketKind, Entity, Plan, Policy, Resource, UsagePeriod, UsageSnapshot
-from limits_app.models import LimitDefinition as LimitRow
+from limits_app.models import Limit as LimitRow
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation.forecast import (
     MOST,
