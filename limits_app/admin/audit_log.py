@@ -25,7 +25,7 @@ from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
 from limits_app.admin.formatting import moment
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
-from limits_app.audit.reverting import MODELS
+from limits_app.audit import MODELS
 from limits_app.models import AuditEvent, Entity, Policy
 from limits_app.services import blocks
 from limits_app.services.clients import users_named

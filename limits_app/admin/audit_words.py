@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
 from limits_app.admin.formatting import scope_in_words
-from limits_app.audit.reverting import MODELS
+from limits_app.audit import MODELS
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Counted, Entity, Policy, PolicyEffect, Verb

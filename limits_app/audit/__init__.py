@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from limits_app.audit.protection import is_protected, protect, unprotect
 from limits_app.audit.redacting import Identifier, is_redacted, redact
-from limits_app.audit.reverting import Difference, FieldChange, changed_by_revert, differences, revert, state_now
+from limits_app.audit.reverting import (
+    MODELS,
+    Difference,
+    FieldChange,
+    changed_by_revert,
+    differences,
+    revert,
+    state_now,
+)
 from limits_app.audit.verifying import AuditReport, BrokenLink, Fault, Unrecorded, prune, sign, unrecorded, verify
 from limits_app.engine.errors import CannotProtect, CannotRevert
 from limits_app.models.recording import Unit, acting

@@ -423,7 +423,7 @@ def _memory_store() -> Iterator[CheckMessage]:
 
 
 def _temporary_directory() -> Iterator[CheckMessage]:
-    from limits_app.stores.process.files import is_temporary
+    from limits_app.stores.process import is_temporary
 
     for alias, chosen in _stores(StoreKind.PROCESS):
         directory = state_directory() if chosen.state_dir is None else chosen.state_dir

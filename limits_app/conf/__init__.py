@@ -21,6 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from limits_app.conf.parsers import (
+    ALL_USAGE,
     Exempt,
     Exporter,
     HeaderStyle,
@@ -31,6 +32,7 @@ from limits_app.conf.parsers import (
     StoreKind,
     StoreSettings,
     UnknownKeys,
+    parsed_network,
 )
 from limits_app.conf.table import *  # noqa: F403 - every key, which the table names once
 from limits_app.conf.table import KEYS, STORE, STORES, SettingKey, T

@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from limits_app import conf
-from limits_app.conf.parsers import parsed_network
+from limits_app.conf import parsed_network
 from limits_app.engine.amounts import shown
 
 SEPARATORS: Final = ":/.-_@"

@@ -14,7 +14,7 @@ from django.urls.resolvers import RoutePattern
 from django.utils.translation import gettext as _
 
 from limits_app import conf
-from limits_app.conf.parsers import parsed_network
+from limits_app.conf import parsed_network
 from limits_app.engine.amounts import shown, to_milli
 from limits_app.engine.keys import check_entity, check_resource
 from limits_app.engine.limit_checks import check_key

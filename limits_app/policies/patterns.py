@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
 
-from limits_app.conf.parsers import Network
+from limits_app.conf import Network
 from limits_app.models.patterns import SEPARATORS, is_pattern
 
 _ADDRESS = "ip:"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from limits_app.conf.parsers import parsed_network
+from limits_app.conf import parsed_network
 from limits_app.engine.amounts import Amount, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.keys import check_resource

@@ -7,6 +7,7 @@ the package changes although its behaviour does not. Lower a limit when you have
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import Counter
 from functools import cache
 
@@ -111,3 +112,15 @@ def test_patches_are_found() -> None:
 def test_what_the_package_defines_is_private() -> None:
     assert {"_file", "_connections"} <= defined("stores")
     assert not defined() & {"_meta", "_default_manager", "_exit"}
+
+
+def test_each_package_has_an_import_contract_of_its_door() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    protected = {
+        module.removesuffix(".*")
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        for module in contract.get("protected_modules", ())
+    }
+    packages = {f"limits_app.{path.parent.name}" for path in (ROOT / "limits_app").glob("*/__init__.py")}
+    # Django writes the migrations.
+    assert packages - {"limits_app.migrations"} == protected | {"limits_app.engine", "limits_app.acquiring"}

@@ -22,7 +22,7 @@ from limits_app import conf
 from limits_app.admin.changelists import CappedPaginator
 from limits_app.admin.formatting import STANDINGS, short_moment
 from limits_app.admin.pages.common import check, page
-from limits_app.conf.parsers import parsed_network
+from limits_app.conf import parsed_network
 from limits_app.integrations.identity import client_at
 from limits_app.integrations.request import EXEMPT
 from limits_app.models import Endpoint, Entity, Plan, Policy
