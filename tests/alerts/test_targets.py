@@ -38,6 +38,11 @@ def hook(url: str, **fields: Any) -> AlertRule:
     return AlertRule(name="hook", kind="store", channel="webhook", target=url, **fields)
 
 
+def resolve_by(getaddrinfo: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let targets resolve names by another function."""
+    monkeypatch.setattr(targets.socket, "getaddrinfo", getaddrinfo)
+
+
 def resolve(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
     """Let names have these addresses, one answer after the other; returns the names that were resolved."""
     asked: list[str] = []
@@ -49,7 +54,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
             (socket.AF_INET6 if ":" in one else socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in found
         ]
 
-    monkeypatch.setattr(targets.socket, "getaddrinfo", getaddrinfo)
+    resolve_by(getaddrinfo, monkeypatch)
     return asked
 
 
@@ -160,7 +165,7 @@ def test_a_target_behind_a_proxy_is_checked_and_the_proxy_is_not(
             raise socket.gaierror("only the proxy knows it")
         return real("169.254.169.254" if name == "metadata.internal" else name, port, **options)
 
-    monkeypatch.setattr(targets.socket, "getaddrinfo", getaddrinfo)
+    resolve_by(getaddrinfo, monkeypatch)
     with pytest.raises(NotDelivered, match="private network"):
         send_test(hook(f"http://{host}/"))
     assert receiver.received == []
@@ -244,7 +249,7 @@ def test_the_deadline_is_also_for_resolving_a_name(monkeypatch: pytest.MonkeyPat
         resolves.wait(20)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9))]
 
-    monkeypatch.setattr(targets.socket, "getaddrinfo", getaddrinfo)
+    resolve_by(getaddrinfo, monkeypatch)
     monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.1)
     with pytest.raises(NotDelivered) as raised:
         send_test(hook("http://slow.example/"))
