@@ -84,6 +84,10 @@ class Clicks:
         script = "arguments[0].value = arguments[1]"
         self._window.run(script, self._window.one(f"#{field}"), f"{at:%Y-%m-%dT%H:%M}")
 
+    def reads(self, text: str) -> None:
+        """Read what follows on what was typed."""
+        self._window.until(lambda: text in self._window.text("#limits-effect"), f"{text} is not said")
+
     def done(self) -> str:
         """The message of success, of which Django writes the first letter large."""
         return self._window.text(".messagelist :is(.success, .info)").lower()
@@ -93,15 +97,70 @@ def test_a_customer_gets_limits_of_requests_and_tokens(window: Browser, place: P
     clicks = Clicks(window)
     clicks.follow("overview/")
     clicks.follow("limitsentry/limit/")
-    clicks.press("input[name=what][value=everything]")
-    clicks.type(who="one user", entity="tenant:hooli", text="100/min tokens=1M/day")
+    clicks.press(".limits-limit details summary")
+    clicks.type(who="one client", entity="tenant:hooli", number_1="100")
+    clicks.type(number_2="1M", unit_2="tokens", per_2="per calendar day")
+    clicks.reads("use 1,000,000 tokens per day over all resources together.")
+    assert window.barriers() == []
     window.take("task-customer")
     clicks.press("input[name=_save]")
     assert "tenant:hooli" in clicks.done()
-    assert clicks.count <= 6
+    assert clicks.count <= 4
     code = "print(*Limit.objects.filter(policy__entity__identifier='tenant:hooli'))"
     assert "100" in run(place, code)
-    assert "tokens=1M/d" in run(place, code)
+    assert "tokens=1M/day@" in run(place, code)
+
+
+def test_a_team_gets_tokens_that_its_members_share(window: Browser, place: Place) -> None:
+    run(place, "Entity.objects.create(identifier='team:x')")
+    team = "Entity.objects.get(identifier='team:x')"
+    for number in range(3):
+        run(place, f"Entity.objects.create(identifier='key:x{number}', parent={team})")
+    clicks = Clicks(window)
+    clicks.follow("overview/")
+    clicks.follow("limitsentry/limit/")
+    clicks.type(who="a team", entity="team:x", number_1="1M", unit_1="tokens", per_1="per calendar day")
+    clicks.reads("team:x has 3 members.")
+    window.take("task-team")
+    clicks.press("input[name=_save]")
+    assert "all members of team:x together may use 1,000,000 tokens per day" in clicks.done()
+    assert clicks.count <= 4
+    assert run(place, "print(Entity.objects.filter(parent__identifier='team:x', cascade=True).count())") == "3"
+
+
+def test_a_group_gets_a_plan(window: Browser, place: Place) -> None:
+    run(place, "from django.contrib.auth.models import Group; Group.objects.create(name='free')")
+    clicks = Clicks(window)
+    clicks.follow("limitsentry/")
+    clicks.follow("plan/")
+    clicks.follow("limitsentry/limit/?who=plan")
+    clicks.type(plan="free", groups="free", number_1="1,000", per_1="per calendar day")
+    clicks.reads("The plan free is new")
+    window.take("task-plan")
+    clicks.press("input[name=_save]")
+    assert "each member of the plan free may make 1,000 requests per day" in clicks.done()
+    assert clicks.count <= 4
+    assert run(place, "from limits_app.models import PlanGroup; print(*PlanGroup.objects.all())") == "free"
+
+
+def test_a_number_is_changed_and_the_change_undone(window: Browser, place: Place) -> None:
+    run(place, "from limits_app import limits; limits.set_resource_limits('orders', '10/min')")
+    policy = run(place, "print(Policy.objects.get(resource__name='orders').pk)")
+    clicks = Clicks(window)
+    clicks.follow("limitsentry/")
+    clicks.press(f"#result_list th a[href*='limit/?policy={policy}']")
+    clicks.type(number_1="20")
+    clicks.reads("Replaces: 10 requests per minute.")
+    clicks.press("input[name=_save]")
+    assert "make 20 requests per minute" in clicks.done()
+    assert clicks.count <= 3
+    assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("calls=20/")
+    assert window.barriers() == []
+    window.take("task-undo-at-once")
+    clicks.press("button[name=_undo]")
+    assert "was undone" in clicks.done()
+    assert clicks.count <= 4
+    assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("calls=10/")
 
 
 def test_a_user_is_blocked_and_unblocked(window: Browser, place: Place) -> None:
@@ -137,6 +196,7 @@ def test_everybody_gets_half_as_much_again_until_friday(window: Browser, place: 
     friday = (now + timedelta(days=(4 - now.weekday()) % 7 or 7)).replace(hour=23, minute=59)
     clicks = Clicks(window)
     clicks.follow("overview/")
+    clicks.press(".limits-advanced summary")
     clicks.follow("policy/boost/?whom=everybody")
     clicks.type(factor="1.5", reason="a sale")
     clicks.type_time("id_until", friday)
@@ -145,7 +205,7 @@ def test_everybody_gets_half_as_much_again_until_friday(window: Browser, place: 
     window.take("task-boost")
     clicks.press("input[name=confirmed]")
     assert "are boosted until" in clicks.done()
-    assert clicks.count <= 4
+    assert clicks.count <= 5
     code = "print(Limit.objects.filter(policy__resource__name='billing', policy__entity=None).count())"
     assert run(place, code) == "2"
 
@@ -215,36 +275,45 @@ def test_the_last_change_is_undone(window: Browser, place: Place) -> None:
 def test_another_limit_is_tried_and_then_enforced(window: Browser, place: Place) -> None:
     policy = run(
         place,
-        "print(Policy.objects.get(resource__name='openai/gpt-4', entity=None, valid_until=None).pk)",
+        "print(Policy.objects.get(resource__name='billing', entity=None, valid_until=None).pk)",
     )
     clicks = Clicks(window)
     clicks.follow("limitsentry/")
-    clicks.press(f"#result_list th a[href*='policy/{policy}/change/']")
-    clicks.follow(f"candidate/add/?policy={policy}")
-    clicks.type(limits="calls=33/min")
-    clicks.press("input[name=_save]")
-    assert "0" in window.text(".field-evaluated")
-    assert window.barriers() == []
-    assert clicks.count <= 4
-
-    clicks = Clicks(window)
-    clicks.follow("limitsentry/")
-    clicks.follow("candidate/")
-    assert window.barriers() == []
-    window.take("task-candidate")
-    clicks.press("#result_list button[formaction$='/promote/']")
+    clicks.press(f"#result_list th a[href*='limit/?policy={policy}']")
+    clicks.type(number_1="33")
+    clicks.press("input[name=_try]")
     assert "No request was evaluated so far" in window.text()
+    assert window.barriers() == []
+    window.take("task-try")
     clicks.press("input[name=confirmed]")
     assert "enforce now" in clicks.done()
     assert clicks.count <= 4
     assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("calls=33/")
 
 
+def test_a_candidate_in_the_list_is_enforced_once_it_is_confirmed(window: Browser, place: Place) -> None:
+    run(place, "from limits_app import limits; limits.set_resource_limits('queue', '9/min')")
+    policy = run(place, "print(Policy.objects.get(resource__name='queue').pk)")
+    run(place, f"from limits_app import limits; limits.set_candidate(Policy.objects.get(pk={policy}), '7/min')")
+    clicks = Clicks(window)
+    clicks.follow("limitsentry/")
+    clicks.follow("candidate/")
+    assert window.barriers() == []
+    window.take("task-candidate")
+    clicks.press("#result_list button[formaction$='/promote/']")
+    clicks.press("input[name=confirmed]")
+    assert "enforce now" in clicks.done()
+    assert clicks.count <= 4
+    assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("calls=7/")
+
+
 def test_a_url_is_limited(window: Browser) -> None:
     clicks = Clicks(window)
     clicks.follow("overview/")
     clicks.follow("limitsentry/limit/")
-    clicks.type(path="/api/aping/", number_1="1")
+    clicks.type(target="/api/aping/", number_1="1")
+    clicks.reads("Each user may make 1 request per minute on /api/aping/.")
+    assert "matches 1 URL" in window.text("#limits-matches")
     window.take("task-url")
     clicks.press("input[name=_save]")
     assert "/api/aping/" in clicks.done()
