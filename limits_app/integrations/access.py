@@ -11,10 +11,10 @@ from django.core.exceptions import SynchronousOnlyOperation
 from limits_app import conf
 from limits_app.engine.errors import LimitExceeded
 from limits_app.integrations.identities import calls_site, counted_of, names_of
-from limits_app.services.access import IdentityAndPlan, blocked, shadowed, without_blocks
+from limits_app.services.access import blocked, shadowed, without_blocks
 from limits_app.services.endpoints import UNREAD
 from limits_app.services.exempting import exemptions_of
-from limits_app.services.integration import LIMITED, Access, AccessIndex, AccessVerdict
+from limits_app.services.integration import LIMITED, Access, AccessTable, AccessVerdict, IdentityAndPlan
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
         names = [entity]  # what is charged besides exempts only that charge
     elif entity is not None and entity not in names:
         names = [*names, entity]
-    verdict = table.verdict(_with_plans(limits, table.index, names, resource), resource)
+    verdict = table.verdict(_with_plans(limits, table, names, resource), resource)
     if verdict.access is not Access.LIMITED or resource is not None:
         return verdict
     is_of_charge = entity is not None
@@ -139,14 +139,14 @@ def _calls_site(limits: RequestLimits) -> bool:
 
 
 def _with_plans(
-    limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None
+    limits: RequestLimits, table: AccessTable, names: Sequence[str], resource: str | None
 ) -> list[IdentityAndPlan]:
     """The identities of a request, each with its plan where that makes a difference.
 
     What PLAN_OF_REQUEST names is the plan of the counted entity; others have that of the user's groups. No plan lifts
     the block of an address.
     """
-    others = [name for name in names if not name.startswith(_ADDRESS)]
+    index, others = table.index, [name for name in names if not name.startswith(_ADDRESS)]
     if limits.is_over or not (index.plans or any(index.policies_of(name, resource) is not None for name in others)):
         return [(name, None) for name in names]
     has_named = limits.settings[conf.PLAN_OF_REQUEST.name] is not None

@@ -7,7 +7,7 @@ from typing import Any
 from limits_app import conf
 from limits_app.integrations.identities import names_of
 from limits_app.integrations.request import limits_of
-from limits_app.services.access import IdentityAndPlan
+from limits_app.services.integration import IdentityAndPlan
 
 
 def author_of(request: Any) -> list[IdentityAndPlan]:

@@ -34,7 +34,7 @@ from limits_app.integrations.charges import (
 from limits_app.integrations.holding import ChargedRequest
 from limits_app.integrations.identity import Identity, address_of, identify, possible_user
 from limits_app.services import charging
-from limits_app.services.access import AccessTable, acquire_nothing
+from limits_app.services.access import acquire_nothing
 from limits_app.services.amounts import (
     AcquireOptions,
     CheckOptions,
@@ -47,6 +47,7 @@ from limits_app.services.endpoints import UNREAD, EndpointTable, OutdatedEndpoin
 from limits_app.services.integration import (
     REQUEST_ID_LENGTH,
     WEB_REQUEST,
+    AccessTable,
     AccessVerdict,
     Acquisition,
     Amount,

@@ -14,7 +14,8 @@ from django.apps import apps
 from django.db import DatabaseError, InterfaceError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from limits_app.conf import test_runner
+from limits_app import conf
+from limits_app.conf import OnUnresolved, test_runner
 from limits_app.engine.errors import UnknownTimeZone, Unresolved
 from limits_app.models.in_tests import is_forbidden
 
@@ -109,6 +110,13 @@ def read(using: str, query: Callable[[], T], default: T) -> T:
         if test_runner.current_test() is not None and is_forbidden(error):
             return default
         raise
+
+
+def check_unresolved(error: Unresolved) -> None:
+    """Raise an error where ON_UNRESOLVED says that requests are blocked whose limits cannot be read."""
+    if conf.get(conf.ENABLED) and conf.get(conf.ON_UNRESOLVED) is OnUnresolved.BLOCK:
+        error.retry_after = conf.get(conf.BREAKER_PROBE_SECONDS)
+        raise error
 
 
 @contextmanager

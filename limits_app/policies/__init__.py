@@ -5,11 +5,11 @@ the members of a pool where one serves the resource, `kept_configuration` keeps 
 it up.
 """
 
-from limits_app.policies.access import LIMITED, Access, AccessReason, AccessVerdict, access_of
-from limits_app.policies.access_index import NO_ACCESS_INDEX, AccessIndex, has_no_access_in_test, read_access_index
+from limits_app.policies.access import LIMITED, Access, AccessReason, AccessVerdict
+from limits_app.policies.access_table import AccessTable, IdentityAndPlan, verdict_on
 from limits_app.policies.announcing import advance_version
 from limits_app.policies.balancing import balancers
-from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject
+from limits_app.policies.chain import ENTITY_FLAGS, PolicyChain, PolicyValue, Subject
 from limits_app.policies.choose import (
     CODE,
     EffectiveLimit,
@@ -21,15 +21,16 @@ from limits_app.policies.choose import (
 from limits_app.policies.client_resolver import resolver
 from limits_app.policies.dropped import applied_without, dropped_by_each, dropped_keys
 from limits_app.policies.exempting import is_exempting, standings
-from limits_app.policies.kept import Aged, Kept
+from limits_app.policies.joined import joined_set
 from limits_app.policies.kept_configuration import ResolutionKey, configuration
-from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers, with_secrets
+from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, with_secrets
 from limits_app.policies.pools_by_name import pool_resolver
 from limits_app.policies.proposed import ProposedLimits, ProposedPolicy, ProposedRows, dropped_by_proposed
 from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (
     DefaultLimits,
     Pair,
+    chain_in_code,
     check_names,
     checked_defaults,
     choose_each,
@@ -42,7 +43,7 @@ from limits_app.policies.resolution import (
     switch_in_force,
     total_scopes,
 )
-from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet
+from limits_app.policies.resolved_set import Resolution, ResolvedSet
 from limits_app.policies.stored import members_of_plans
 from limits_app.policies.stores import StoreVersions, VersionedStore
 
@@ -51,24 +52,19 @@ __all__ = [
     "ENTITY_FLAGS",
     "LIMITED",
     "MEMBER_LEVEL",
-    "NO_ACCESS_INDEX",
     "Access",
-    "AccessIndex",
     "AccessReason",
+    "AccessTable",
     "AccessVerdict",
-    "Aged",
     "DefaultLimits",
     "EffectiveLimit",
-    "EntityPolicies",
-    "Evaluated",
-    "Kept",
+    "IdentityAndPlan",
     "MemberSet",
     "Pair",
     "PolicyChain",
     "PolicyChoice",
     "PolicyStatus",
     "PolicyValue",
-    "PoolMembers",
     "PooledSet",
     "ProposedLimits",
     "ProposedPolicy",
@@ -80,10 +76,10 @@ __all__ = [
     "Subject",
     "Verdict",
     "VersionedStore",
-    "access_of",
     "advance_version",
     "applied_without",
     "balancers",
+    "chain_in_code",
     "check_names",
     "checked_defaults",
     "choose_each",
@@ -92,14 +88,13 @@ __all__ = [
     "dropped_by_proposed",
     "dropped_keys",
     "group_of",
-    "has_no_access_in_test",
     "is_exempting",
+    "joined_set",
     "latest_code_limits",
     "latest_code_limits_of_each",
     "members_of_plans",
     "policy_source",
     "pool_resolver",
-    "read_access_index",
     "read_in_background",
     "resolve",
     "resolve_each",
@@ -108,5 +103,6 @@ __all__ = [
     "standings",
     "switch_in_force",
     "total_scopes",
+    "verdict_on",
     "with_secrets",
 ]

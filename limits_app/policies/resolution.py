@@ -308,6 +308,12 @@ def _with_code_limits(link: EntityPolicies, limits: DefaultLimits) -> EntityPoli
     return replace(link, policies=(*link.policies, PolicyValue(CODE, PolicyEffect.LIMITS, limits, None)))
 
 
+def chain_in_code(entity: str | None, effect: PolicyEffect | None = None, limits: DefaultLimits = ()) -> PolicyChain:
+    """What code sets for an entity in place of all policies; without an effect, nothing applies to it."""
+    policies = () if effect is None else (PolicyValue(CODE, effect, limits, None),)
+    return PolicyChain([EntityPolicies(entity, policies)], None)
+
+
 def _name_of(row: Resource | Entity | None) -> str | None:
     return None if row is None else str(row)
 

@@ -16,8 +16,7 @@ from limits_app import audit, conf
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Policy, PolicyEffect, registered, write_alias
 from limits_app.models.base import Definable
 from limits_app.models.patterns import Patterns
-from limits_app.policies import Subject, policy_source
-from limits_app.services.access import IdentityAndPlan
+from limits_app.policies import IdentityAndPlan, Subject, policy_source
 
 BlockState = Mapping[str, Any]
 """The fields of a row by name, where other rows are rows or names."""

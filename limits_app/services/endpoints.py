@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import lru_cache, partial
 from math import inf
 from time import monotonic
@@ -26,15 +25,7 @@ from limits_app.models import Endpoint, changes
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.namespaces import sources
 from limits_app.models.own_queries import read
-from limits_app.policies import (
-    NO_ACCESS_INDEX,
-    AccessIndex,
-    configuration,
-    has_no_access_in_test,
-    read_access_index,
-    resolver,
-)
-from limits_app.services.access import AccessTable
+from limits_app.policies import AccessTable, configuration
 from limits_app.services.amounts import RequestedAmounts, one_of_each
 from limits_app.services.exempting import has_exemptions
 from limits_app.services.routes import RouteTree
@@ -75,16 +66,16 @@ class EndpointTable:
         generation: int | None = None,
         seconds: float = inf,
         *,
-        access: AccessIndex = NO_ACCESS_INDEX,
+        access: AccessTable | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.generation = generation
-        self.access = AccessTable(access)
+        self.access = AccessTable() if access is None else access
         self.settings = settings
         if settings is not None:
             is_anyone_special = self.access.has_entries or has_exemptions(settings[conf.EXEMPT.name])
             self.needs_verdict = settings[conf.ENABLED.name] and is_anyone_special
-            self.may_have_plan = settings[conf.PLAN_OF_REQUEST.name] is not None or bool(access.groups)
+            self.may_have_plan = settings[conf.PLAN_OF_REQUEST.name] is not None or bool(self.access.index.groups)
         self.keep(seconds)
         self._rules: list[UrlRule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
@@ -172,8 +163,8 @@ class Endpoints:
     def __init__(self) -> None:
         self.read: Callable[[str], Iterable[Endpoint]] = _enabled
         """Returns the endpoints in a database; tests replace it."""
-        self.read_access: Callable[[str, datetime], AccessIndex] = read_access_index
-        """Returns who is blocked or exempt in a database at a time; tests replace it."""
+        self.read_access: Callable[[str], AccessTable] = AccessTable.read
+        """Returns who is blocked or exempt in a database; tests replace it."""
 
     def current(self) -> EndpointTable:
         """Return the present endpoints, which are read when something has changed; see `KeptConfiguration.follow`."""
@@ -216,7 +207,7 @@ class Endpoints:
         try:
             is_empty = is_empty_in_test(Endpoint, using)
             rows: list[Endpoint] = [] if is_empty else read(using, lambda: [*self.read(using)], [])
-            access = self._access(using)
+            access = self.read_access(using)
         except Unresolved as error:
             return _last_known(error)
         settings = conf.current()
@@ -225,12 +216,6 @@ class Endpoints:
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
             kept.url_rules = table
         return table
-
-    def _access(self, using: str) -> AccessIndex:
-        if has_no_access_in_test(using):
-            return NO_ACCESS_INDEX
-        now = datetime.fromtimestamp(resolver.clock(), UTC)
-        return read(using, lambda: self.read_access(using, now), NO_ACCESS_INDEX)
 
 
 def _last_known(error: Unresolved) -> EndpointTable:

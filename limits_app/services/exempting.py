@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from limits_app.conf import Exempt
 from limits_app.engine.errors import Unresolved
 from limits_app.models.patterns import Patterns
-from limits_app.services.access import AccessTable
+from limits_app.policies import AccessTable
 from limits_app.services.unavailable import without_limits
 
 _NO_PATTERNS: Final = Patterns()

@@ -36,8 +36,8 @@ from limits_app.policies import (
     resolve,
     resolve_each,
     resolver,
+    verdict_on,
 )
-from limits_app.services.access import verdict_on
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import sentences
 from limits_app.services.shadow import with_shadow

@@ -14,7 +14,7 @@ from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.models.users import KINDS_OF_NO_USER, entity_name, identifier_of_user, is_logged_in
-from limits_app.policies import LIMITED, Access, AccessIndex, AccessVerdict, DefaultLimits
+from limits_app.policies import LIMITED, Access, AccessTable, AccessVerdict, DefaultLimits, IdentityAndPlan
 from limits_app.usage.denial_counter import WEB_REQUEST
 
 __all__ = [
@@ -26,13 +26,14 @@ __all__ = [
     "RESOURCE_PATTERN",
     "WEB_REQUEST",
     "Access",
-    "AccessIndex",
+    "AccessTable",
     "AccessVerdict",
     "Acquisition",
     "Amount",
     "CountedBy",
     "DefaultLimits",
     "EntityName",
+    "IdentityAndPlan",
     "LimitDefinition",
     "RateLimitAlgorithm",
     "check_entity",

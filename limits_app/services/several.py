@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
-from limits_app import conf
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.conf import OnUnavailable
 from limits_app.engine.amounts import Amount, check_amounts, shown
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
-from limits_app.engine.keys import EntityName, Scope, check_resource
-from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.keys import EntityName, check_resource
 from limits_app.engine.planning import nothing_requested
-from limits_app.policies import Aged, DefaultLimits, Evaluated, Kept, PoolMembers, ResolutionKey, ResolvedSet, resolver
+from limits_app.policies import DefaultLimits, ResolutionKey, ResolvedSet, joined_set, resolver
 from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import AmountsRequest, SetResolver
-
-_STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
-"""The policies from the strictest to the least strict; the strictest one of all shares applies."""
-
-_MOST_JOINED: Final = 256
-_JOINED: Final[Kept[object, ResolvedSet]] = Kept()
-"""Sets of several shares, by the templates of the shares."""
 
 
 class Share(NamedTuple):
@@ -116,7 +105,7 @@ class SharesSource:
         if len(sets) < len(self.shares) or len({(resolved.alias, resolved.limit_set.version) for resolved in sets}) > 1:
             return None
         self._sets = sets
-        return _joined(sets, self._prefixes)
+        return joined_set(sets, self._prefixes)
 
     def read(self, _key: ResolutionKey) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
@@ -136,7 +125,7 @@ class SharesSource:
         self._sets = sets
         if all(resolved.available for resolved in sets) and len({resolved.limit_set.version for resolved in sets}) > 1:
             raise StaleConfiguration("the shares of a request are of different configurations")
-        return _joined(sets, self._prefixes)
+        return joined_set(sets, self._prefixes)
 
     def _resolved(self, share: Share) -> ResolvedSet:
         return self._source.cached(share.key) or self._source.read(share.key)
@@ -181,91 +170,3 @@ def prefixes_of(resources: tuple[str, ...]) -> tuple[str, ...]:
         f"{resource}:" if earlier == 0 else f"{resource}:{earlier + 1}:"
         for resource, earlier in zip(resources, earlier_counts, strict=True)
     )
-
-
-def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> ResolvedSet:
-    """The limits of all shares as one set, compiled once for clients with the same limits.
-
-    These are other sets where other shares have a scope in common, such as a total of their entity.
-    """
-    own = [scope for resolved in sets for scope in resolved.own_scopes]
-    in_shadow = [scope for resolved in sets if resolved.shadow is not None for scope in resolved.shadow.scopes]
-    form = tuple([resolved.template or resolved for resolved in sets]), prefixes, _repeated(own), _repeated(in_shadow)
-    aged = _JOINED.get(form)
-    if aged is None:
-        joined = _compiled(sets, prefixes)
-        _JOINED.add(form, Aged(joined), most=_MOST_JOINED)
-        return joined
-    joined = aged.value
-    scopes = tuple({scope.key: scope for scope in own}.values())
-    version, shadow = sets[0].limit_set.version, joined.shadow
-    limit_set = joined.limit_set.bound(
-        (*scopes, *joined.limit_set.scopes[len(scopes) :]), version=version, identity=_identity(sets)
-    )
-    if shadow is not None:
-        shadow = shadow.bound(tuple({scope.key: scope for scope in in_shadow}.values()), version=version)
-    return replace(joined, limit_set=limit_set, shadow=shadow, evaluated=_evaluated(sets), template=joined)
-
-
-def _repeated(scopes: Sequence[Scope]) -> tuple[int, ...]:
-    """Where each scope comes first."""
-    keys = [scope.key for scope in scopes]
-    return tuple(map(keys.index, keys))
-
-
-def _identity(sets: Sequence[ResolvedSet]) -> Hashable:
-    return tuple([resolved.limit_set.identity for resolved in sets])
-
-
-def _evaluated(sets: Sequence[ResolvedSet]) -> dict[tuple[str, str], Evaluated]:
-    return {place: evaluated for resolved in sets for place, evaluated in resolved.evaluated.items()}
-
-
-def _compiled(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> ResolvedSet:
-    first = next((resolved for resolved in sets if not resolved.available), sets[0])
-    shadow = _unique([() if resolved.shadow is None else resolved.shadow.scoped for resolved in sets], prefixes)
-    policies = {resolved.on_unavailable or conf.get(conf.ON_UNAVAILABLE) for resolved in sets}
-    return ResolvedSet.of(
-        _unique([resolved.own for resolved in sets], prefixes),
-        first.store_version,
-        _members(sets, prefixes),
-        resource=sets[0].limit_set.resource,
-        identity=_identity(sets),
-        on_unavailable=min(policies, key=_STRICTNESS.index),
-        shadow=LimitSet.composed(shadow, first.store_version.store, version=first.store_version.version)
-        if shadow
-        else None,
-        evaluated=_evaluated(sets),
-        accepts_all=any(resolved.limit_set.accepts_all for resolved in sets),
-    )
-
-
-def _members(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> PoolMembers | None:
-    """The members of the pool that serves a request; InvalidRequest for several pools."""
-    pools: dict[str, PoolMembers] = {}
-    for resolved, prefix in zip(sets, prefixes, strict=True):
-        if resolved.members is not None and resolved.members.name not in pools:
-            pools[resolved.members.name] = resolved.members.changed(partial(_prefixed, prefix=prefix))
-    if len(pools) > 1:
-        raise InvalidRequest(
-            f"a request can be served by one pool, and its resources have several: {', '.join(pools)}; "
-            "request them one by one"
-        )
-    return next(iter(pools.values()), None)
-
-
-def _unique(sets: Sequence[Iterable[ScopedLimits]], prefixes: Sequence[str]) -> list[ScopedLimits]:
-    """The scopes of all sets, each once; a total is charged with the sum of all its shares."""
-    scoped: dict[str, ScopedLimits] = {}
-    for limits, prefix in zip(sets, prefixes, strict=True):
-        for scope_limits in limits:
-            earlier = scoped.get(scope_limits.scope.key)
-            if earlier is None:
-                scoped[scope_limits.scope.key] = _prefixed(scope_limits, prefix)
-            elif scope_limits.scope.total:
-                scoped[scope_limits.scope.key] = replace(earlier, more_prefixes=(*earlier.more_prefixes, prefix))
-    return list(scoped.values())
-
-
-def _prefixed(scoped: ScopedLimits, prefix: str) -> ScopedLimits:
-    return replace(scoped, prefix=prefix)

@@ -13,12 +13,13 @@ from typing import Final
 from limits_app import conf
 from limits_app.acquiring.limit_set import LimitSet, Unlimited
 from limits_app.acquiring.store import Store
-from limits_app.conf import OnUnavailable, OnUnresolved
+from limits_app.conf import OnUnavailable
 from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import LimitExceeded, NeverAdmissible, Unresolved
 from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.models.own_queries import check_unresolved
 from limits_app.policies import ResolvedSet
 from limits_app.stores.allowing import AllowingStore
 from limits_app.stores.registry import resilient_store
@@ -51,9 +52,7 @@ def check_exceeds_limits(error: LimitExceeded, resolved: ResolvedSet) -> None:
 
 def without_limits(error: Unresolved) -> LimitSet:
     """Return the limits where those of the configuration are unknown: none, unless ON_UNRESOLVED raises the error."""
-    if conf.get(conf.ENABLED) and conf.get(conf.ON_UNRESOLVED) is OnUnresolved.BLOCK:
-        error.retry_after = conf.get(conf.BREAKER_PROBE_SECONDS)
-        raise error
+    check_unresolved(error)
     return UNLIMITED
 
 

@@ -21,14 +21,11 @@ from limits_app.models import CodeLimits, Endpoint, PolicyEffect, code_limits
 from limits_app.models.in_tests import is_forbidden
 from limits_app.models.users import entity_name
 from limits_app.policies import (
-    CODE,
-    NO_ACCESS_INDEX,
-    AccessIndex,
-    EntityPolicies,
+    AccessTable,
     PolicyChain,
-    PolicyValue,
     Subject,
     balancers,
+    chain_in_code,
     policy_source,
     read_in_background,
     resolver,
@@ -68,7 +65,7 @@ def _read_policies(subject: Subject, database: str, now: datetime) -> PolicyChai
     except Exception as error:
         if subject.resource is not None or not is_forbidden(error):
             raise
-        return PolicyChain([], None)  # no entity is blocked or exempt
+        return chain_in_code(subject.entity)  # no entity is blocked or exempt
 
 
 def _read_endpoints(database: str) -> Iterable[Endpoint]:
@@ -86,16 +83,16 @@ def _read_endpoints(database: str) -> Iterable[Endpoint]:
         return ()
 
 
-def _read_access(database: str, now: datetime) -> AccessIndex:
+def _read_access(database: str) -> AccessTable:
     """Return who is blocked or exempt; empty while all limits are disabled, or where the database may not be used."""
     if any(override.resource is None for override in _IN_FORCE):
-        return NO_ACCESS_INDEX
+        return AccessTable()
     try:
-        return _access_in_database(database, now)
+        return _access_in_database(database)
     except Exception as error:
         if not (_BLOCKS and is_forbidden(error)):
             raise
-        return NO_ACCESS_INDEX
+        return AccessTable()
 
 
 class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
@@ -189,7 +186,7 @@ class _Override:
         return self.resource in {None, resource} and self.entity in {None, entity}
 
     def chain(self, entity: str | None) -> PolicyChain:
-        return PolicyChain([EntityPolicies(entity, (PolicyValue(CODE, self.effect, self.limits, None),))], None)
+        return chain_in_code(entity, self.effect, self.limits)
 
 
 class _Overriding(TestContextDecorator):

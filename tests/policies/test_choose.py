@@ -18,11 +18,11 @@ from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import (
     CODE,
     ENTITY_FLAGS,
-    EntityPolicies,
     PolicyChoice,
     PolicyStatus,
     PolicyValue,
 )
+from limits_app.policies.chain import EntityPolicies
 from limits_app.policies.choose import PRECEDENCE, changes_at, judge, rollout_position
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday

@@ -18,14 +18,13 @@ from limits_app import conf, limits
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Entity, Policy
 from limits_app.models.patterns import Patterns
-from limits_app.policies import Access, policy_source, read_access_index
-from limits_app.services.access import AccessTable, verdict_on
+from limits_app.policies import Access, AccessTable, policy_source, verdict_on
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def table() -> AccessTable:
-    return AccessTable(read_access_index("default", datetime.now(UTC)))
+    return AccessTable.read("default")
 
 
 @pytest.mark.release

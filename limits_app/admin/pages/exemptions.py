@@ -28,9 +28,8 @@ from limits_app.integrations.request import EXEMPT
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from limits_app.models.endpoint import lines_of
 from limits_app.models.validators import validate_requester, validate_text
-from limits_app.policies import Access, PolicyStatus, standings
+from limits_app.policies import Access, PolicyStatus, standings, verdict_on
 from limits_app.services import exemptions
-from limits_app.services.access import verdict_on
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.rights import Action, may, may_change_rows, to_create_entity
 from limits_app.services.site_urls import SiteUrls

@@ -21,8 +21,7 @@ from limits_app import exempt, limits
 from limits_app.checks import check_settings
 from limits_app.integrations.identity import client_at
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Resource
-from limits_app.policies import Access
-from limits_app.services.access import verdict_on
+from limits_app.policies import Access, verdict_on
 from tests.admin.browsing import said
 from tests.admin.conftest import Visitor
 from tests.admin.pages.test_pages import get, words
