@@ -33,6 +33,7 @@ class BucketSerializer(StrictSerializer):
     available = Number()
     used = Number()
     utilization = Number()
+    reset_after = Number(required=False)
     burst = Number(required=False)
     holders = serializers.IntegerField(required=False)
     period = serializers.CharField(required=False, allow_null=True)

@@ -142,6 +142,7 @@ def number(expected: str, is_allowed: Callable[[float], bool]) -> Callable[[obje
 
 alias: Final = text(r"[A-Za-z][A-Za-z0-9_-]{0,63}", "a letter followed by at most 63 letters, digits, '_' or '-'")
 short_name: Final = text(r"[A-Za-z0-9._-]{1,32}", "1 to 32 letters, digits, '.', '_' or '-'")
+template_name: Final = text(r"[^\s\\]{1,200}\.\w+", "the name of a template, such as 'base.html'")
 seconds: Final = number(
     "a number of seconds above 0 and at most 1000000000", lambda number: 0 < number <= 1_000_000_000
 )

@@ -118,6 +118,9 @@ REFUSAL_HANDLER: Final = SettingKey[str | RefusalHandler | None](
     "REFUSAL_HANDLER", None, "limits_app.E054", parsers.or_none(parsers.function)
 )
 """Takes a request and the error and returns the response to a rejected request, or None for the default one."""
+BASE_TEMPLATE: Final = SettingKey("BASE_TEMPLATE", "limits_app/page.html", "limits_app.E088", parsers.template_name)
+"""Template that the pages for users extend, a rejected request and their own limits; it has the blocks
+'title' and 'content'."""
 REQUEST_ID_HEADER: Final = SettingKey("REQUEST_ID_HEADER", "X-Request-ID", "limits_app.E069", parsers.short_name)
 """Header of requests with their id, which rejections show; without it, an id is generated."""
 USAGE: Final = SettingKey[bool | str]("USAGE", True, "limits_app.E060", parsers.usage)

@@ -153,6 +153,7 @@ class Stats(TypedDict, total=False):
     available: OutcomeAmount
     used: OutcomeAmount
     utilization: float
+    reset_after: float
     burst: OutcomeAmount
     holders: int
     period: str | None

@@ -109,6 +109,7 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     Fields: `type` (rate, call, quota or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
     `utilization` (0 to 1, above 1 in debt), for resources `holders`, the number of current holders,
     and for quotas `period` and `time_zone`, with the length of a session as their `window_seconds`.
+    Rates, calls and quotas have `reset_after`, the seconds until nothing is used if no further request is admitted.
     A rate or call limit with a `burst` has that field: `available` and `utilization` are measured against it.
     Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
     which has the least available, and `buckets` lists all of them with `resource`, `entity` and `level`.
@@ -155,6 +156,8 @@ def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
         used=units_of(rule, used),
         utilization=used / rule.ceiling_parts,
     )
+    if not isinstance(definition, ResourceLimit | Blocked):
+        stats["reset_after"] = max(rule.restored_at(state) - now, 0) / _SECOND
     if isinstance(definition, ResourceLimit):
         stats["type"], stats["holders"] = "resource", state[1]
     elif isinstance(definition, QuotaLimit):

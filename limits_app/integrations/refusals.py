@@ -17,6 +17,7 @@ from django.http.response import HttpResponseBase
 from django.template import TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.template.response import SimpleTemplateResponse
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext, ngettext
 
 from limits_app import conf
@@ -184,13 +185,28 @@ def _page(request: HttpRequest, content: Refusal) -> HttpResponse | None:
         "retry_after": content.retry_after,
         "violated_policies": content.violated,
         "request_id": content.request_id,
+        "back": _back(request),
     }
-    try:
-        return HttpResponse(render_to_string(TEMPLATE, context, request), status=content.status)
-    except Exception as error:
-        if not (isinstance(error, TemplateDoesNotExist) and str(error) == TEMPLATE):  # which a check reports
-            logger.exception("the template of a refusal failed: the refusal is sent as problem details")
-        return None
+    own = conf.get(conf.BASE_TEMPLATE)
+    for base in dict.fromkeys((own, conf.BASE_TEMPLATE.default)):
+        try:
+            page = render_to_string(TEMPLATE, {**context, "base_template": base}, request)
+        except Exception as error:
+            if not (isinstance(error, TemplateDoesNotExist) and str(error) == TEMPLATE):  # which a check reports
+                logger.exception("the template of a refusal failed: it has the default layout, or is problem details")
+        else:
+            return HttpResponse(page, status=content.status)
+    return None
+
+
+def _back(request: HttpRequest) -> str:
+    """The page of this site that the client comes from, else the first page; empty where that is rejected itself."""
+    back: str = request.META.get("HTTP_REFERER", "")
+    is_own = url_has_allowed_host_and_scheme(back, {request.get_host()}, require_https=request.is_secure())
+    here = {request.get_full_path(), request.build_absolute_uri()}
+    if is_own and back not in here:
+        return back
+    return "" if request.path == "/" else "/"
 
 
 def _wants_page(request: HttpRequest) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
 from math import ceil, floor
 from typing import Final
 
+from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
@@ -15,7 +17,7 @@ from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaL
 from limits_app.engine.notation import CALLS, seconds_text
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
 from limits_app.engine.periods import NAMES
-from limits_app.models import Resource
+from limits_app.models import Endpoint, Entity, Resource
 from limits_app.services.status import status_of_each
 
 _MOST: Final = 100
@@ -100,8 +102,10 @@ def _period(period: str | None, seconds: float | None) -> str:
 class OwnLimit:
     """A limit of an entity on a resource.
 
+    `name` is the resource as users know it: the path of a URL rule for one that was made for it.
     `unit` is “requests”, or the key of the limit in words; `period` is “minute”, “90s” or “month”, and empty for
-    concurrent use. `percent` is the used share, at most 100. A resource that `is_blocked` has no numbers.
+    concurrent use. `percent` is the used share, at most 100. `resets_at` is when nothing is used any more if no further
+    request is allowed; None where nothing is used. A resource that `is_blocked` has no numbers.
     """
 
     resource: str
@@ -111,6 +115,12 @@ class OwnLimit:
     capacity: float = 0
     percent: int = 0
     is_blocked: bool = False
+    resets_at: datetime | None = None
+    name: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """The limit as plain data, for JSON."""
+        return {**asdict(self), "text": self.text}
 
     @property
     def text(self) -> str:
@@ -122,36 +132,66 @@ class OwnLimit:
         return text % values
 
 
-def own_limits(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit]:
+def own_limits(entity: str | None, resources: Iterable[str] = (), *, plan: str | None = None) -> list[OwnLimit]:
     """Return the limits of an entity on some resources, by default on the first 100; those without limits are left out.
 
-    Totals are listed once, with “all resources” in place of a resource.
+    Blocked resources come first, then the limits that are used most. Totals are listed once, with “all resources” in
+    place of a resource. `plan` is the plan of the request, for an entity without one.
 
     Raises StoreUnavailable while the store is down.
     """
-    names = [*resources] or Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST]
+    rows = Resource.objects.order_by("name").values_list("name", "made_for_rule")
+    made = dict(rows.filter(name__in=[*resources]) if resources else rows[:_MOST])
+    names = {**dict.fromkeys(made, ""), **_paths([name for name, is_made in made.items() if is_made])}
     own: dict[tuple[str, str], OwnLimit] = {}
-    for status in status_of_each([(name, entity) for name in names]):
+    now = timezone.now()
+    for status in status_of_each([(name, entity) for name in [*resources] or made], plan=plan):
         for key, stats in sorted(status.limits.items()):
             of_total = key.startswith(TOTAL_PREFIX)
             place = (gettext("all resources") if of_total else status.resource, key.removeprefix(TOTAL_PREFIX))
-            own.setdefault(place, _own(*place, stats))
-    return list(own.values())
+            name = "" if of_total else names.get(status.resource, "")
+            own.setdefault(place, replace(_own(*place, stats, now), name=name or place[0]))
+    return sorted(own.values(), key=lambda limit: (not limit.is_blocked, -limit.percent))
 
 
-def own_limits_or_none(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit] | None:
+def _paths(resources: list[str]) -> dict[str, str]:
+    """The paths or views of the URL rules for which resources were made."""
+    rules = Endpoint.objects.filter(limits_resource__in=resources) if resources else Endpoint.objects.none()
+    return {name: path or view for name, path, view in rules.values_list("limits_resource", "path", "view_name")}
+
+
+def own_limits_or_none(
+    entity: str | None, resources: Iterable[str] = (), *, plan: str | None = None
+) -> list[OwnLimit] | None:
     """`own_limits`, or None where they cannot be read now, for pages that must not fail."""
     try:
-        return own_limits(entity, resources)
+        return own_limits(entity, resources, plan=plan)
     except LimitsError:
         return None
 
 
-def _own(resource: str, key: str, stats: Stats) -> OwnLimit:
+def own_plan(entity: str | None, plan: str | None = None) -> str:
+    """The name of the plan of an entity, else that of its request; empty without one."""
+    row = Entity.objects.filter(identifier=entity, plan__isnull=False) if entity else Entity.objects.none()
+    return row.values_list("plan__name", flat=True).first() or plan or ""
+
+
+def _own(resource: str, key: str, stats: Stats, now: datetime) -> OwnLimit:
     if key == Blocked.key:
         return OwnLimit(resource, is_blocked=True)
     used, capacity = float(stats["used"]), float(stats["capacity"])
+    share = stats["utilization"]
     if key == CallLimit.key:  # there are whole requests only
         used, capacity = ceil(used), floor(capacity)
+        share = max(share, used / capacity if capacity else 1) if "burst" not in stats else share
     period = _period(stats.get("period"), stats.get("window_seconds"))
-    return OwnLimit(resource, _unit(key, capacity), period, used, capacity, min(round(stats["utilization"] * 100), 100))
+    seconds = stats.get("reset_after", 0)
+    return OwnLimit(
+        resource,
+        _unit(key, capacity),
+        period,
+        used,
+        capacity,
+        min(round(share * 100), 100),
+        resets_at=(now + timedelta(seconds=seconds + 0.5)).replace(microsecond=0) if seconds else None,
+    )

@@ -303,7 +303,11 @@ def test_statistics_have_the_fields_of_each_kind(store: MemoryStore) -> None:
         limits.try_acquire({"tpm": 0.5, "db": 1}),
     ]
     none = Stats(algorithm=None, window_seconds=None)
-    assert limits.get_stats() == {
+    stats = limits.get_stats()
+    resets = {key: stat.pop("reset_after") for key, stat in stats.items() if "reset_after" in stat}
+    assert resets.keys() == {"tpm", "call_count", "month", "session"}
+    assert (resets["tpm"], resets["session"]) == (pytest.approx(12.3), 18_000)
+    assert stats == {
         "tpm": Stats(
             type="rate", algorithm="token_bucket", window_seconds=60, burst=50,
             capacity=100, available=29.5, used=20.5, utilization=0.41,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -10,11 +12,15 @@ from django.contrib.staticfiles.storage import StaticFilesStorage
 from django.http import HttpRequest
 from django.template import Context, Template
 from django.test import Client, RequestFactory
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import limits
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.integrations.identity import entity_of_key
+from limits_app.models import Endpoint, Plan, Resource
+from limits_app.services.limit_words import own_limits
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,7 +71,7 @@ def test_limits_of_a_user_are_a_few_queries_however_many_resources_there_are(
         limits.set_resource_limits(f"api{number:02}", [CallLimit(number + 2, 60)])
     request = request_of(user)
     rendered("{% own_limits 'other' as mine %}", request)
-    with django_assert_num_queries(3):  # the resources, the limits that code has used, and the policies
+    with django_assert_num_queries(4):  # the resources, the limits that code has used, the policies, and the plan
         page = rendered("{% own_limits_table %}", request)
     assert page.count("requests per minute used</td>") == resources
     assert page.count("tokens per minute used</td>") == 1
@@ -97,9 +103,95 @@ def test_an_outage_and_missing_static_files_do_not_fail_the_page(user: User) -> 
     limits.set_resource_limits("api", [CallLimit.per_day(10)])
     with patch("limits_app.services.limit_words.status_of_each", side_effect=StoreUnavailable("down")):
         assert "cannot be shown at the moment" in rendered("{% own_limits_table %}", request_of(user))
+        client = Client(headers={"Accept": "application/json"})
+        client.force_login(user)
+        assert client.get("/limits/").status_code == 503
     with patch.object(StaticFilesStorage, "url", side_effect=ValueError("Missing staticfiles manifest entry")):
         assert rendered("{% limits_stylesheet as url %}{{ url }}", request_of(user)) == "None"
 
 
 def test_a_user_without_limits_is_told_so(user: User) -> None:
     assert "You have no limits." in rendered("{% own_limits_table %}", request_of(user))
+
+
+def rows(user: User) -> list[tuple[str, int]]:
+    text = "{% own_limits as mine %}{% for limit in mine %}{{ limit.name }}={{ limit.percent }};{% endfor %}"
+    pairs = (part.split("=") for part in rendered(text, request_of(user)).split(";") if part)
+    return [(name, int(percent)) for name, percent in pairs]
+
+
+def test_blocked_resources_and_used_limits_come_first(user: User) -> None:
+    for name, used in (("a", 1), ("b", 4), ("c", 2)):
+        limits.set_resource_limits(name, [CallLimit.per_day(4)])
+        for _ in range(used):
+            limits.acquire(name, entity=f"user:{user.pk}").release()
+    limits.set_entity_limits(f"user:{user.pk}", [], resource="d", effect="blocked")
+    assert rows(user) == [("d", 0), ("b", 100), ("c", 50), ("a", 25)]
+
+
+def test_a_resource_of_a_url_rule_is_named_by_its_path(user: User) -> None:
+    Endpoint.objects.create(name="r", path="/reports/", limits="5/min", counted_by="entity")
+    assert rows(user) == [("/reports/", 0)]
+    [named] = Resource.objects.values_list("name", flat=True)
+    text = f'{{% own_limits "{named}" as mine %}}{{{{ mine.0.name }}}} {{{{ mine.0.resource }}}}'
+    assert rendered(text, request_of(user)) == f"/reports/ {named}"
+
+
+def test_a_used_limit_says_when_it_is_free_again(user: User) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_hour(4), QuotaLimit.per_month("credits", 10)])
+    entity = f"user:{user.pk}"
+    assert all(limit.resets_at is None for limit in own_limits(entity))
+    limits.acquire("api", entity=entity, requested={"credits": 5}).release()
+    now = timezone.now()
+    ends = {limit.unit: limit.resets_at for limit in own_limits(entity)}
+    assert ends.keys() == {"requests", "credits"}
+    assert timedelta(minutes=10) < ends["requests"] - now <= timedelta(hours=2)
+    assert timedelta(0) < ends["credits"] - now <= timedelta(days=31)
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_the_plan_is_shown_and_its_limits_apply(by_row: bool, user: User, settings: Settings) -> None:
+    Plan.objects.create(name="gold")
+    limits.set_resource_limits("api", [CallLimit.per_day(4)])
+    limits.set_plan_limits("gold", [CallLimit.per_day(9)], resource="api")
+    if by_row:
+        limits.set_entity(f"user:{user.pk}", plan="gold")
+    else:
+        settings.LIMITS = {**settings.LIMITS, "PLAN_OF_REQUEST": lambda request: "gold"}
+    page = rendered("{% own_limits_table %}", request_of(user))
+    assert "<strong>gold</strong>" in page
+    assert "0 of 9 requests per day used" in page
+
+
+def test_a_client_gets_its_limits_as_json_by_session_or_by_key(user: User, settings: Settings) -> None:
+    settings.LIMITS = {
+        **settings.LIMITS,
+        "API_KEY_OF_REQUEST": lambda request: {"good": "secret"}.get(request.headers.get("X-Key", "")),
+    }
+    limits.set_resource_limits("api", [CallLimit.per_day(10)])
+    limits.acquire("api", entity=entity_of_key("secret")).release()
+    client, accept = Client(), {"Accept": "application/json"}
+    for headers in (accept, {**accept, "X-Key": "bad"}):
+        assert client.get("/limits/", headers=headers).status_code == 401
+    assert client.get("/limits/", headers={"X-Key": "bad"}).status_code == 302
+    by_key = client.get("/limits/", headers={**accept, "X-Key": "good"})
+    assert by_key.json()["limits"][0]["text"] == "1 of 10 requests per day used"
+    assert "no-store" in by_key["Cache-Control"]
+    assert "1 of 10 requests" in client.get("/limits/", headers={"X-Key": "good"}).content.decode()
+    client.force_login(user)
+    own = client.get("/limits/", headers=accept).json()
+    assert (own["plan"], own["limits"][0]["used"], own["limits"][0]["resource"]) == ("", 0, "api")
+
+
+def test_the_page_wears_the_template_of_the_site(user: User, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "site.html").write_text(
+        "<title>{% block title %}{% endblock %}</title>Shop{% block content %}{% endblock %}"
+    )
+    [engine] = settings.TEMPLATES
+    settings.TEMPLATES = [{**engine, "DIRS": [*engine["DIRS"], tmp_path]}]
+    settings.LIMITS = {**settings.LIMITS, "BASE_TEMPLATE": "site.html"}
+    client = Client()
+    client.force_login(user)
+    page = client.get("/limits/").content.decode()
+    assert "Shop<h1>Your limits</h1>" in page
+    assert "<title>Your limits</title>" in page

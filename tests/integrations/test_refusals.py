@@ -234,6 +234,35 @@ def test_a_site_may_bring_its_own_page(settings: Settings, tmp_path: Path) -> No
     assert get_template("limits_app/429.html").origin.name.startswith(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("base", "part"), [("shop.html", "Shop<h1>Too many requests</h1>"), ("gone.html", "<h1>Too many requests</h1>")]
+)
+def test_the_page_wears_the_template_of_the_site_or_the_default_one(
+    base: str, part: str, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.html").write_text("Shop{% block content %}{% endblock %}")
+    settings.TEMPLATES = [settings.TEMPLATES[0] | {"DIRS": [tmp_path]}]
+    settings.LIMITS = {**settings.LIMITS, "BASE_TEMPLATE": base}
+    page = answer(refused(CallLimit(1, 60)), Accept=CHROME)
+    assert part in page.content.decode()
+    assert page.status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("referer", "back"),
+    [
+        ("http://testserver/shop/?page=2", "http://testserver/shop/?page=2"),
+        ("", ""),
+        ("http://testserver/", ""),
+        ("https://evil.example/", ""),
+        ("javascript:alert(1)", ""),
+    ],
+)
+def test_the_page_has_a_way_back_on_this_site(referer: str, back: str) -> None:
+    page = answer(refused(CallLimit(1, 60)), Accept=CHROME, Referer=referer).content.decode()
+    assert re.findall(r'href="([^"]*)">Back<', page) == ([back] if back else [])
+
+
 @pytest.mark.parametrize("text", ["{% broken %}", "{% include 'not/there.html' %}", "{{ request.META|add:1.x.y }}"])
 def test_a_page_that_cannot_be_shown_is_still_a_refusal(
     ask: Ask, serve: Any, settings: Settings, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture

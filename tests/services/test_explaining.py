@@ -223,6 +223,7 @@ def test_the_status_of_one_entity() -> None:
         "available": 3,
         "used": 1,
         "utilization": 0.25,
+        "reset_after": 15.0,
     }
     assert status.limits["db"]["holders"] == 1
     assert json.loads(json.dumps(status.as_dict()))["limits"]["db"]["type"] == "resource"
