@@ -54,7 +54,7 @@ RANDOM_SIGNALS := tests/stores/test_interruptions.py::test_signals_that_raise_at
 # The tracer of coverage makes pages twice as slow, and their bar is in seconds.
 LARGE_LISTS := tests/admin/pages/test_large.py
 
-.PHONY: help demo run quick test test-products test-all coverage check lint format types imports migrations mutants fuzz ray bench docs pictures newcomer matrix wheels test-compiled release-check clean
+.PHONY: help demo run quick test test-products test-all coverage check lint format types imports migrations mutants fuzz ray bench growth docs pictures newcomer matrix wheels test-compiled release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -115,6 +115,9 @@ ray: $(RAY_STAMP)  ## check the workers' mode for Ray on a Ray of this machine
 
 bench: $(BENCH_STAMP)  ## measure beside the peers; pass options as ARGS="--only name --rounds 5"
 	$(BENCH_PY) -m benchmarks $(ARGS)
+
+growth: $(BENCH_STAMP)  ## measure a site with a million clients, in at most ten minutes; the tables of docs/operations.md
+	$(BENCH_PY) -m benchmarks --rounds 1 --only "growth: " "bytes per idle" $(ARGS)
 
 docs: $(DEV_STAMP)  ## build the documentation into build/site, and run its code
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict

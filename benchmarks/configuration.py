@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.harness import Effort, Figure, absolute
 from benchmarks.rows import Line, Row, Skipped, at_most
 from benchmarks.site import Site
 from benchmarks.subjects import OURS
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "on_postgres"]
 
 _MOST_MS: Final = 8
 _MOST_SECONDS: Final = 30
 
 
 @contextmanager
-def _on_postgres() -> Iterator[Site]:
-    """A site on a PostgreSQL server of its own, which is as durable as it is by default."""
+def on_postgres(**fields: Any) -> Iterator[Site]:
+    """A site on a PostgreSQL server of its own, which is as durable as it is by default; `fields` are those of Site."""
     from tests.servers.postgres import postgres_server
 
     try:
@@ -29,13 +29,13 @@ def _on_postgres() -> Iterator[Site]:
     except AssertionError as reason:
         raise Skipped(str(reason)) from reason
     with started as server, TemporaryDirectory(prefix="benchmark-site-") as directory:
-        site = Site(server.settings, limits={"STATE_DIR": directory})
+        site = Site(server.settings, **{"limits": {"STATE_DIR": directory}, **fields})
         site.run("prepare")
         yield site
 
 
 _PLACES: Final[dict[str, Callable[[], AbstractContextManager[Site]]]] = {
-    "PostgreSQL": _on_postgres,
+    "PostgreSQL": on_postgres,
     "SQLite with write-ahead log": Site.on_sqlite,
 }
 
@@ -54,7 +54,7 @@ def _file(effort: Effort) -> Iterable[Line]:
     entities = effort.sized(10_000, 200)
     figures = []
     for _ in range(effort.long_rounds(3)):
-        with _on_postgres() as site:
+        with on_postgres() as site:
             figures.append(site.run("applied", entities))
     applied, inserted = ([1e-6 * figure[kind] for figure in figures] for kind in ("applied", "inserted"))
     bar = None if effort.quick else at_most(_MOST_SECONDS)

@@ -22,8 +22,10 @@ from limits_app.engine.limits import LimitDefinition
 
 __all__ = ["ROWS"]
 
+_COUNTED: Final = "one limit, usage counted"
 _CASES: Final[dict[str, Sequence[LimitDefinition]]] = {
     "one limit": [calls()],
+    _COUNTED: [calls()],
     "one limit, sliding window": [calls(RateLimitAlgorithm.SLIDING_WINDOW)],
     "three limits": THREE,
 }
@@ -36,48 +38,48 @@ print(pages["psize"] * (pages["branch_pages"] + pages["leaf_pages"] + pages["ove
 
 
 def _in_memory(effort: Effort) -> Iterable[Line]:
-    for label, limits in _CASES.items():
+    for label in _CASES:
         with memory_store() as store:
             tracemalloc.start()
             try:
-                added = _added_by_each(store, limits, _traced_bytes, effort)
+                added = _added_by_each(store, label, _traced_bytes, effort)
             finally:
                 tracemalloc.stop()
         yield Line(f"{OURS}, {label}", absolute([added]), "bytes", at_most(900))
 
 
 def _in_process_store(effort: Effort) -> Iterable[Line]:
-    for label, limits in _CASES.items():
+    for label in _CASES:
         with process_store(map_megabytes=64) as store:
-            added = _added_by_each(store, limits, partial(_bytes_in_file, store.directory), effort)
+            added = _added_by_each(store, label, partial(_bytes_in_file, store.directory), effort)
         yield Line(f"{OURS}, {label}", absolute([added]), "bytes", at_most(250))
 
 
 def _in_redis(effort: Effort) -> Iterable[Line]:
     bars = {"one limit": 160, "three limits": 320}
-    for label, limits in _CASES.items():
+    for label in _CASES:
         with redis_server() as port, redis_store_at(port) as store:
-            added = _added_by_each(store, limits, partial(_bytes_on_server, port), effort)
+            added = _added_by_each(store, label, partial(_bytes_on_server, port), effort)
         bar = at_most(bars[label]) if label in bars else None
         yield Line(f"{OURS}, {label}", absolute([added]), "bytes", bar)
 
 
-def _added_by_each(
-    store: Store, limits: Sequence[LimitDefinition], bytes_in_use: Callable[[], int], effort: Effort
-) -> float:
+def _added_by_each(store: Store, label: str, bytes_in_use: Callable[[], int], effort: Effort) -> float:
     """How many bytes each of many entities adds that came once and left."""
     entities = effort.sized(20_000, 5_000)
     # What is there once, however many come.
-    _visit(store, limits, range(-100, 0))
+    _visit(store, label, range(-100, 0))
     before = bytes_in_use()
-    _visit(store, limits, range(entities))
+    _visit(store, label, range(entities))
     return (bytes_in_use() - before) / entities
 
 
-def _visit(store: Store, limits: Sequence[LimitDefinition], numbers: Iterable[int]) -> None:
+def _visit(store: Store, label: str, numbers: Iterable[int]) -> None:
+    limits = _CASES[label]
     requested = {limit.key: 1 for limit in limits if isinstance(limit, RateLimit)}
     for number in numbers:
-        with limits_of(limits, store, f"user:{number}").try_acquire(requested or None) as acquisition:
+        limit_set = limits_of(limits, store, f"user:{number}", counts_usage=label == _COUNTED)
+        with limit_set.try_acquire(requested or None) as acquisition:
             acquisition.update(requested)
 
 

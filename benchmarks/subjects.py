@@ -28,9 +28,11 @@ THREE: Final = (calls(), RateLimit("tokens", _PLENTY, 3600), ResourceLimit("conn
 """A call, a rate and a resource limit."""
 
 
-def limits_of(limits: Iterable[LimitDefinition], store: Store, entity: str | None = None) -> LimitSet:
+def limits_of(
+    limits: Iterable[LimitDefinition], store: Store, entity: str | None = None, *, counts_usage: bool = False
+) -> LimitSet:
     """A set whose state is found again by everybody who names the same entity."""
-    schema = schema_of(tuple(limits), store.lease_us)
+    schema = schema_of(tuple(limits), store.lease_us, counts_usage)
     return LimitSet.composed([ScopedLimits(scope_of("bench", entity), schema)], store)
 
 

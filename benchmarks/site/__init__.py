@@ -76,11 +76,11 @@ class Site:
         settings = {"DJANGO_SETTINGS_MODULE": "benchmarks.site.settings", _VARIABLE: json.dumps(asdict(self))}
         return os.environ | settings
 
-    def run(self, program: str, *arguments: object) -> Any:
+    def run(self, program: str, *arguments: object, timeout: float = 300) -> Any:
         """Run one of `benchmarks.site.programs` in a process of its own, and return its result."""
         command = [sys.executable, "-m", "benchmarks.site.programs", program, *map(str, arguments)]
         done = subprocess.run(
-            command, check=False, capture_output=True, text=True, cwd=ROOT, env=self.environment(), timeout=300
+            command, check=False, capture_output=True, text=True, cwd=ROOT, env=self.environment(), timeout=timeout
         )
         assert done.returncode == 0, f"{program} failed: {done.stderr}"
         return json.loads(done.stdout.splitlines()[-1])

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from io import StringIO
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from tempfile import NamedTemporaryFile
 from time import perf_counter, process_time
 from typing import Any, Final
 
@@ -56,7 +60,7 @@ def _fill_configuration(clients: int, policies: int) -> None:
     copy_row(tenant, _TENANTS, identifier="'tenant:' || number", name="'Tenant ' || number")
     first = Entity.objects.latest("pk").pk
     name = "CASE WHEN number %% 5 = 0 THEN 'Client ' || number ELSE '' END"
-    parent = f"CASE WHEN number %% 4 = 0 THEN {first} - number %% {_TENANTS} ELSE NULL END"
+    parent = f"CASE WHEN number %% 100 = 0 THEN {first} - number %% {_TENANTS} ELSE NULL END"
     copy_row(tenant, clients, identifier="'user:' || number", name=name, parent_id=parent)
     resource = Resource.objects.earliest("pk").pk
     rest = policies - Policy.objects.count()
@@ -225,5 +229,90 @@ def _processor_seconds() -> float:
     return process_time() + int(server.read_text(encoding="ascii").split()[0]) / 1e9
 
 
-PROGRAMS: Final[tuple[Callable[..., Any], ...]] = (fill_large, large_pages)
+def large_command(*arguments: str) -> dict[str, float]:
+    """Run a subcommand of `limits`; returns its seconds and the most megabytes that this process had."""
+    from django.core.management import CommandError, call_command
+
+    started = perf_counter()
+    with suppress(CommandError, SystemExit):  # as the doctor ends where it finds something
+        call_command("limits", *arguments, stdout=StringIO(), stderr=StringIO())
+    return {"seconds": perf_counter() - started, "megabytes": getrusage(RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def large_apply(entities: str) -> dict[str, float]:
+    """Apply a limits file with policies of some clients; returns as `large_command`."""
+    policies = [
+        f"  - {{resource: api/1, entity: 'user:{7 * number}', limits: [calls={number}/h]}}"
+        for number in range(1, int(entities) + 1)
+    ]
+    with NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        file.write("\n".join(["version: 1", "policies:", *policies]))
+        file.flush()
+        return large_command("apply", file.name)
+
+
+def one_time_clients(clients: str) -> dict[str, float]:
+    """Write the usage of a day of so many addresses, each in one hour, and fold it; returns the rows that stay."""
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    from limits_app.models import CollectedBatch, UsageSnapshot
+    from limits_app.usage import folding
+
+    day = (timezone.now() - timedelta(days=2)).replace(hour=0, minute=0, second=0, microsecond=0)
+    about: dict[str, Any] = {"start": day, "resource": "api/0", "key": "call_count", "admitted_milli": 1000}
+    for period in ("hour", "day"):
+        row = UsageSnapshot.objects.create(period=period, entity="user:0", **about)
+        hour = "number %% 24" if period == "hour" else "0"
+        start = f"limits_app_usagesnapshot.start + {hour} * interval '1 hour'"
+        admitted = "CASE WHEN number %% 100 = 0 THEN 1000 * number ELSE 1000 END"
+        copy_row(row, int(clients), entity=_ADDRESS.format("number"), start=start, admitted_milli=admitted)
+    CollectedBatch.objects.create(name="batch", unfolded_since=day)
+    CollectedBatch.objects.update(collected_at=day + timedelta(days=1))
+    _analyze()
+    started, used = perf_counter(), _processor_seconds()
+    folded = folding.fold()
+    seconds, processors = perf_counter() - started, _processor_seconds() - used
+    rows = UsageSnapshot.objects.count() - 2
+    return {"rows": rows, "folded": folded, "seconds": seconds, "processors": processors}
+
+
+def roll_up_counts(clients: str) -> dict[str, float]:
+    """Count a request of each of some clients in the default store, and roll up; returns the seconds for that.
+
+    The bytes are those of the rows of the store in the database, if it is there.
+    """
+    from django.db import connection
+
+    from limits_app import CallLimit, LimitSet
+    from limits_app.engine.keys import scope_of
+    from limits_app.engine.plan import ScopedLimits
+    from limits_app.engine.record import schema_of
+    from limits_app.services.usage import add_counts
+    from limits_app.stores.registry import resilient_store
+
+    store = resilient_store("default").open()
+    schema = schema_of((CallLimit.per_hour(100),), store.lease_us, counts_usage=True)
+    for number in range(int(clients)):
+        scope = scope_of("api/0", f"user:{number}")
+        assert LimitSet.composed([ScopedLimits(scope, schema)], store).try_acquire()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname = 'limits_app_state'")
+        [(size,)] = cursor.fetchall()
+    started, used = perf_counter(), _processor_seconds()
+    added = sum(add_counts(seconds=600).added.values())
+    assert added >= int(clients), added
+    seconds, processors = perf_counter() - started, _processor_seconds() - used
+    return {"seconds": seconds, "processors": processors, "bytes": float(size)}
+
+
+PROGRAMS: Final[tuple[Callable[..., Any], ...]] = (
+    fill_large,
+    large_pages,
+    large_command,
+    large_apply,
+    one_time_clients,
+    roll_up_counts,
+)
 """What this module adds to the programs of the site."""
