@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from limits_app import services as limits
-    from limits_app.acquiring.acquisition import Acquisition
-    from limits_app.acquiring.limit_set import LimitSet
-    from limits_app.acquiring.pool import LimitPool
+    from limits_app.acquiring import Acquisition, LimitPool, LimitSet
     from limits_app.engine.errors import (
         AlreadyReleased,
         InvalidLimit,
@@ -66,7 +64,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "limits_app.acquiring.acquisition": ("Acquisition",),
+    "limits_app.acquiring": ("Acquisition", "LimitPool", "LimitSet"),
     "limits_app.engine.errors": (
         "AlreadyReleased",
         "InvalidLimit",
@@ -80,8 +78,6 @@ _HOMES: Final = {
         "UnknownPool",
         "UsageNotReported",
     ),
-    "limits_app.acquiring.pool": ("LimitPool",),
-    "limits_app.acquiring.limit_set": ("LimitSet",),
     "limits_app.engine.limits": ("CallLimit", "QuotaLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
     "limits_app.engine.outcome": ("LimitStatus", "LimitUse", "Outcome"),
     "limits_app.integrations.decorators": ("exempt", "limited"),

@@ -12,10 +12,10 @@ from django.core.signals import request_finished, setting_changed
 from django.utils.encoding import force_bytes
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.acquiring.runtime import AtFork
+from limits_app.acquiring import AtFork
 
 if TYPE_CHECKING:
-    from limits_app.engine.runtime import LeaseHolder
+    from limits_app.engine import LeaseHolder
 
 
 class LimitsConfig(AppConfig):
@@ -29,7 +29,7 @@ class LimitsConfig(AppConfig):
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
         from limits_app import alerts, checks, conf, metrics, models, signals
-        from limits_app.engine.runtime import Runtime, install
+        from limits_app.engine import Runtime, install
         from limits_app.models import namespaces, plan, recording
         from limits_app.policies import advance_version
         from limits_app.stores import registry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from limits_app.alerts import recorder
-from limits_app.engine.planning import forget_warnings
+from limits_app.engine import forget_warnings
 from limits_app.models.own_queries import failures
 from limits_app.policies import balancers, resolver
 from limits_app.services.endpoints import endpoints

@@ -14,8 +14,26 @@ from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.runtime import PROCESS, lock_over_forks
 from limits_app.acquiring.shares import charged_for, requested_of, shares, sum_used, used_before
 from limits_app.acquiring.store import is_remote
-from limits_app.engine.algorithms import State
-from limits_app.engine.amounts import Amount, check_amounts, from_milli, shown, to_milli
+from limits_app.engine import (
+    IDEMPOTENCY_LEVEL,
+    Amount,
+    Amounts,
+    Bucket,
+    Claim,
+    PlannedLimit,
+    ReportedUse,
+    RequestPlan,
+    Scope,
+    State,
+    check_amounts,
+    from_milli,
+    outcome_of,
+    parts_of,
+    present,
+    shown,
+    to_milli,
+    units_of,
+)
 from limits_app.engine.errors import (
     AlreadyReleased,
     InvalidRequest,
@@ -24,12 +42,8 @@ from limits_app.engine.errors import (
     StaleConfiguration,
     UsageNotReported,
 )
-from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope
 from limits_app.engine.limits import CallLimit
 from limits_app.engine.outcome import LimitUse, Outcome
-from limits_app.engine.plan import Amounts, Bucket, Claim, PlannedLimit, ReportedUse, RequestPlan, parts_of
-from limits_app.engine.readings import outcome_of, units_of
-from limits_app.engine.runtime import present
 
 logger = logging.getLogger("limits_app")
 

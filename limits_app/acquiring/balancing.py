@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
-from limits_app.engine.amounts import Requested, shown
+from limits_app.engine import Requested, shown
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit
 

@@ -12,11 +12,8 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.choice import Choice
 from limits_app.acquiring.store import Store
 from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter
-from limits_app.engine.algorithms.rule import NEVER_US
-from limits_app.engine.amounts import shown
-from limits_app.engine.clock import Clock
+from limits_app.engine import NEVER_US, Bucket, Claim, Clock, shown
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitTimeout
-from limits_app.engine.plan import Bucket, Claim
 
 logger = logging.getLogger("limits_app")
 

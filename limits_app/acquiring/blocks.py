@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from weakref import ref
 
 from limits_app.acquiring.store import Store
-from limits_app.engine.plan import Bucket, Claim
+from limits_app.engine import Bucket, Claim
 
 
 class Nestable(Protocol):

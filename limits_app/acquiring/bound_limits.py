@@ -8,16 +8,24 @@ from typing import Self
 
 from limits_app.acquiring.blocks import held_here
 from limits_app.acquiring.store import Store
-from limits_app.engine import mypyc_attr
-from limits_app.engine.amounts import Amount, shown
+from limits_app.engine import (
+    MOST_SHAPES,
+    Amount,
+    Claim,
+    PlanShape,
+    RequestPlan,
+    Scope,
+    ScopedLimits,
+    Shapes,
+    digest_in,
+    mypyc_attr,
+    present,
+    shown,
+    stats_of,
+)
 from limits_app.engine.errors import InvalidRequest
-from limits_app.engine.keys import Scope, digest_in
 from limits_app.engine.limits import AnyLimit
 from limits_app.engine.outcome import Stats
-from limits_app.engine.plan import MOST_SHAPES, Claim, PlanShape, RequestPlan, ScopedLimits
-from limits_app.engine.planning import Shapes
-from limits_app.engine.readings import stats_of
-from limits_app.engine.runtime import present
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

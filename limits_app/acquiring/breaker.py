@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from limits_app.acquiring.backoff import delay
 from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.clock import Clock, lasts
+from limits_app.engine import Clock, lasts
 
 _SLICES: Final = 10
 """Into how many parts the interval is divided; calls are forgotten part by part."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.store import Store, is_remote
+from limits_app.engine import Claim
 from limits_app.engine.errors import NeverAdmissible
-from limits_app.engine.plan import Claim
 
 
 def _never_cooling(acquisition: Acquisition) -> int:  # noqa: ARG001 - the signature of `cooling_us`

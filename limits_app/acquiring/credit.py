@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from limits_app.acquiring.store import Store
-from limits_app.engine.plan import Claim, RequestPlan, ScopedLimits, parts_of
-from limits_app.engine.planning import plan_for
+from limits_app.engine import Claim, RequestPlan, ScopedLimits, parts_of, plan_for
 
 
 def credited_parts(scoped: ScopedLimits, key: str, amount: object) -> int:
@@ -12,7 +11,7 @@ def credited_parts(scoped: ScopedLimits, key: str, amount: object) -> int:
     return parts_of(_plan(scoped, key).shape.limits[0], amount)
 
 
-def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
+def credit_scopes(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
     """Reduce the recorded use of a limit by so many parts, at most to 0."""
     claim = Claim(_plan(scoped, key), [0])
     store.peek(claim)  # raises StoreUnavailable; `settle` would wait for the store instead

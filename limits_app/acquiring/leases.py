@@ -15,9 +15,8 @@ from typing import Final
 from weakref import ref
 
 from limits_app.acquiring.runtime import on_fork, start_thread
-from limits_app.engine.clock import Clock, lasts
+from limits_app.engine import Claim, Clock, lasts
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.plan import Claim
 
 logger = logging.getLogger("limits_app")
 

@@ -13,15 +13,19 @@ from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.choice import Choice
 from limits_app.acquiring.modes import Mode, checked_mode, store_of
 from limits_app.acquiring.store import Store, is_remote
-from limits_app.engine import mypyc_attr
-from limits_app.engine.amounts import Amount, check_amounts
+from limits_app.engine import (
+    Amount,
+    Scope,
+    ScopedLimits,
+    check_amounts,
+    checked_limits,
+    mypyc_attr,
+    private_scope,
+    schema_of,
+)
 from limits_app.engine.errors import LimitTimeout, NeverAdmissible
-from limits_app.engine.keys import Scope, private_scope
 from limits_app.engine.limits import LimitDefinition
-from limits_app.engine.notation import checked_limits
 from limits_app.engine.outcome import Outcome
-from limits_app.engine.plan import ScopedLimits
-from limits_app.engine.record import schema_of
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

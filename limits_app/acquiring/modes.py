@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import TypeGuard
 
 from limits_app.acquiring.store import Store
-from limits_app.engine import runtime
-from limits_app.engine.amounts import shown
+from limits_app.engine import present, shown
 from limits_app.engine.errors import InvalidRequest
 
 
@@ -39,7 +38,7 @@ def store_of(mode: Mode, value: object) -> Store:
 
     Raises InvalidRequest for a value that is not a store, such as the name of one.
     """
-    store = runtime.present().open_store(mode) if value is None else value
+    store = present().open_store(mode) if value is None else value
     if not _is_store(store):
         raise InvalidRequest(f"store must be a store, such as MemoryStore(), not {shown(store)}")
     return store

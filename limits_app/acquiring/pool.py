@@ -21,7 +21,7 @@ from limits_app.acquiring.choice import (
     sorted_by_load,
 )
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Requested, shown
+from limits_app.engine import Requested, shown
 from limits_app.engine.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.engine.limits import AnyLimit
 from limits_app.engine.outcome import Outcome, Stats

@@ -19,7 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying
 
 from limits_app.acquiring.backoff import RetryAlgorithm, delay, jittered
 from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter, Waiter
-from limits_app.engine.clock import as_clock, monotonic_us
+from limits_app.engine import as_clock, monotonic_us
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from limits_app.engine.amounts import MILLI, Amount
-from limits_app.engine.plan import Amounts, Bucket, PlannedLimit, PlanShape, ReportedUse, RequestPlan, parts_of
-from limits_app.engine.readings import units_of
+from limits_app.engine import (
+    MILLI,
+    Amount,
+    Amounts,
+    Bucket,
+    PlannedLimit,
+    PlanShape,
+    ReportedUse,
+    RequestPlan,
+    parts_of,
+    units_of,
+)
 
 
 class Part(Protocol):

@@ -7,10 +7,7 @@ from typing import Protocol, TypeGuard
 
 from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.waiting import WaitingLine
-from limits_app.engine.changes import ALL, Change, Changes
-from limits_app.engine.clock import Clock
-from limits_app.engine.counting import Batch, RejectionCounts
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine import ALL, Amounts, Batch, Change, Changes, Claim, Clock, RejectionCounts
 
 
 class Store(Protocol):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from limits_app.acquiring.store import Store
+from limits_app.engine import Claim, ScopedLimits, plan_for, stats_by_scope
 from limits_app.engine.outcome import Stats
-from limits_app.engine.plan import Claim, ScopedLimits
-from limits_app.engine.planning import plan_for
-from limits_app.engine.readings import stats_by_scope
 
 
-def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) -> dict[str, dict[str, Stats]]:
+def survey_scopes(scoped: Iterable[ScopedLimits], store: Store, version: int | None) -> dict[str, dict[str, Stats]]:
     """Read different scopes in one step of the store; return statistics by key of the scope and key of the limit.
 
     Raises StaleConfiguration where `version` is not the present configuration, and StoreUnavailable.

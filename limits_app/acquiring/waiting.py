@@ -22,9 +22,8 @@ from typing import Final, Protocol
 from weakref import ref
 
 from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.clock import lasts
+from limits_app.engine import Bucket, lasts
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.plan import Bucket
 
 logger = logging.getLogger("limits_app")
 

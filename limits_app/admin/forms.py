@@ -22,10 +22,9 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.own_blocks import BlockForm
+from limits_app.engine import limit_body, parse_amount, parse_seconds
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limit_checks import parse_amount, parse_seconds
 from limits_app.engine.limits import RateLimitAlgorithm
-from limits_app.engine.notation import limit_body
 from limits_app.models import Limit
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json

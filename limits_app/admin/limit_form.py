@@ -18,10 +18,9 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.admin.action_forms import DayEnd, ReasonForm, end_of_day
 from limits_app.admin.formatting import moment
 from limits_app.admin.forms import AmountFormField
+from limits_app.engine import check_resource, parse_limit
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.keys import check_resource
 from limits_app.engine.limits import LimitDefinition
-from limits_app.engine.notation import parse_limit
 from limits_app.models import Plan, PlanGroup
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
 from limits_app.models.validators import validate_identifier, validate_path, validate_text

@@ -10,7 +10,7 @@ from typing import Final
 from django.db import router
 from django.db.models import QuerySet
 
-from limits_app.acquiring.backoff import delay
+from limits_app.acquiring import delay
 from limits_app.alerts.delivery import NotDelivered, deliver
 from limits_app.alerts.recording import AlertEvent, add_alerts
 from limits_app.models import Alert, AlertKind, AlertRule, BucketKind, Denial

@@ -18,7 +18,7 @@ from django.db import router, transaction
 from django.dispatch import Signal
 
 from limits_app import conf, signals
-from limits_app.engine.clock import Clock
+from limits_app.engine import Clock
 from limits_app.engine.outcome import LimitStatus
 from limits_app.models import Alert, AlertKind, AlertRule, Emergency
 from limits_app.models.fields import in_site_time

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import ISO_8601, serializers
 
-from limits_app.engine.amounts import MAX_AMOUNT
+from limits_app.engine import MAX_AMOUNT
 from limits_app.models.fields import in_site_time
 from limits_app.models.limit_rules import amount_of
 

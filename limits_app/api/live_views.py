@@ -20,7 +20,7 @@ from limits_app.api.permissions import changing, check, who
 from limits_app.api.problems import WrongQuery
 from limits_app.api.schema import extend_schema
 from limits_app.audit import acting
-from limits_app.engine.amounts import Amount
+from limits_app.engine import Amount
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.engine.outcome import Stats
 from limits_app.integrations.identity import identify

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.db import models
 
-from limits_app.engine.keys import RESOURCE_PATTERN
+from limits_app.engine import RESOURCE_PATTERN
 from limits_app.models import AuditEvent, Entity, Verb
 from limits_app.models.audit_log import digest_of
 from limits_app.models.recording import Unit

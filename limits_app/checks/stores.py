@@ -10,15 +10,13 @@ from django.core.checks import CheckMessage, Info, Warning  # noqa: A004 - Djang
 from django.db.models import Model, QuerySet
 
 from limits_app import conf
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import LimitSet, Store
 from limits_app.audit import is_protected
 from limits_app.checks.settings import missing_caches, missing_databases, missing_packages, reported
 from limits_app.conf import OnUnavailable, StoreKind
-from limits_app.engine.clock import zone_of
+from limits_app.engine import without_zone, zone_of
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.engine.notation import without_zone
 from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
 from limits_app.services.site_urls import SiteUrls

@@ -36,7 +36,7 @@ from limits_app.conf.parsers import (
 )
 from limits_app.conf.table import *  # noqa: F403 - every key, which the table names once
 from limits_app.conf.table import KEYS, STORE, STORES, SettingKey, T
-from limits_app.engine.amounts import shown
+from limits_app.engine import shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from limits_app.engine.amounts import shown
+from limits_app.engine import shown
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse

@@ -1,24 +1,160 @@
-"""The engine: limits, algorithms and decisions as pure functions, without Django, input or output."""
+"""The engine: limits, algorithms and decisions as pure functions, without Django, input or output.
+
+This is what other packages use of it, besides `errors`, `limits` and `outcome`, which are public modules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, TypeVar
-
-__all__ = ["COMPILED", "mypyc_attr"]
-
-_ENGINE: Final = find_spec("limits_app.engine.engine")
-
-COMPILED: Final = _ENGINE is not None and not str(_ENGINE.origin).endswith(".py")
-"""Whether the engine runs as compiled code, as in the wheels for a platform."""
-
-if TYPE_CHECKING:
-    # The compiler finds this name in the types. It is no dependency: it is never imported.
-    from mypy_extensions import mypyc_attr
-else:
-    C = TypeVar("C", bound=type)
-
-    def mypyc_attr(**_options: bool) -> Callable[[C], C]:
-        """Return a decorator that leaves a class as it is; the compiler reads the options."""
-        return lambda decorated: decorated
+from limits_app.engine.algorithms import Rule, State, compile_rule
+from limits_app.engine.algorithms.rule import NEVER_US
+from limits_app.engine.algorithms.window_log import EMPTY_LOG, Log
+from limits_app.engine.algorithms.windows import SlidingWindow
+from limits_app.engine.amounts import (
+    MAX_AMOUNT,
+    MILLI,
+    Amount,
+    PermitsOnly,
+    Requested,
+    check_amounts,
+    from_milli,
+    shown,
+    to_milli,
+)
+from limits_app.engine.changes import (
+    ACCESS,
+    ALL,
+    COOLING,
+    EVERYTHING,
+    GENERAL,
+    MOST_CHANGES,
+    MOST_CLIENTS,
+    ROWS,
+    Change,
+    ChangeLog,
+    Changes,
+    announced,
+    least_version,
+)
+from limits_app.engine.clock import (
+    DEFAULT_ZONE,
+    EPOCH,
+    LONGEST_ZONE_NAME,
+    MICROSECOND,
+    Clock,
+    Paced,
+    as_clock,
+    lasts,
+    monotonic_us,
+    system_us,
+    zone_of,
+)
+from limits_app.engine.compiled import COMPILED, mypyc_attr
+from limits_app.engine.counting import (
+    HOUR_US,
+    IDS_LENGTH,
+    KEPT_HOURS,
+    Batch,
+    Count,
+    PackedRejection,
+    Rejected,
+    RejectionCounts,
+    Times,
+    hour_ends,
+    hour_of,
+    label_of,
+    packed_rejections,
+    rejection_label,
+    seal,
+    unpacked_rejections,
+    unsealed,
+)
+from limits_app.engine.engine import (
+    IsGone,
+    charge,
+    close_usage,
+    is_nearly_restored,
+    is_restored,
+    merge,
+    migrate,
+    peek,
+    reclaim,
+    renew,
+    reset,
+    settle,
+)
+from limits_app.engine.keys import (
+    IDEMPOTENCY_LEVEL,
+    MAX_ENTITY_LENGTH,
+    RESOURCE_PATTERN,
+    UPSTREAM_LEVEL,
+    Account,
+    EntityName,
+    EntityScopes,
+    Scope,
+    amounts_scope,
+    check_entity,
+    check_idempotency_key,
+    check_resource,
+    digest_in,
+    idempotency_scope,
+    line_change_scope,
+    line_scope,
+    member_scope,
+    namespace_digest,
+    private_scope,
+    scope_of,
+    shadow_scope,
+    shared_scope,
+    shared_total_scope,
+    short_key,
+    slices_key,
+    total_scope,
+    unique_name,
+    upstream_scope,
+)
+from limits_app.engine.limit_checks import check_key, computed_seconds, parse_amount, parse_seconds
+from limits_app.engine.namespaces import WHOLE_SITE, Namespace
+from limits_app.engine.notation import (
+    CALLS,
+    Noted,
+    amount_text,
+    checked_limits,
+    limit_body,
+    limit_text,
+    parse_body,
+    parse_limit,
+    parse_limits,
+    seconds_text,
+    without_zone,
+)
+from limits_app.engine.periods import DAY, HOUR, NAMES, QuotaPeriod
+from limits_app.engine.plan import (
+    MOST_SHAPES,
+    Amounts,
+    Bucket,
+    Claim,
+    PlannedLimit,
+    PlannedScope,
+    PlanShape,
+    ReportedUse,
+    RequestPlan,
+    ScopedLimits,
+    parts_of,
+)
+from limits_app.engine.planning import Shapes, forget_warnings, nothing_requested, plan_for
+from limits_app.engine.readings import outcome_of, stats_by_scope, stats_of, units_of
+from limits_app.engine.record import (
+    LEASE_US,
+    NOTHING_KEPT,
+    FinishedUsage,
+    HourlyUsage,
+    KeptUse,
+    Lease,
+    LeaseId,
+    Record,
+    Schema,
+    lease_us_of,
+    new_record,
+    schema_of,
+)
+from limits_app.engine.runtime import LeaseHolder, Runtime, install, installed, present

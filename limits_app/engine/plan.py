@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
 
-from limits_app.engine import mypyc_attr
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount
+from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
 from limits_app.engine.limits import CallLimit, MeteredLimit, RateLimit
 from limits_app.engine.record import Holder, Schema

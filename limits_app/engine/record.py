@@ -6,9 +6,9 @@ from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from limits_app.engine import mypyc_attr
 from limits_app.engine.algorithms import Rule, State, compile_rule
 from limits_app.engine.amounts import MILLI, shown
+from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI, check_differ
 from limits_app.engine.limits import AnyLimit, Blocked

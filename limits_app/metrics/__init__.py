@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from limits_app.acquiring.runtime import at_end
+from limits_app.acquiring import at_end
 from limits_app.metrics.instruments import is_multiprocess
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def install() -> None:
 
 def record(*recorders: PrometheusRecorder | OpenTelemetryRecorder) -> None:
     """Record all metrics of the site, in this process, with these recorders; call it once."""
-    from limits_app.acquiring.observers import CALL_OBSERVERS
+    from limits_app.acquiring import CALL_OBSERVERS
     from limits_app.metrics.collection import Collection
     from limits_app.services.notify import OBSERVERS
     from limits_app.stores.resilient import TIMERS

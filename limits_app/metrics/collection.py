@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 from django.db import close_old_connections, router
 
 from limits_app import services
-from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.clock import Clock, lasts, monotonic_us
+from limits_app.acquiring import on_fork
+from limits_app.engine import Clock, lasts, monotonic_us
 from limits_app.engine.outcome import Outcome
 from limits_app.metrics.decisions import DecisionCounts, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder

@@ -16,8 +16,8 @@ from typing import Final
 
 from django.db import router
 
-from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.clock import lasts
+from limits_app.acquiring import on_fork
+from limits_app.engine import lasts
 from limits_app.engine.limits import CallLimit
 from limits_app.engine.outcome import Outcome
 from limits_app.models import Limit, Policy, Pool, Resource

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limits_app.acquiring.breaker import BreakerState
+from limits_app.acquiring import BreakerState
 from limits_app.metrics.instruments import Recorder
 from limits_app.outbound.events import (
     BreakerChanged,

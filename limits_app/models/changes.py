@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.db import DatabaseError, InterfaceError, connections, models, transaction
 
 from limits_app import signals
-from limits_app.engine.changes import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, MOST_CLIENTS, ROWS, Change, Changes
+from limits_app.engine import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, MOST_CLIENTS, ROWS, Change, Changes
 from limits_app.models.namespaces import SiteNamespace, namespace_in
 
 _ISOLATION: Final = {

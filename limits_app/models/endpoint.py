@@ -14,7 +14,7 @@ from django.utils.text import slugify
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine.notation import limit_text
+from limits_app.engine import limit_text
 from limits_app.models.audit_log import AuditEvent
 from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField

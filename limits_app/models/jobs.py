@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from django.db import models, router
 
-from limits_app.engine.keys import namespace_digest
+from limits_app.engine import namespace_digest
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import current_keys
 

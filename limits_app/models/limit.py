@@ -11,9 +11,9 @@ from django.db import models
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.engine import Noted, checked_limits, limit_body, parse_limits
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import Blocked, LimitDefinition
-from limits_app.engine.notation import Noted, checked_limits, limit_body, parse_limits
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField, cascade
 from limits_app.models.limit_rules import CONSTRAINTS, definition_of, row_text

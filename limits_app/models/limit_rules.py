@@ -11,8 +11,8 @@ from django.db import IntegrityError, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.engine import Noted, limit_text, parse_body
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.notation import Noted, limit_text, parse_body
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.UniqueConstraint(

@@ -21,10 +21,9 @@ from django.db import DEFAULT_DB_ALIAS, connections, router
 from django.utils.module_loading import import_string
 
 from limits_app import conf
-from limits_app.engine.amounts import shown
+from limits_app.engine import WHOLE_SITE as NO_NAMES
+from limits_app.engine import Namespace, shown
 from limits_app.engine.errors import InvalidRequest
-from limits_app.engine.namespaces import WHOLE_SITE as NO_NAMES
-from limits_app.engine.namespaces import Namespace
 
 MAX_VALUE_LENGTH: Final = 255
 MOST_NAMESPACES: Final = 100

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from limits_app import conf
 from limits_app.conf import parsed_network
-from limits_app.engine.amounts import shown
+from limits_app.engine import shown
 
 SEPARATORS: Final = ":/.-_@"
 """The characters after which the “*” of a pattern may be."""

@@ -13,7 +13,7 @@ from django.db import models, router
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.acquiring.balancing import Cooling
+from limits_app.acquiring import Cooling
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limits import LimitDefinition
 from limits_app.models.base import Configuration, Written, check_validators

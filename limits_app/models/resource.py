@@ -11,8 +11,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import test_runner
+from limits_app.engine import limit_text, parse_limit
 from limits_app.engine.limits import Blocked, LimitDefinition
-from limits_app.engine.notation import limit_text, parse_limit
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
 from limits_app.models.own_queries import DATABASE_ERRORS, known_time_zones, read

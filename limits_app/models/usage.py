@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from django.db import connections, models
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine.counting import IDS_LENGTH
+from limits_app.engine import IDS_LENGTH
 
 REQUEST_ID_LENGTH: Final = 64
 

@@ -11,9 +11,8 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db.models import AutoField, BigAutoField, IntegerField
 
-from limits_app.engine.amounts import shown
+from limits_app.engine import EntityName, shown
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.keys import EntityName
 from limits_app.models.patterns import client_network
 
 _USER: Final = "user"

@@ -15,9 +15,7 @@ from django.utils.translation import gettext as _
 
 from limits_app import conf
 from limits_app.conf import parsed_network
-from limits_app.engine.amounts import shown, to_milli
-from limits_app.engine.keys import check_entity, check_resource
-from limits_app.engine.limit_checks import check_key
+from limits_app.engine import check_entity, check_key, check_resource, shown, to_milli
 from limits_app.models.patterns import check_client, check_pattern, check_requester
 from limits_app.models.weekly_hours import WeeklyHours, zone_named
 

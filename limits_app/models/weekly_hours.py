@@ -9,7 +9,7 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import ClassVar, Final, Self
 
-from limits_app.engine.clock import zone_of
+from limits_app.engine import zone_of
 from limits_app.engine.errors import UnknownTimeZone
 
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

@@ -5,8 +5,7 @@ It has clients, paces, circuit breakers, retries, executors and queues; see docs
 
 from __future__ import annotations
 
-from limits_app.acquiring.breaker import BreakerState
-from limits_app.acquiring.retry import Retrier, RetryPolicy
+from limits_app.acquiring import BreakerState, Retrier, RetryPolicy
 from limits_app.outbound.breaker import Breaker, BreakerClient, BreakerRules
 from limits_app.outbound.cache import CachingClient
 from limits_app.outbound.client import HttpClient, ResourceClient

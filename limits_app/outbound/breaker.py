@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
-from limits_app.acquiring.breaker import BreakerPolicy, BreakerState, CircuitBreaker
-from limits_app.engine.clock import Clock
+from limits_app.acquiring import BreakerPolicy, BreakerState, CircuitBreaker
+from limits_app.engine import Clock
 from limits_app.engine.errors import LimitsError
 from limits_app.outbound.client import ResourceClient, WrappingClient
 from limits_app.outbound.errors import CircuitOpen, UpstreamFailed, check_counts, check_durations, check_periods

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Amount
+from limits_app.acquiring import Acquisition, LimitSet
+from limits_app.engine import Amount
 from limits_app.outbound.client import Closable, ResourceClient, WrappingClient
 from limits_app.outbound.errors import Closed, Unavailable, Unsendable
 from limits_app.outbound.events import Observer, Waited, silent

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from limits_app.acquiring.retry import Retrier, RetryOn, RetryPolicy
+from limits_app.acquiring import Retrier, RetryOn, RetryPolicy
 from limits_app.outbound.breaker import loop_us
 from limits_app.outbound.client import ResourceClient, WrappingClient
 from limits_app.outbound.errors import Unavailable, UpstreamFailed

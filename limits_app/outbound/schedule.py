@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil, floor, inf
 from typing import Final
 
-from limits_app.engine.algorithms.windows import SlidingWindow
-from limits_app.engine.limit_checks import computed_seconds
+from limits_app.engine import SlidingWindow, computed_seconds
 from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
 from limits_app.outbound.errors import check_durations
 from limits_app.outbound.hints import Hints, Quota

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from limits_app.acquiring.retry import RetryPolicy
+from limits_app.acquiring import RetryPolicy
 from limits_app.outbound.breaker import Breaker, BreakerClient, BreakerRules
 from limits_app.outbound.cache import CachingClient
 from limits_app.outbound.client import Closable, ResourceClient

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Generic, TypeVar
 
-from limits_app.acquiring.retry import Retrier, RetryPolicy
+from limits_app.acquiring import Retrier, RetryPolicy
 from limits_app.outbound.client import Closable
 from limits_app.outbound.errors import Closed, check_counts
 from limits_app.outbound.events import ItemFailed, Observer, silent

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from limits_app import conf
-from limits_app.engine.changes import ALL, Changes
+from limits_app.engine import ALL, Changes, Namespace
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.namespaces import Namespace
 from limits_app.models.namespaces import current_keys
 from limits_app.policies.kept_configuration import configuration
 from limits_app.stores.registry import aliases, resilient_store

@@ -16,10 +16,9 @@ from typing import Final
 from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import conf
-from limits_app.acquiring.balancing import Balancer, Cooling, balancer_named
-from limits_app.engine.clock import lasts
+from limits_app.acquiring import Balancer, Cooling, balancer_named
+from limits_app.engine import Namespace, lasts
 from limits_app.engine.errors import Unresolved
-from limits_app.engine.namespaces import Namespace
 from limits_app.models import changes, write_alias
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS

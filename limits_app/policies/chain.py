@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from limits_app.acquiring.balancing import Cooling
+from limits_app.acquiring import Cooling
 from limits_app.conf import OnUnavailable
+from limits_app.engine import Noted
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limits import LimitDefinition
-from limits_app.engine.notation import Noted
 from limits_app.models.candidate import CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency
 from limits_app.models.fields import from_column

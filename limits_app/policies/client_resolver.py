@@ -10,9 +10,8 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from limits_app import conf
-from limits_app.engine.clock import lasts
+from limits_app.engine import MAX_ENTITY_LENGTH, lasts
 from limits_app.engine.errors import UnknownPool, Unresolved
-from limits_app.engine.keys import MAX_ENTITY_LENGTH
 from limits_app.models import note_code_limits, write_alias
 from limits_app.models.changes import identifier_digest
 from limits_app.models.namespaces import sources

@@ -10,7 +10,7 @@ from mmap import mmap
 from threading import RLock
 from typing import Any, Final, Literal
 
-from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring import on_fork
 from limits_app.models.changes import identifier_digest
 from limits_app.models.users import identifiers_of_client, is_user
 from limits_app.policies.patterns import PatternIndex

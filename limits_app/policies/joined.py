@@ -8,11 +8,10 @@ from functools import partial
 from typing import Final
 
 from limits_app import conf
-from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring import LimitSet
 from limits_app.conf import OnUnavailable
+from limits_app.engine import Scope, ScopedLimits
 from limits_app.engine.errors import InvalidRequest
-from limits_app.engine.keys import Scope
-from limits_app.engine.plan import ScopedLimits
 from limits_app.policies.kept import Aged, Kept
 from limits_app.policies.pools import PoolMembers
 from limits_app.policies.resolved_set import Evaluated, ResolvedSet

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring import on_fork
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

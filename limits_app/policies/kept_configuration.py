@@ -10,11 +10,9 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from limits_app import conf
-from limits_app.acquiring.store import Store
-from limits_app.engine.changes import Changes
-from limits_app.engine.clock import lasts
+from limits_app.acquiring import Store
+from limits_app.engine import Changes, Namespace, lasts
 from limits_app.engine.errors import StoreUnavailable, Unresolved
-from limits_app.engine.namespaces import Namespace
 from limits_app.models import changes, write_alias
 from limits_app.models.namespaces import MOST_NAMESPACES, WHOLE_SITE, SiteNamespace, current_namespace, sources
 from limits_app.policies.balancing import balancers

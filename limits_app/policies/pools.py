@@ -15,20 +15,11 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from limits_app import conf
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.blocking import Timeout
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.pool import LimitPool
-from limits_app.acquiring.runtime import on_fork
-from limits_app.acquiring.store import Store
-from limits_app.engine.amounts import Requested
-from limits_app.engine.clock import lasts
+from limits_app.acquiring import Acquisition, LimitPool, LimitSet, Store, Timeout, on_fork
+from limits_app.engine import Namespace, Requested, Scope, ScopedLimits, lasts, member_scope
 from limits_app.engine.errors import UnknownPool
-from limits_app.engine.keys import Scope, member_scope
 from limits_app.engine.limits import AnyLimit, Blocked
-from limits_app.engine.namespaces import Namespace
 from limits_app.engine.outcome import Outcome, Stats
-from limits_app.engine.plan import ScopedLimits
 from limits_app.models import changes
 from limits_app.models.namespaces import current_keys
 from limits_app.models.pool import MemberDefinition, PoolDefinition, pool_definition

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from limits_app.acquiring.store import Store
-from limits_app.engine.notation import Noted
-from limits_app.engine.plan import ScopedLimits
+from limits_app.acquiring import Store
+from limits_app.engine import Noted, ScopedLimits
 from limits_app.models.plan import plans_by_groups
 from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.choose import applied_policies, changes_at, judge, rollout_position

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from limits_app.conf import test_runner
-from limits_app.engine.clock import Clock, monotonic_us
+from limits_app.engine import Clock, monotonic_us
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Entity, PlanGroup, write_alias
 from limits_app.models.namespaces import SiteNamespace, entered, is_entered

@@ -13,13 +13,10 @@ from time import time
 from typing import Final, NamedTuple, cast
 
 from limits_app import conf
-from limits_app.acquiring.store import Store
-from limits_app.engine.amounts import shown
+from limits_app.acquiring import Store
+from limits_app.engine import ScopedLimits, check_entity, check_resource, checked_limits, shown
 from limits_app.engine.errors import InvalidLimit, UnknownPool
-from limits_app.engine.keys import check_entity, check_resource
 from limits_app.engine.limits import Blocked, LimitDefinition
-from limits_app.engine.notation import checked_limits
-from limits_app.engine.plan import ScopedLimits
 from limits_app.models import (
     CodeLimits,
     Emergency,

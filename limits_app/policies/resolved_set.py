@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Unpack
 
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import LimitSet, Store
 from limits_app.conf import OnUnavailable
-from limits_app.engine.amounts import Amount
-from limits_app.engine.keys import (
+from limits_app.engine import (
     UPSTREAM_LEVEL,
+    Amount,
     Scope,
+    ScopedLimits,
+    schema_of,
     scope_of,
     shadow_scope,
     shared_scope,
@@ -21,8 +22,6 @@ from limits_app.engine.keys import (
     upstream_scope,
 )
 from limits_app.engine.limits import Blocked
-from limits_app.engine.plan import ScopedLimits
-from limits_app.engine.record import schema_of
 from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope
 from limits_app.policies.choose import PRECEDENCE, EffectiveLimit, PolicyChoice
 from limits_app.policies.pools import PooledSet, PoolMembers, SetNames

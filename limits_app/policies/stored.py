@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from django.db.models import Q
 
+from limits_app.engine import Noted
 from limits_app.engine.limits import LimitDefinition
-from limits_app.engine.notation import Noted
 from limits_app.models import MAX_LEVELS, CodeLimits, Entity, Policy
 from limits_app.models.fields import aware
 from limits_app.models.patterns import is_pattern, patterns_in

@@ -8,10 +8,10 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from limits_app import conf
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Store
+from limits_app.engine import Schema, schema_of
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import AnyLimit
-from limits_app.engine.record import Schema, schema_of
 from limits_app.models.namespaces import current_keys
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store

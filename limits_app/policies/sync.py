@@ -14,8 +14,8 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.changes import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, ROWS, Change, Changes
+from limits_app.acquiring import on_fork
+from limits_app.engine import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, ROWS, Change, Changes
 
 Seen = Mapping[str, int]
 """Of each store, by its alias, the version up to which this process has applied changes."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from limits_app.engine.keys import EntityScopes, Scope
+from limits_app.engine import EntityScopes, Scope
 from limits_app.models import PolicyScope
 from limits_app.policies.chain import PolicyChain
 from limits_app.policies.choose import rollout_position

@@ -10,12 +10,9 @@ from typing import Final
 
 from django.db import transaction
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.keys import scope_of, shared_total_scope, total_scope
+from limits_app.acquiring import Acquisition, LimitSet
+from limits_app.engine import ScopedLimits, schema_of, scope_of, shared_total_scope, total_scope
 from limits_app.engine.limits import Blocked
-from limits_app.engine.plan import ScopedLimits
-from limits_app.engine.record import schema_of
 from limits_app.models import Entity, Policy, PolicyEffect, write_alias
 from limits_app.policies import AccessReason, ResolutionKey, ResolvedSet, resolve, resolver
 from limits_app.services import notify

@@ -6,10 +6,9 @@ from typing import Final, Unpack
 
 from asgiref.sync import sync_to_async
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring import Acquisition, LimitSet
+from limits_app.engine import EntityName, check_resource
 from limits_app.engine.errors import LimitExceeded
-from limits_app.engine.keys import EntityName, check_resource
 from limits_app.engine.outcome import Outcome
 from limits_app.policies import DefaultLimits, resolver
 from limits_app.services.amounts import RequestedAmounts, Resources, TryOptions, key_of

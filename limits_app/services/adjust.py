@@ -10,12 +10,10 @@ from django.db import router, transaction
 from django.utils import timezone
 
 from limits_app import audit, conf
-from limits_app.acquiring.credit import credit, credited_parts
-from limits_app.engine.amounts import Amount, shown
+from limits_app.acquiring import credit_scopes, credited_parts
+from limits_app.engine import Amount, EntityName, ScopedLimits, check_idempotency_key, scope_of, shown, total_scope
 from limits_app.engine.errors import InvalidRequest
-from limits_app.engine.keys import EntityName, check_idempotency_key, scope_of, total_scope
 from limits_app.engine.limits import CallLimit, MeteredLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.models import AuditEvent, Entity, Verb, changes, write_alias
 from limits_app.policies import check_names, resolver, total_scopes
 from limits_app.services.amounts import not_limited, one_client
@@ -121,7 +119,7 @@ def top_up(
 
     def give() -> None:
         for alias, scoped, parts in credited:
-            credit(resilient_store(alias).open(), scoped, key, parts)
+            credit_scopes(resilient_store(alias).open(), scoped, key, parts)
 
     return once.do(give, asked, aliases=places, reason=reason, actor=actor, source=source)
 

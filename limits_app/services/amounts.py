@@ -8,12 +8,10 @@ from typing import TypedDict
 
 from django.core.exceptions import ValidationError
 
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Amount, Requested
+from limits_app.acquiring import LimitSet
+from limits_app.engine import CALLS, Amount, EntityName, Requested, checked_limits
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.keys import EntityName
 from limits_app.engine.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
-from limits_app.engine.notation import CALLS, checked_limits
 from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
 from limits_app.policies import DefaultLimits, ResolutionKey, checked_defaults, latest_code_limits, resolver

@@ -18,10 +18,9 @@ from django.db import connections
 from django.db.models import Q, QuerySet
 
 from limits_app import conf
-from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring import on_fork
 from limits_app.conf import test_runner
-from limits_app.engine.clock import Clock, as_clock, monotonic_us
-from limits_app.engine.keys import unique_name
+from limits_app.engine import Clock, as_clock, monotonic_us, unique_name
 from limits_app.models import BackgroundJob, job_row
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import (

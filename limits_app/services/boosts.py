@@ -10,11 +10,9 @@ from typing import Final
 from django.utils import timezone
 
 from limits_app import audit, conf
+from limits_app.engine import HOUR, Account, QuotaPeriod, check_entity, check_resource, limit_text
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.keys import Account, check_entity, check_resource
 from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
-from limits_app.engine.notation import limit_text
-from limits_app.engine.periods import HOUR, QuotaPeriod
 from limits_app.models import CodeLimits, Entity, Policy, Resource, write_alias
 from limits_app.policies import PolicyChoice, choose_each, latest_code_limits_of_each
 from limits_app.services.adjust import check_plan_known

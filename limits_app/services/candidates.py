@@ -11,9 +11,9 @@ from typing import Any, Final
 from django.utils import timezone
 
 from limits_app import audit, signals
+from limits_app.engine import Noted, limit_text
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import LimitDefinition
-from limits_app.engine.notation import Noted, limit_text
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits, write_alias
 from limits_app.services import definitions
 from limits_app.services.simple_limits import rule_of

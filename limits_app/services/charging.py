@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring import Acquisition, LimitSet
 from limits_app.services.request import POLICIES, SetResolver
 from limits_app.services.several import Share, SharesSource
 

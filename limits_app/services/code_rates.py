@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from limits_app.engine.limit_checks import computed_seconds, parse_seconds
+from limits_app.engine import computed_seconds, parse_seconds
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimitAlgorithm
 
 __all__ = ["limits_of_rate", "parse_seconds"]

@@ -16,10 +16,9 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import router
 from django.db.models import Model
 
-from limits_app.engine.amounts import shown
+from limits_app.engine import Noted, parse_limit, shown
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import AnyLimit
-from limits_app.engine.notation import Noted, parse_limit
 from limits_app.models import Limit, Policy, PolicyEffect, Pool, PoolMember, registered
 from limits_app.models.base import Definable, name_field
 from limits_app.models.snapshots import batches

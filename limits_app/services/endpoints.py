@@ -18,8 +18,8 @@ from django.http import HttpRequest
 from django.urls import Resolver404, resolve
 
 from limits_app import conf
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Amount, Requested, shown
+from limits_app.acquiring import LimitSet
+from limits_app.engine import Amount, Requested, shown
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Endpoint, changes
 from limits_app.models.in_tests import is_empty_in_test

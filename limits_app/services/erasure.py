@@ -15,8 +15,8 @@ from django.db import models, router, transaction
 from django.db.models import Q
 
 from limits_app import audit
+from limits_app.engine import EntityName, check_entity, scope_of, shadow_scope, total_scope
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
-from limits_app.engine.keys import EntityName, check_entity, scope_of, shadow_scope, total_scope
 from limits_app.models import (
     Alert,
     AlertRule,

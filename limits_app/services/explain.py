@@ -10,11 +10,9 @@ from typing import Final
 from asgiref.sync import sync_to_async
 
 from limits_app import conf
-from limits_app.engine.amounts import Amount, Requested
+from limits_app.engine import Amount, EntityName, Requested, limit_text
 from limits_app.engine.errors import NeverAdmissible, StaleConfiguration
-from limits_app.engine.keys import EntityName
 from limits_app.engine.limits import Blocked
-from limits_app.engine.notation import limit_text
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import ENFORCED, CandidateValue, CodeLimits, Emergency
 from limits_app.models.users import entity_name

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import cast
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.pool import Foreseen
-from limits_app.engine.amounts import Requested
+from limits_app.acquiring import Acquisition, Foreseen
+from limits_app.engine import Requested
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models.pool import MemberDefinition
 from limits_app.policies import MemberSet, PooledSet

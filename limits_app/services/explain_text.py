@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from limits_app.engine.keys import UPSTREAM_LEVEL
+from limits_app.engine import UPSTREAM_LEVEL, limit_text
 from limits_app.engine.limits import CallLimit, RateLimit
-from limits_app.engine.notation import limit_text
 from limits_app.engine.outcome import LimitStatus
 from limits_app.models import TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, Access, AccessVerdict, PolicyStatus, PolicyValue

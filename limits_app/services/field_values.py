@@ -12,9 +12,8 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils.dateparse import parse_datetime
 
-from limits_app.engine.amounts import shown
+from limits_app.engine import parse_amount, parse_seconds, shown
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limit_checks import parse_amount, parse_seconds
 from limits_app.models.fields import in_site_time
 
 Find = Callable[[type[models.Model], str], models.Model]

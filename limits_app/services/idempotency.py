@@ -15,14 +15,20 @@ from contextlib import suppress
 from typing import Final
 
 from limits_app import conf
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import PermitsOnly, Requested, shown
+from limits_app.acquiring import Acquisition, LimitSet
+from limits_app.engine import (
+    IDEMPOTENCY_LEVEL,
+    PermitsOnly,
+    Requested,
+    ScopedLimits,
+    amounts_scope,
+    check_idempotency_key,
+    idempotency_scope,
+    schema_of,
+    shown,
+)
 from limits_app.engine.errors import InvalidRequest, LimitTimeout
-from limits_app.engine.keys import IDEMPOTENCY_LEVEL, amounts_scope, check_idempotency_key, idempotency_scope
 from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
-from limits_app.engine.plan import ScopedLimits
-from limits_app.engine.record import schema_of
 from limits_app.policies import ResolutionKey, ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.request import AmountsRequest, SetResolver, waiting_time

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.blocking import checked_timeout
-from limits_app.engine.amounts import Amount, shown
-from limits_app.engine.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN, EntityName, check_entity, check_resource
+from limits_app.acquiring import Acquisition, checked_timeout
+from limits_app.engine import (
+    MAX_ENTITY_LENGTH,
+    RESOURCE_PATTERN,
+    Amount,
+    EntityName,
+    check_entity,
+    check_resource,
+    checked_limits,
+    shown,
+)
 from limits_app.engine.limits import LimitDefinition, RateLimitAlgorithm
-from limits_app.engine.notation import checked_limits
 from limits_app.models import CountedBy
 from limits_app.models.namespaces import is_of_thread
 from limits_app.models.patterns import is_malformed_network

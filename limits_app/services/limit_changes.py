@@ -16,8 +16,8 @@ from django.utils.text import slugify
 from django.utils.translation import gettext
 
 from limits_app import audit
+from limits_app.engine import limit_text
 from limits_app.engine.errors import CannotRevert
-from limits_app.engine.notation import limit_text
 from limits_app.models import (
     AuditEvent,
     Candidate,

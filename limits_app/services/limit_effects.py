@@ -12,9 +12,8 @@ from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext, ngettext
 
-from limits_app.engine.keys import RESOURCE_PATTERN
+from limits_app.engine import CALLS, RESOURCE_PATTERN, Noted
 from limits_app.engine.limits import CallLimit, QuotaLimit
-from limits_app.engine.notation import CALLS, Noted
 from limits_app.models import (
     BucketKind,
     Counted,

@@ -13,8 +13,7 @@ from django.db.models import Q
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine.amounts import Amount
-from limits_app.engine.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
+from limits_app.engine import DEFAULT_ZONE, LONGEST_ZONE_NAME, Amount, Noted, QuotaPeriod, parse_body, without_zone
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limits import (
     CallLimit,
@@ -24,8 +23,6 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.notation import Noted, parse_body, without_zone
-from limits_app.engine.periods import QuotaPeriod
 from limits_app.models import Limit
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import amount_of

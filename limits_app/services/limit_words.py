@@ -12,11 +12,10 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
+from limits_app.engine import CALLS, NAMES, seconds_text
 from limits_app.engine.errors import LimitsError
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.engine.notation import CALLS, seconds_text
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
-from limits_app.engine.periods import NAMES
 from limits_app.models import Endpoint, Entity, Resource
 from limits_app.services.status import status_of_each
 

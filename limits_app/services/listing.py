@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from django.db.models import QuerySet
 
-from limits_app.engine.keys import Account, check_entity, check_resource
+from limits_app.engine import Account, check_entity, check_resource
 from limits_app.engine.limits import LimitDefinition
 from limits_app.models import Counted, Policy, PolicyScope, in_scope, write_alias
 from limits_app.models.users import entity_name

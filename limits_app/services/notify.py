@@ -16,16 +16,11 @@ from typing import Final, NamedTuple, Protocol
 from django.db import connections
 
 from limits_app import conf, signals
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.algorithms import State
+from limits_app.acquiring import Acquisition, LimitSet
+from limits_app.engine import IDEMPOTENCY_LEVEL, PlannedLimit, QuotaPeriod, Scope, ScopedLimits, State, schema_of
 from limits_app.engine.errors import LimitTimeout
-from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope
 from limits_app.engine.limits import AnyLimit, CallLimit, LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.outcome import LimitStatus, Outcome
-from limits_app.engine.periods import QuotaPeriod
-from limits_app.engine.plan import PlannedLimit, ScopedLimits
-from limits_app.engine.record import schema_of
 from limits_app.usage.denial_counter import denials
 
 logger = logging.getLogger("limits_app")

@@ -9,13 +9,9 @@ from typing import Final, cast
 
 from asgiref.sync import sync_to_async
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.balancing import Cooling
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.pool import LimitPool, checked_seconds
-from limits_app.engine.amounts import Requested
+from limits_app.acquiring import Acquisition, Cooling, LimitPool, LimitSet, checked_seconds
+from limits_app.engine import Requested, check_resource
 from limits_app.engine.errors import InvalidRequest, LimitTimeout
-from limits_app.engine.keys import check_resource
 from limits_app.engine.outcome import Outcome, Stats
 from limits_app.models import changes, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS

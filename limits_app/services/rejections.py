@@ -9,7 +9,7 @@ from itertools import chain
 
 from django.utils.translation import gettext
 
-from limits_app.engine.keys import EntityName
+from limits_app.engine import EntityName
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import BucketKind, CodeLimits, Entity
 from limits_app.services.clients import user_names, with_name

@@ -11,11 +11,8 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import signals
-from limits_app.acquiring.acquisition import Acquisition, rejected_acquisition
-from limits_app.acquiring.blocking import checked_timeout
-from limits_app.acquiring.bound_limits import BoundLimits
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Requested
+from limits_app.acquiring import Acquisition, BoundLimits, LimitSet, checked_timeout, rejected_acquisition
+from limits_app.engine import Requested
 from limits_app.engine.errors import (
     LimitExceeded,
     LimitTimeout,

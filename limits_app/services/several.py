@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Amount, check_amounts, shown
+from limits_app.acquiring import Acquisition, LimitSet
+from limits_app.engine import Amount, EntityName, check_amounts, check_resource, nothing_requested, shown
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
-from limits_app.engine.keys import EntityName, check_resource
-from limits_app.engine.planning import nothing_requested
 from limits_app.policies import DefaultLimits, ResolutionKey, ResolvedSet, joined_set, resolver
 from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import AmountsRequest, SetResolver

@@ -10,10 +10,8 @@ from dataclasses import replace
 from typing import Final, cast
 
 from limits_app import signals
-from limits_app.acquiring.acquisition import Acquisition, rejected_acquisition
-from limits_app.acquiring.bound_limits import BoundLimits
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Amount, PermitsOnly
+from limits_app.acquiring import Acquisition, BoundLimits, LimitSet, rejected_acquisition
+from limits_app.engine import Amount, PermitsOnly
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome

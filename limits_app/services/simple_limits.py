@@ -18,11 +18,9 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine.amounts import Amount
+from limits_app.engine import CALLS, Amount, Noted, QuotaPeriod, amount_text, limit_body, limit_text, parse_limit
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit, LimitDefinition, ResourceLimit
-from limits_app.engine.notation import CALLS, Noted, amount_text, limit_body, limit_text, parse_limit
-from limits_app.engine.periods import QuotaPeriod
 from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Entity, Policy, PolicyEffect, write_alias
 from limits_app.services.limit_words import burst_in_words, limit_in_words
 

@@ -11,17 +11,12 @@ from typing import Final
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from limits_app.acquiring.breaker import BreakerState
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.survey import survey
+from limits_app.acquiring import BreakerState, LimitSet, survey_scopes
 from limits_app.conf import OnUnavailable
-from limits_app.engine.amounts import MILLI, Amount, from_milli
+from limits_app.engine import MILLI, Amount, EntityName, ScopedLimits, check_resource, from_milli, units_of
 from limits_app.engine.errors import LimitsError, StaleConfiguration
-from limits_app.engine.keys import EntityName, check_resource
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
-from limits_app.engine.plan import ScopedLimits
-from limits_app.engine.readings import units_of
 from limits_app.models import Entity, PolicyEffect, Resource
 from limits_app.models.patterns import patterns_in
 from limits_app.models.users import entity_name
@@ -226,7 +221,7 @@ def _stats_of_rows(
             for (resource, _), choice in rows
         ]
         unique = {scope_limits.scope.key: scope_limits for some in scoped for scope_limits in some}
-        stats = survey(unique.values(), place.store, place.version)
+        stats = survey_scopes(unique.values(), place.store, place.version)
         for one, index, held in in_slices(place.alias, unique.values()):
             stats[one.key][one.schema.rules[index].key]["in_slices"] = held
         return [

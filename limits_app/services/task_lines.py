@@ -20,14 +20,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
-from limits_app.engine.algorithms import State
-from limits_app.engine.amounts import MAX_AMOUNT
-from limits_app.engine.keys import Scope, line_change_scope, line_scope
+from limits_app.acquiring import LimitSet, Store
+from limits_app.engine import (
+    MAX_AMOUNT,
+    Claim,
+    PlannedLimit,
+    Scope,
+    ScopedLimits,
+    State,
+    line_change_scope,
+    line_scope,
+    schema_of,
+)
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.engine.plan import Claim, PlannedLimit, ScopedLimits
-from limits_app.engine.record import schema_of
 
 LinePlace = list[int]
 """A time in microseconds of the clock of the store, and the delay of the line when it was given out."""

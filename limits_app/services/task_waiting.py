@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from limits_app.acquiring import backoff
-from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring import Acquisition, delay
+from limits_app.acquiring import jittered as spread
+from limits_app.engine import PlannedLimit, Scope, ScopedLimits
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.keys import Scope
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.engine.plan import PlannedLimit, ScopedLimits
 from limits_app.services.task_lines import Line, LinePlace, line_of, read_lines
 
 _SECOND_US: Final = 1_000_000
@@ -78,7 +77,7 @@ class Waiting:
         """
         binding = refused.outcome.binding
         if binding is None or binding.retry_after is None:
-            return jittered(backoff.delay(tries + 1, first=_FIRST_POLL_SECONDS, cap=_LONGEST_POLL_SECONDS))
+            return jittered(delay(tries + 1, first=_FIRST_POLL_SECONDS, cap=_LONGEST_POLL_SECONDS))
         for demand in _demands(refused):
             scope, key = demand.scope, demand.limit.rule.key
             if (key, scope.resource, scope.entity) == (binding.key, binding.resource, binding.entity):
@@ -99,7 +98,7 @@ class Waiting:
 
 def jittered(seconds: float) -> float:
     """Return the seconds with a random addition of about a tenth, at most one."""
-    return backoff.jittered(seconds, above=min(0.1 * seconds + 0.01, 1.0))
+    return spread(seconds, above=min(0.1 * seconds + 0.01, 1.0))
 
 
 class _Demand(NamedTuple):

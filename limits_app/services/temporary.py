@@ -13,11 +13,9 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit
-from limits_app.engine.amounts import MAX_AMOUNT, Amount, shown
+from limits_app.engine import MAX_AMOUNT, Account, Amount, Noted, check_entity, limit_text, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.keys import Account, check_entity
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit
-from limits_app.engine.notation import Noted, limit_text
 from limits_app.models import (
     Counted,
     Emergency,

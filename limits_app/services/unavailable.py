@@ -11,14 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from limits_app import conf
-from limits_app.acquiring.limit_set import LimitSet, Unlimited
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import LimitSet, Store, Unlimited
 from limits_app.conf import OnUnavailable
-from limits_app.engine.amounts import Amount
+from limits_app.engine import Amount, ScopedLimits, schema_of
 from limits_app.engine.errors import LimitExceeded, NeverAdmissible, Unresolved
 from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
-from limits_app.engine.plan import ScopedLimits
-from limits_app.engine.record import schema_of
 from limits_app.models.own_queries import check_unresolved
 from limits_app.policies import ResolvedSet
 from limits_app.stores.allowing import AllowingStore

@@ -9,9 +9,8 @@ from functools import lru_cache
 from typing import Final
 
 from limits_app.conf import parsed_network
-from limits_app.engine.amounts import Amount, shown
+from limits_app.engine import Amount, check_resource, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.keys import check_resource
 from limits_app.models import CountedBy, Endpoint
 from limits_app.models.endpoint import lines_of
 from limits_app.models.patterns import Patterns

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from limits_app import conf
-from limits_app.acquiring.store import is_counting
+from limits_app.acquiring import is_counting
+from limits_app.engine import EntityName
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
-from limits_app.engine.keys import EntityName
 from limits_app.models import UsagePeriod, note_scheduled
 from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store

@@ -12,11 +12,9 @@ from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 
 from limits_app import audit
-from limits_app.engine.amounts import shown
+from limits_app.engine import Account, Noted, check_entity, check_resource, parse_limit, parse_limits, shown
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.keys import Account, check_entity, check_resource
 from limits_app.engine.limits import AnyLimit, LimitDefinition
-from limits_app.engine.notation import Noted, parse_limit, parse_limits
 from limits_app.models import Counted, Entity, Policy, write_alias
 from limits_app.models.policy_rules import weakened
 from limits_app.models.users import entity_name

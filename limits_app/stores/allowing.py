@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine import Amounts, Claim
 from limits_app.stores.memory import MemoryStore
 
 

@@ -8,9 +8,8 @@ from threading import RLock, Thread, current_thread
 from time import sleep
 from typing import Final
 
-from limits_app.acquiring.backoff import jittered
-from limits_app.acquiring.runtime import on_fork, start_thread
-from limits_app.engine.clock import Clock
+from limits_app.acquiring import jittered, on_fork, start_thread
+from limits_app.engine import Clock
 
 JITTER: Final = SystemRandom().random
 """Not `random.random`, whose numbers after `random.seed` belong to the program and not to a background thread."""

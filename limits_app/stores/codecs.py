@@ -14,8 +14,19 @@ from hashlib import blake2b
 from struct import Struct, error
 from typing import Any, Final, Generic, TypeVar
 
-from limits_app.engine.algorithms import Rule, State
-from limits_app.engine.algorithms.window_log import Log
+from limits_app.engine import (
+    NOTHING_KEPT,
+    HourlyUsage,
+    KeptUse,
+    Lease,
+    LeaseId,
+    Log,
+    Record,
+    Rule,
+    Schema,
+    State,
+    schema_of,
+)
 from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
@@ -25,7 +36,6 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.record import NOTHING_KEPT, HourlyUsage, KeptUse, Lease, LeaseId, Record, Schema, schema_of
 
 NAME_LENGTH: Final = 8
 _MAX_CODECS: Final = 4096

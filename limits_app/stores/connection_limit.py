@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final
 from weakref import ref
 
-from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring import on_fork
 from limits_app.engine.errors import StoreUnavailable
 
 MOST_CONNECTIONS: Final = 32

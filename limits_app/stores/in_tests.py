@@ -7,14 +7,13 @@ from threading import RLock
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from limits_app import signals
-from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring import on_fork
 from limits_app.conf import test_runner
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.steps import Steps
 
 if TYPE_CHECKING:
-    from limits_app.engine.changes import Changes
-    from limits_app.engine.plan import Amounts, Claim
+    from limits_app.engine import Amounts, Changes, Claim
 
 R = TypeVar("R")
 

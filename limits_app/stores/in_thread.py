@@ -14,9 +14,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
 
-from limits_app.acquiring.store import RemoteStore, Store
+from limits_app.acquiring import RemoteStore, Store
+from limits_app.engine import Amounts, Claim
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.plan import Amounts, Claim
 
 logger = logging.getLogger("limits_app")
 

@@ -7,17 +7,30 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Final
 
-from limits_app.acquiring.leases import Renewer
-from limits_app.acquiring.runtime import AtFork
-from limits_app.acquiring.waiting import WaitingLine
-from limits_app.engine import engine, mypyc_attr
-from limits_app.engine.changes import ALL, Change, ChangeLog, Changes
-from limits_app.engine.clock import as_clock, system_us
-from limits_app.engine.counting import Batch, RejectionCounts
+from limits_app import engine
+from limits_app.acquiring import AtFork, Renewer, WaitingLine
+from limits_app.engine import (
+    ALL,
+    LEASE_US,
+    Amounts,
+    Batch,
+    Change,
+    ChangeLog,
+    Changes,
+    Claim,
+    Record,
+    RejectionCounts,
+    RequestPlan,
+    Schema,
+    Scope,
+    as_clock,
+    lease_us_of,
+    mypyc_attr,
+    new_record,
+    slices_key,
+    system_us,
+)
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull
-from limits_app.engine.keys import Scope, slices_key
-from limits_app.engine.plan import Amounts, Claim, RequestPlan
-from limits_app.engine.record import LEASE_US, Record, Schema, lease_us_of, new_record
 from limits_app.stores.steps import (
     CHECKS_PER_NEW_SCOPE,
     FullnessWarnings,

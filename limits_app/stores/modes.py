@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from limits_app.acquiring.modes import Mode
-from limits_app.acquiring.store import Store
-from limits_app.engine import runtime
+from limits_app.acquiring import Mode, Store
+from limits_app.engine import install, present
 from limits_app.engine.errors import InvalidRequest
 
 IN_MEMORY: Final = frozenset({Mode.SYNC, Mode.THREAD, Mode.ASYNCIO})
@@ -42,4 +41,4 @@ def open_store(mode: str) -> Store:
         ) from error
 
 
-runtime.install(replace(runtime.present(), open_store=open_store))
+install(replace(present(), open_store=open_store))

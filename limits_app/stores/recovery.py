@@ -7,15 +7,10 @@ from collections.abc import Callable, Collection
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
-from limits_app.acquiring.breaker import BreakerState
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.runtime import on_fork
-from limits_app.acquiring.store import Store
-from limits_app.engine.changes import Change, Changes, announced
-from limits_app.engine.clock import Clock
+from limits_app.acquiring import BreakerState, LimitSet, Store, on_fork
+from limits_app.engine import Amounts, Change, Changes, Claim, Clock, announced
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import MemoryStore
 

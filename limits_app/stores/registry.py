@@ -15,9 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import import_string
 
 from limits_app import conf
-from limits_app.acquiring.modes import Mode
-from limits_app.acquiring.runtime import lock_over_forks
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Mode, Store, lock_over_forks
 from limits_app.conf import StoreKind, StoreSettings, test_runner
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores import modes

@@ -24,14 +24,31 @@ from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
 from limits_app import conf, signals
-from limits_app.acquiring.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
-from limits_app.acquiring.runtime import at_end, on_fork
-from limits_app.acquiring.store import RemoteStore, Store, is_remote
-from limits_app.engine.changes import ALL, Change, Changes
-from limits_app.engine.clock import Clock, as_clock, lasts, monotonic_us
-from limits_app.engine.counting import Batch, RejectionCounts
+from limits_app.acquiring import (
+    BreakerPolicy,
+    BreakerState,
+    CircuitBreaker,
+    Entry,
+    RemoteStore,
+    Store,
+    at_end,
+    is_remote,
+    on_fork,
+)
+from limits_app.engine import (
+    ALL,
+    Amounts,
+    Batch,
+    Change,
+    Changes,
+    Claim,
+    Clock,
+    RejectionCounts,
+    as_clock,
+    lasts,
+    monotonic_us,
+)
 from limits_app.engine.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
-from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.background import JITTER, BackgroundTask
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.recovery import Recovery

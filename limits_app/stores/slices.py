@@ -25,15 +25,26 @@ from dataclasses import replace
 from threading import RLock
 from typing import Final, NamedTuple
 
-from limits_app.engine.algorithms import Rule, State
-from limits_app.engine.amounts import MAX_AMOUNT, MILLI, to_milli
-from limits_app.engine.clock import lasts
-from limits_app.engine.counting import hour_ends
+from limits_app.engine import (
+    MAX_AMOUNT,
+    MILLI,
+    Amounts,
+    Bucket,
+    Claim,
+    PlannedLimit,
+    PlannedScope,
+    PlanShape,
+    RequestPlan,
+    Rule,
+    State,
+    hour_ends,
+    lasts,
+    schema_of,
+    slices_key,
+    to_milli,
+)
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.keys import slices_key
 from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.engine.plan import Amounts, Bucket, Claim, PlannedLimit, PlannedScope, PlanShape, RequestPlan
-from limits_app.engine.record import schema_of
 
 SHARE: Final = 100
 """A slice is at most one part in so many of the capacity of each limit."""

@@ -10,12 +10,10 @@ from threading import RLock, get_ident
 from time import sleep
 from typing import Final, Protocol, TypeVar, cast
 
-from limits_app.acquiring.runtime import lock_over_forks
-from limits_app.acquiring.store import Store
-from limits_app.engine import engine, mypyc_attr
+from limits_app import engine
+from limits_app.acquiring import Store, lock_over_forks
+from limits_app.engine import Amounts, Claim, Record, mypyc_attr
 from limits_app.engine.errors import StoreBlocked, StoreUnavailable
-from limits_app.engine.plan import Amounts, Claim
-from limits_app.engine.record import Record
 
 logger = logging.getLogger("limits_app")
 

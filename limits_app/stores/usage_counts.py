@@ -6,10 +6,21 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from limits_app.engine.counting import KEPT_HOURS, Batch, Count, Rejected, RejectionCounts, Times, hour_of
-from limits_app.engine.engine import close_usage
-from limits_app.engine.keys import Scope, digest_in, namespace_digest, unique_name
-from limits_app.engine.record import Record
+from limits_app.engine import (
+    KEPT_HOURS,
+    Batch,
+    Count,
+    Record,
+    Rejected,
+    RejectionCounts,
+    Scope,
+    Times,
+    close_usage,
+    digest_in,
+    hour_of,
+    namespace_digest,
+    unique_name,
+)
 
 _BATCH: Final = 1000
 _MOST_REJECTIONS: Final = 100_000

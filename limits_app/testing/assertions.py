@@ -10,9 +10,8 @@ from unittest import TestCase
 from django.http.response import HttpResponseBase
 
 from limits_app import services
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Amount
+from limits_app.acquiring import Acquisition, LimitSet
+from limits_app.engine import Amount
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.outcome import TOTAL_PREFIX, Outcome
 from limits_app.integrations.identity import entity_of_user

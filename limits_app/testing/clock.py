@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from threading import Lock
 
-from limits_app.acquiring.runtime import WeakRegistry
-from limits_app.engine.clock import Clock, Paced
+from limits_app.acquiring import WeakRegistry
+from limits_app.engine import Clock, Paced
 
 _SECOND = 1_000_000
 

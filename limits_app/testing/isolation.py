@@ -11,11 +11,9 @@ from typing import Any, Final
 
 from django.test.utils import TestContextDecorator
 
-from limits_app.acquiring.store import Store
-from limits_app.engine.keys import EntityName, check_entity, check_resource
+from limits_app.acquiring import Store
+from limits_app.engine import EntityName, check_entity, check_resource, checked_limits, schema_of
 from limits_app.engine.limits import LimitDefinition
-from limits_app.engine.notation import checked_limits
-from limits_app.engine.record import schema_of
 from limits_app.forgetting import forget_compiled, forget_use
 from limits_app.models import CodeLimits, Endpoint, PolicyEffect, code_limits
 from limits_app.models.in_tests import is_forbidden

@@ -10,10 +10,8 @@ from time import time
 from typing import Final, Protocol
 
 from limits_app import conf
-from limits_app.acquiring.store import CountingStore, is_counting
-from limits_app.engine.clock import Clock
-from limits_app.engine.counting import Batch, Rejected, Times
-from limits_app.engine.keys import unique_name
+from limits_app.acquiring import CountingStore, is_counting
+from limits_app.engine import Batch, Clock, Rejected, Times, unique_name
 from limits_app.engine.outcome import Outcome
 from limits_app.models import BucketKind, Denial
 from limits_app.models.namespaces import current_keys, sources

@@ -14,7 +14,7 @@ from django.db import router, transaction
 from django.db.models import Count, Q, Sum
 
 from limits_app import conf
-from limits_app.engine.keys import short_key
+from limits_app.engine import short_key
 from limits_app.models import EvaluatedEntity, EvaluationCount, EvaluationKind
 from limits_app.models.usage import ADD, upsert
 from limits_app.usage.reading import since_1970

@@ -21,7 +21,7 @@ from django.db.models.functions import Least, RowNumber
 
 from limits_app import conf
 from limits_app.conf import ALL_USAGE
-from limits_app.engine.counting import Times
+from limits_app.engine import Times
 from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.snapshots import batches

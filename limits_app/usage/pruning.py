@@ -18,7 +18,7 @@ from django.db import router
 from django.db.models import Model, Q
 
 from limits_app import conf
-from limits_app.engine.keys import namespace_digest
+from limits_app.engine import namespace_digest
 from limits_app.models import (
     Candidate,
     CollectedBatch,

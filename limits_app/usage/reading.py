@@ -13,10 +13,8 @@ from django.db import router
 from django.db.models import QuerySet, Sum, Value
 from django.db.models.functions import StrIndex
 
-from limits_app.engine.amounts import MILLI, Amount, shown
-from limits_app.engine.clock import EPOCH
+from limits_app.engine import EPOCH, MILLI, Amount, EntityName, shown
 from limits_app.engine.errors import InvalidRequest
-from limits_app.engine.keys import EntityName
 from limits_app.engine.limits import CallLimit
 from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time

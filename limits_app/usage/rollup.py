@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from django.db import IntegrityError, router, transaction
 
-from limits_app.acquiring.store import CountingStore
-from limits_app.engine.counting import Batch, Count, Rejected, RejectionCounts, Times
+from limits_app.acquiring import CountingStore
+from limits_app.engine import Batch, Count, Rejected, RejectionCounts, Times
 from limits_app.models import CollectedBatch, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.namespaces import current_keys
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert

@@ -13,9 +13,9 @@ from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connections, models, router
 
-from limits_app.acquiring.runtime import at_end, on_fork
+from limits_app.acquiring import at_end, on_fork
 from limits_app.conf import test_runner
-from limits_app.engine.clock import Clock, as_clock, monotonic_us
+from limits_app.engine import Clock, as_clock, monotonic_us
 from limits_app.models.namespaces import WHOLE_SITE, SiteNamespace, current_namespace, entered, sources
 from limits_app.stores.background import BackgroundTask
 

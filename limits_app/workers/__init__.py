@@ -7,7 +7,7 @@ A `WorkerPool` chooses a worker for each call. The `SubmissionQueue` of that wor
 
 from __future__ import annotations
 
-from limits_app.acquiring.backoff import RetryAlgorithm
+from limits_app.acquiring import RetryAlgorithm
 from limits_app.workers.futures import TaskFuture, gather, wait
 from limits_app.workers.pool import PoolStats, QueueStats, WorkerPool
 from limits_app.workers.worker import Worker

@@ -16,7 +16,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from limits_app.acquiring.retry import Retrier, RetryPolicy
+from limits_app.acquiring import Retrier, RetryPolicy
 from limits_app.workers.futures import Call
 from limits_app.workers.limits import WorkerLimits
 

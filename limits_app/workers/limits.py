@@ -6,13 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet, Unlimited
-from limits_app.acquiring.modes import Mode
-from limits_app.acquiring.pool import LimitPool
-from limits_app.engine.amounts import Amount
+from limits_app.acquiring import Acquisition, LimitPool, LimitSet, Mode, Unlimited
+from limits_app.engine import Amount, present
 from limits_app.engine.limits import AnyLimit, LimitDefinition
-from limits_app.engine.runtime import present
 from limits_app.stores.modes import IN_MEMORY
 
 

@@ -9,7 +9,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, overload
 
-from limits_app.acquiring.observers import CALL_OBSERVERS, CallObserver
+from limits_app.acquiring import CALL_OBSERVERS, CallObserver
 from limits_app.workers.futures import Call, TaskFuture
 from limits_app.workers.modes import BackEnd
 from limits_app.workers.queue import SubmissionQueue, balancer_named

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
-from limits_app.acquiring.backoff import RetryAlgorithm
-from limits_app.acquiring.limit_set import LimitSet, Unlimited
-from limits_app.acquiring.retry import RetryOn, RetryPolicy
-from limits_app.engine.clock import monotonic_us
+from limits_app.acquiring import LimitSet, RetryAlgorithm, RetryOn, RetryPolicy, Unlimited
+from limits_app.engine import monotonic_us
 from limits_app.engine.limits import LimitDefinition
 from limits_app.workers.host import WorkerSpec
 from limits_app.workers.limits import Acquirable, WorkerLimits

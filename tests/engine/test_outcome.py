@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.survey import survey
+from limits_app.acquiring.survey import survey_scopes
 from limits_app.engine.errors import (
     LimitExceeded,
     LimitsError,
@@ -396,16 +396,16 @@ def test_a_survey_lists_each_bucket_by_its_scope(store: MemoryStore) -> None:
     user, team = scoped("user", RateLimit("tpm", 100, 60)), scoped("team", RateLimit("tpm", 50, 60))
     limits = LimitSet.composed([user, team], store)
     limits.try_acquire({"tpm": 5})
-    surveyed = survey([user, team], store, None)
+    surveyed = survey_scopes([user, team], store, None)
     assert {key: fields["tpm"]["available"] for key, fields in surveyed.items()} == {user.key: 95, team.key: 45}
     assert not any("buckets" in fields["tpm"] for fields in surveyed.values())
 
 
 def test_a_survey_of_nothing_asks_nothing() -> None:
-    assert survey([], MemoryStore(), 1) == {}
+    assert survey_scopes([], MemoryStore(), 1) == {}
 
 
 def test_a_survey_of_an_older_configuration_is_an_error(store: MemoryStore) -> None:
     store.advance_version()
     with pytest.raises(StaleConfiguration):
-        survey([scoped("user", TPM)], store, 0)
+        survey_scopes([scoped("user", TPM)], store, 0)

@@ -123,4 +123,4 @@ def test_each_package_has_an_import_contract_of_its_door() -> None:
     }
     packages = {f"limits_app.{path.parent.name}" for path in (ROOT / "limits_app").glob("*/__init__.py")}
     # Django writes the migrations.
-    assert packages - {"limits_app.migrations"} == protected | {"limits_app.engine", "limits_app.acquiring"}
+    assert packages - {"limits_app.migrations"} == protected

@@ -16,7 +16,7 @@ from pytest_django import DjangoAssertNumQueries
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
-from limits_app.acquiring.survey import survey
+from limits_app.acquiring.survey import survey_scopes
 from limits_app.engine.plan import ScopedLimits
 from limits_app.models import Entity
 from limits_app.policies import resolver
@@ -266,7 +266,7 @@ def test_a_change_in_the_middle_of_summing_is_summed(monkeypatch: pytest.MonkeyP
 
     def changed_before(scoped: Iterable[ScopedLimits], store: Store, version: int) -> object:
         next(changes, lambda: None)()
-        return survey(scoped, store, version)
+        return survey_scopes(scoped, store, version)
 
     monkeypatch.setattr(sys.modules["limits_app.services.status"], "survey", changed_before)
     assert limits.status("api").used_by_all == {"call_count": 1}

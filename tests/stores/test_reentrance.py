@@ -9,10 +9,10 @@ from typing import Any
 import lmdb
 import pytest
 
+from limits_app import engine
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import CountingStore
-from limits_app.engine import engine
 from limits_app.engine.errors import StoreBlocked, StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.engine.plan import Claim, ScopedLimits

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import services
 from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, bar, moment, percent
 from limits_app.admin.pages.common import check, entity_or_none, page, problem_with
+from limits_app.engine import UPSTREAM_LEVEL
 from limits_app.engine.errors import LimitsError
-from limits_app.engine.keys import UPSTREAM_LEVEL
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus
 from limits_app.models import Plan, PolicyEffect, Resource

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf, services
-from limits_app.acquiring.breaker import BreakerState
+from limits_app.acquiring import BreakerState
 from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.audit_words import clients_of
 from limits_app.admin.formatting import moment, percent, policy_in_words

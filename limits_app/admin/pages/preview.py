@@ -15,9 +15,7 @@ from django.utils.translation import gettext
 from limits_app.admin.formatting import moment, percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
-from limits_app.engine.amounts import MILLI
-from limits_app.engine.notation import Noted
-from limits_app.engine.periods import HOUR
+from limits_app.engine import HOUR, MILLI, Noted
 from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.limit_words import amount, limit_name
 from limits_app.services.rights import Action

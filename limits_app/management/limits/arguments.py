@@ -11,11 +11,8 @@ from typing import Any, Final, TypeVar
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import localtime, now
 
-from limits_app.engine.amounts import Amount
+from limits_app.engine import Amount, check_entity, check_key, check_resource, parse_amount, parse_limit, parse_seconds
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.keys import check_entity, check_resource
-from limits_app.engine.limit_checks import check_key, parse_amount, parse_seconds
-from limits_app.engine.notation import parse_limit
 from limits_app.management.limits.subcommand import Argument
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.amounts import one_client

@@ -10,9 +10,8 @@ from threading import TIMEOUT_MAX, Event
 from typing import Final, NoReturn
 
 from limits_app import services as limits
-from limits_app.engine.amounts import Amount
+from limits_app.engine import Amount, seconds_text
 from limits_app.engine.errors import NeverAdmissible
-from limits_app.engine.notation import seconds_text
 from limits_app.engine.outcome import LimitStatus, Outcome, Stats
 from limits_app.management.limits.arguments import REQUESTED, RESOURCE, WHOM, amounts, argument, positive, seconds
 from limits_app.management.limits.output import Output, Table

@@ -14,8 +14,8 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from limits_app import conf
+from limits_app.engine import parse_limit
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.notation import parse_limit
 from limits_app.models import Endpoint, Enforcement, Entity, Policy, PolicyEffect, registered, write_alias
 from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours

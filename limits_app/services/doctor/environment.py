@@ -20,8 +20,8 @@ from django.db.utils import NotSupportedError
 from django.utils import timezone
 
 from limits_app import conf
+from limits_app.engine import HOUR
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.periods import HOUR
 from limits_app.models import BucketKind, CodeLimits, Entity, UsagePeriod, UsageSnapshot, jobs_named, write_alias
 from limits_app.models.fields import aware
 from limits_app.models.namespaces import current_keys

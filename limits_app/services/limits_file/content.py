@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from django.db import models
 
+from limits_app.engine import Noted, parse_limit
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.notation import Noted, parse_limit
 from limits_app.models import (
     REGISTRY,
     AlertRule,

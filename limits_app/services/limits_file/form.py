@@ -11,7 +11,7 @@ from django.db import models
 from django.utils.dateparse import parse_datetime
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model, model_validator
 
-from limits_app.engine.amounts import shown
+from limits_app.engine import shown
 from limits_app.services.definitions import Path
 from limits_app.services.field_values import nearest
 from limits_app.services.limits_file.content import LIMITS, MEMBERS, SECTIONS, Section

@@ -9,14 +9,20 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from limits_app.engine.amounts import MILLI, to_milli
-from limits_app.engine.clock import EPOCH, MICROSECOND
-from limits_app.engine.counting import HOUR_US
+from limits_app.engine import (
+    CALLS,
+    EPOCH,
+    HOUR_US,
+    MICROSECOND,
+    MILLI,
+    check_entity,
+    check_key,
+    check_resource,
+    parse_amount,
+    to_milli,
+)
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.keys import check_entity, check_resource
-from limits_app.engine.limit_checks import check_key, parse_amount
 from limits_app.engine.limits import CallLimit
-from limits_app.engine.notation import CALLS
 from limits_app.models import BucketKind, UsagePeriod, UsageSnapshot
 
 

@@ -12,13 +12,8 @@ from typing import Any, Final
 from django.db import router
 from django.db.models import Sum
 
-from limits_app.engine.algorithms import Rule, compile_rule
-from limits_app.engine.amounts import MAX_AMOUNT, MILLI, from_milli, to_milli
-from limits_app.engine.clock import EPOCH
-from limits_app.engine.counting import HOUR_US
+from limits_app.engine import EPOCH, HOUR, HOUR_US, MAX_AMOUNT, MILLI, Noted, Rule, compile_rule, from_milli, to_milli
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, ResourceLimit
-from limits_app.engine.notation import Noted
-from limits_app.engine.periods import HOUR
 from limits_app.models import BucketKind, Counted, Policy, PolicyEffect, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.simulation.events import share_of

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from limits_app.engine.notation import Noted, limit_text
-from limits_app.engine.periods import DAY
-from limits_app.engine.record import Schema
+from limits_app.engine import DAY, Noted, Schema, limit_text
 from limits_app.models import Counted, Policy, write_alias
 from limits_app.policies import ProposedLimits
 from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, FileEntry, stored_content, stored_entries

@@ -9,13 +9,20 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from limits_app.engine import engine
-from limits_app.engine.algorithms import Rule
-from limits_app.engine.amounts import MILLI, Amount, from_milli
-from limits_app.engine.keys import Scope
-from limits_app.engine.plan import Claim, PlanShape, ScopedLimits
-from limits_app.engine.planning import plan_for
-from limits_app.engine.record import Record, new_record
+from limits_app import engine
+from limits_app.engine import (
+    MILLI,
+    Amount,
+    Claim,
+    PlanShape,
+    Record,
+    Rule,
+    Scope,
+    ScopedLimits,
+    from_milli,
+    new_record,
+    plan_for,
+)
 from limits_app.services.simulation.events import SimulatedRequest, Wanted
 from limits_app.services.simulation.proposal import Proposal, Tried
 

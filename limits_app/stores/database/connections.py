@@ -20,7 +20,7 @@ from django.core.signals import request_finished, request_started
 from django.db import Error, connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from limits_app.acquiring.runtime import WeakRegistry, around_fork
+from limits_app.acquiring import WeakRegistry, around_fork
 from limits_app.engine.errors import StoreUnavailable
 
 if TYPE_CHECKING:

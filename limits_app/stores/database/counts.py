@@ -11,9 +11,17 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.engine import engine
-from limits_app.engine.counting import Batch, Count, RejectionCounts, packed_rejections, unpacked_rejections, unsealed
-from limits_app.engine.keys import namespace_digest, unique_name
+from limits_app import engine
+from limits_app.engine import (
+    Batch,
+    Count,
+    RejectionCounts,
+    namespace_digest,
+    packed_rejections,
+    unique_name,
+    unpacked_rejections,
+    unsealed,
+)
 from limits_app.stores.database.connections import insert_sql, marks, namespace_id
 from limits_app.stores.database.records import COUNT, COUNT_COLUMNS
 

@@ -8,13 +8,12 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from limits_app.engine.clock import lasts
-from limits_app.engine.counting import HOUR_US, KEPT_HOURS, hour_of
+from limits_app.engine import HOUR_US, KEPT_HOURS, hour_of, lasts
 from limits_app.stores.database.connections import marks
 from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle, that_give_way
 
 if TYPE_CHECKING:
-    from limits_app.engine.record import Record
+    from limits_app.engine import Record
     from limits_app.stores.database.transaction import Transaction
 
 _FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"

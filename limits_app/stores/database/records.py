@@ -13,15 +13,12 @@ from operator import is_not
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.engine.algorithms.window_log import Log
-from limits_app.engine.counting import label_of
-from limits_app.engine.keys import digest_in
-from limits_app.engine.record import Lease, LeaseId, Record, Schema
+from limits_app.engine import Lease, LeaseId, Log, Record, Schema, digest_in, label_of
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.database.connections import marks, namespace_id
 
 if TYPE_CHECKING:
-    from limits_app.engine.keys import Scope
+    from limits_app.engine import Scope
     from limits_app.stores.database.connections import StoreConnection
 
 ROW: Final = ("limits_app_state", "scope, states, logs, kept, counted_until, label, namespace")

@@ -8,15 +8,13 @@ from threading import local
 from time import sleep
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from limits_app.acquiring.backoff import RetryAlgorithm, delay, jittered
-from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring import RetryAlgorithm, delay, jittered, on_fork
 from limits_app.engine.errors import StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.stores.database.transaction import RowExistsError, Transaction
 from limits_app.stores.steps import InStep, LateReleases
 
 if TYPE_CHECKING:
-    from limits_app.engine.clock import Clock
-    from limits_app.engine.plan import Amounts, Claim
+    from limits_app.engine import Amounts, Claim, Clock
     from limits_app.stores.database.connections import ThreadConnections
     from limits_app.stores.database.housekeeping import RowHousekeeping
     from limits_app.stores.database.records import RecordTable

@@ -11,8 +11,8 @@ from threading import RLock
 from time import monotonic
 from typing import Final
 
-from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.clock import Clock, monotonic_us
+from limits_app.acquiring import on_fork
+from limits_app.engine import Clock, monotonic_us
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.database.connections import Failure, StoreConnection
 

@@ -7,17 +7,26 @@ from functools import partial
 from os import urandom
 from typing import Final
 
-from limits_app.acquiring.leases import Renewer
-from limits_app.acquiring.runtime import on_fork
-from limits_app.acquiring.waiting import WaitingLine
-from limits_app.engine import engine
-from limits_app.engine.changes import ALL, Change, Changes
-from limits_app.engine.clock import Clock, as_clock, system_us
-from limits_app.engine.counting import Batch, RejectionCounts
+from limits_app import engine
+from limits_app.acquiring import Renewer, WaitingLine, on_fork
+from limits_app.engine import (
+    ALL,
+    LEASE_US,
+    Amounts,
+    Batch,
+    Change,
+    Changes,
+    Claim,
+    Clock,
+    RejectionCounts,
+    as_clock,
+    lease_us_of,
+    new_record,
+    short_key,
+    slices_key,
+    system_us,
+)
 from limits_app.engine.errors import NotShareable, StoreUnavailable
-from limits_app.engine.keys import short_key, slices_key
-from limits_app.engine.plan import Amounts, Claim
-from limits_app.engine.record import LEASE_US, lease_us_of, new_record
 from limits_app.stores.database import counts, versions
 from limits_app.stores.database.connections import ConnectionOptions, ThreadConnections
 from limits_app.stores.database.housekeeping import RowHousekeeping

@@ -7,11 +7,9 @@ from functools import lru_cache
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
-from limits_app.engine import engine
-from limits_app.engine.clock import Clock
+from limits_app import engine
+from limits_app.engine import Clock, namespace_digest, new_record
 from limits_app.engine.errors import StaleConfiguration
-from limits_app.engine.keys import namespace_digest
-from limits_app.engine.record import new_record
 from limits_app.stores.database.connections import insert_sql, namespace_id
 from limits_app.stores.database.records import (
     COLUMNS,
@@ -28,8 +26,7 @@ from limits_app.stores.database.versions import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limits_app.engine.plan import Claim, RequestPlan
-    from limits_app.engine.record import Record
+    from limits_app.engine import Claim, Record, RequestPlan
     from limits_app.stores.database.connections import StoreConnection
 
 _DRIFT: Final = 1024

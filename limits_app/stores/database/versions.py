@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.engine.changes import Change, ChangeLog
-from limits_app.engine.keys import namespace_digest
+from limits_app.engine import Change, ChangeLog, namespace_digest
 from limits_app.stores.database.connections import namespace_id
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from limits_app.engine.clock import lasts
-from limits_app.engine.record import Record
+from limits_app.engine import Record, lasts
 from limits_app.stores.process.records import Records, scopes_around, scopes_from
 from limits_app.stores.process.state_file import NoRoomError, Txn
 from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, FullnessWarnings, is_idle, that_give_way

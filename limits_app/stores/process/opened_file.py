@@ -9,7 +9,7 @@ from weakref import finalize
 
 import lmdb
 
-from limits_app.engine.clock import lasts
+from limits_app.engine import lasts
 from limits_app.stores.process import files
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import time
 from typing import Final
 
-from limits_app.acquiring.runtime import start_thread
+from limits_app.acquiring import start_thread
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores.process.files import can_lock, exclusively, lock, make_pipe, try_lock
 

@@ -13,11 +13,20 @@ from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, Final
 
-from limits_app.engine import engine
-from limits_app.engine.algorithms.window_log import Log
-from limits_app.engine.keys import Scope, digest_in, namespace_digest, short_key
-from limits_app.engine.plan import RequestPlan
-from limits_app.engine.record import Lease, LeaseId, Record, Schema, new_record
+from limits_app import engine
+from limits_app.engine import (
+    Lease,
+    LeaseId,
+    Log,
+    Record,
+    RequestPlan,
+    Schema,
+    Scope,
+    digest_in,
+    namespace_digest,
+    new_record,
+    short_key,
+)
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.process.state_file import Txn
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import lmdb
 
-from limits_app.acquiring.runtime import around_fork
+from limits_app.acquiring import around_fork
 from limits_app.engine.errors import StoreFull, StoreUnavailable
 from limits_app.stores.process import files
 from limits_app.stores.process.opened_file import DeletedError, OpenedFile

@@ -9,16 +9,29 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, cast
 
-from limits_app.acquiring.leases import Renewer
-from limits_app.engine import engine
-from limits_app.engine.algorithms.window_log import Log
-from limits_app.engine.changes import ALL, Change, ChangeLog, Changes
-from limits_app.engine.clock import as_clock, lasts, system_us
-from limits_app.engine.counting import Batch, RejectionCounts
+from limits_app import engine
+from limits_app.acquiring import Renewer
+from limits_app.engine import (
+    ALL,
+    LEASE_US,
+    Amounts,
+    Batch,
+    Change,
+    ChangeLog,
+    Changes,
+    Claim,
+    Log,
+    Record,
+    RejectionCounts,
+    as_clock,
+    lasts,
+    lease_us_of,
+    namespace_digest,
+    short_key,
+    slices_key,
+    system_us,
+)
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull, StoreUnavailable
-from limits_app.engine.keys import namespace_digest, short_key, slices_key
-from limits_app.engine.plan import Amounts, Claim
-from limits_app.engine.record import LEASE_US, Record, lease_us_of
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
 from limits_app.stores.process.records import VERSION_LENGTH, PreparedScopes, Records, file_key, prepared

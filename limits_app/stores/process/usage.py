@@ -15,22 +15,27 @@ from functools import partial
 from itertools import chain, count, islice, takewhile
 from typing import Any, Final, Protocol
 
-from limits_app.engine import engine
-from limits_app.engine.counting import (
+from limits_app import engine
+from limits_app.engine import (
     KEPT_HOURS,
     Batch,
     Count,
+    FinishedUsage,
+    Record,
     RejectionCounts,
+    Scope,
     Times,
+    digest_in,
     hour_of,
+    namespace_digest,
     rejection_label,
     seal,
+    short_key,
+    unique_name,
     unpacked_rejections,
     unsealed,
 )
 from limits_app.engine.errors import StoreFull
-from limits_app.engine.keys import Scope, digest_in, namespace_digest, short_key, unique_name
-from limits_app.engine.record import FinishedUsage, Record
 from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries, keys_begin_with
 from limits_app.stores.process.state_file import Txn
 

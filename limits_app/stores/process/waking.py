@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from limits_app.acquiring.waiting import WaitingLine
+from limits_app.acquiring import WaitingLine
+from limits_app.engine import short_key
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.keys import short_key
 from limits_app.stores.process.presence import ID_LENGTH, wake
 from limits_app.stores.process.records import entries
 from limits_app.stores.process.state_file import StateFile, Txn

@@ -9,13 +9,20 @@ from hashlib import blake2b
 from struct import Struct, pack
 from typing import Final
 
-from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.algorithms import State
-from limits_app.engine.algorithms.rule import NEVER_US
-from limits_app.engine.counting import label_of
-from limits_app.engine.keys import short_key, slices_key
+from limits_app.acquiring import on_fork
+from limits_app.engine import (
+    NEVER_US,
+    Amounts,
+    Claim,
+    PlannedLimit,
+    PlanShape,
+    RequestPlan,
+    State,
+    label_of,
+    short_key,
+    slices_key,
+)
 from limits_app.engine.limits import QuotaLimit
-from limits_app.engine.plan import Amounts, Claim, PlannedLimit, PlanShape, RequestPlan
 from limits_app.stores.redis.commands import CARRYING, Command, PreparedScript, ScriptCall
 from limits_app.stores.redis.hints import Calendars, ScriptClock
 from limits_app.stores.redis.opening import KeyNames

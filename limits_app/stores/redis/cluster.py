@@ -18,11 +18,9 @@ from redis import exceptions
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
-from limits_app.acquiring.runtime import on_fork, start_thread
-from limits_app.engine.algorithms import State
+from limits_app.acquiring import on_fork, start_thread
+from limits_app.engine import IDEMPOTENCY_LEVEL, Amounts, Claim, RequestPlan, State
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
-from limits_app.engine.keys import IDEMPOTENCY_LEVEL
-from limits_app.engine.plan import Amounts, Claim, RequestPlan
 from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import SLOT_MOVED, Unanswered, error_kind

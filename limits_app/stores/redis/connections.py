@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
-from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
 from limits_app.stores.redis.commands import Command

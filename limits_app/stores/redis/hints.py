@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns, time_ns
 from typing import Final
 
-from limits_app.engine.algorithms import State
-from limits_app.engine.algorithms.rule import NEVER_US
-from limits_app.engine.plan import Amounts, Claim, PlannedLimit, PlanShape
+from limits_app.engine import NEVER_US, Amounts, Claim, PlannedLimit, PlanShape, State
 
 _COUNT: Final = 2
 """How many calendar boundaries before a time, and how many after it, scripts receive."""

@@ -10,10 +10,9 @@ from typing import Any, Final, TypeVar
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Store
+from limits_app.engine import LEASE_US, namespace_digest
 from limits_app.engine.errors import NotShareable, StoreUnavailable
-from limits_app.engine.keys import namespace_digest
-from limits_app.engine.record import LEASE_US
 from limits_app.stores.steps import open_once
 
 S = TypeVar("S", bound=Store)

@@ -14,12 +14,9 @@ from itertools import accumulate, pairwise
 from struct import Struct, calcsize, pack
 from typing import Any, Final
 
-from limits_app.engine.algorithms import Rule, State, compile_rule
-from limits_app.engine.algorithms.rule import NEVER_US
-from limits_app.engine.algorithms.window_log import EMPTY_LOG, Log
+from limits_app.engine import EMPTY_LOG, NEVER_US, Amounts, Claim, Log, PlannedLimit, Rule, State, compile_rule
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import QuotaLimit
-from limits_app.engine.plan import Amounts, Claim, PlannedLimit
 
 HOLDER_LENGTH: Final = 16
 _KEPT_UNTIL_BYTES: Final = 4

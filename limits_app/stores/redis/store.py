@@ -13,14 +13,9 @@ from struct import Struct, iter_unpack
 from threading import RLock
 from typing import Any, Final
 
-from limits_app.acquiring.leases import Renewer
-from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.changes import ALL, Change, Changes
-from limits_app.engine.clock import Clock, as_clock
+from limits_app.acquiring import Renewer, on_fork
+from limits_app.engine import ALL, Amounts, Change, Changes, Claim, Clock, as_clock, lease_us_of, short_key
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
-from limits_app.engine.keys import short_key
-from limits_app.engine.plan import Amounts, Claim
-from limits_app.engine.record import lease_us_of
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
 from limits_app.stores.redis.commands import Command

@@ -18,7 +18,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, unanswered
 from limits_app.stores.redis.commands import Command

@@ -10,7 +10,7 @@ from struct import calcsize, iter_unpack, pack, unpack_from
 from typing import Any, Final
 from zlib import crc32
 
-from limits_app.engine.counting import (
+from limits_app.engine import (
     IDS_LENGTH,
     Batch,
     Count,
@@ -18,11 +18,12 @@ from limits_app.engine.counting import (
     Rejected,
     RejectionCounts,
     Times,
+    namespace_digest,
     rejection_label,
+    unique_name,
     unpacked_rejections,
     unsealed,
 )
-from limits_app.engine.keys import namespace_digest, unique_name
 from limits_app.stores.redis.calls import Calls
 from limits_app.stores.redis.commands import Command
 

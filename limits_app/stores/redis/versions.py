@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from struct import pack
 from typing import Any
 
-from limits_app.engine.changes import Change, ChangeLog, Changes, announced, least_version
+from limits_app.engine import Change, ChangeLog, Changes, announced, least_version
 from limits_app.stores.redis.calls import Calls
 from limits_app.stores.redis.commands import Command
 

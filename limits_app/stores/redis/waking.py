@@ -16,11 +16,9 @@ from typing import Any, Final
 from redis.client import PubSub
 from redis.exceptions import RedisError
 
-from limits_app.acquiring.runtime import on_fork, start_thread
-from limits_app.acquiring.waiting import WaitingLine
-from limits_app.engine.clock import lasts
+from limits_app.acquiring import WaitingLine, on_fork, start_thread
+from limits_app.engine import lasts, short_key
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.keys import short_key
 from limits_app.stores.redis.calls import Calls
 from limits_app.stores.redis.commands import Command
 

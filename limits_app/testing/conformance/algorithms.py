@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from limits_app.acquiring.store import Store
-from limits_app.engine.amounts import MAX_AMOUNT, Amount
+from limits_app.acquiring import Store
+from limits_app.engine import MAX_AMOUNT, Amount
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.limits import RateLimit, RateLimitAlgorithm
 from limits_app.testing.clock import FakeClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Store
 from limits_app.engine.limits import AnyLimit, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (

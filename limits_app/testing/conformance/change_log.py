@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Event
 
-from limits_app.acquiring.store import Store
-from limits_app.engine.changes import ALL, COOLING, EVERYTHING, GENERAL, MOST_CHANGES, MOST_CLIENTS, ROWS, Change
+from limits_app.acquiring import Store
+from limits_app.engine import ALL, COOLING, EVERYTHING, GENERAL, MOST_CHANGES, MOST_CLIENTS, ROWS, Change
 from limits_app.engine.limits import RateLimit
 from limits_app.testing.conformance.concurrency import THREADS, TIMEOUT, switching_every_microsecond, together
 from limits_app.testing.conformance.contract import KEY, Contract, limits_of

@@ -9,10 +9,9 @@ from typing import Final
 
 import pytest
 
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import LimitSet, Store
+from limits_app.engine import Claim, EntityScopes
 from limits_app.engine.errors import StaleConfiguration
-from limits_app.engine.keys import EntityScopes
 from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
@@ -23,7 +22,6 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import Claim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Store
+from limits_app.engine import Claim
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

@@ -13,9 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Acquisition, LimitSet, Store
 from limits_app.engine.errors import LimitTimeout, StaleConfiguration
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock

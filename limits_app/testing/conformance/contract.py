@@ -9,18 +9,21 @@ from typing import cast
 
 import pytest
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import CountingStore, Store
-from limits_app.engine.algorithms import State
-from limits_app.engine.algorithms.window_log import Log
-from limits_app.engine.amounts import Amount
-from limits_app.engine.counting import Rejected, Times
-from limits_app.engine.keys import Scope, scope_of
+from limits_app.acquiring import Acquisition, CountingStore, LimitSet, Store
+from limits_app.engine import (
+    Amount,
+    Claim,
+    Log,
+    Rejected,
+    Scope,
+    ScopedLimits,
+    State,
+    Times,
+    plan_for,
+    schema_of,
+    scope_of,
+)
 from limits_app.engine.limits import AnyLimit, CallLimit, RateLimitAlgorithm
-from limits_app.engine.plan import Claim, ScopedLimits
-from limits_app.engine.planning import plan_for
-from limits_app.engine.record import schema_of
 from limits_app.testing.clock import FakeClock
 
 KEY = "units"

@@ -12,12 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import CountingStore, Store, is_counting
-from limits_app.engine.counting import IDS_LENGTH, KEPT_HOURS, Rejected, Times, hour_ends, hour_of
-from limits_app.engine.keys import EntityScopes, scope_of, shared_scope
+from limits_app.acquiring import CountingStore, LimitSet, Store, is_counting
+from limits_app.engine import (
+    IDS_LENGTH,
+    KEPT_HOURS,
+    Claim,
+    EntityScopes,
+    Rejected,
+    Times,
+    hour_ends,
+    hour_of,
+    scope_of,
+    shared_scope,
+)
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

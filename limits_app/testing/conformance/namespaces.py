@@ -10,21 +10,21 @@ from typing import Final
 
 import pytest
 
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import CountingStore, Store
-from limits_app.engine.errors import StaleConfiguration
-from limits_app.engine.keys import (
+from limits_app.acquiring import CountingStore, LimitSet, Store
+from limits_app.engine import (
+    Namespace,
     Scope,
     idempotency_scope,
+    installed,
     member_scope,
+    present,
     scope_of,
     shared_scope,
     shared_total_scope,
     total_scope,
 )
+from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.engine.namespaces import Namespace
-from limits_app.engine.runtime import installed, present
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     HOUR,

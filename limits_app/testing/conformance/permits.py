@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Acquisition, Store
+from limits_app.engine import LeaseHolder, installed, present
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.engine.runtime import LeaseHolder, installed, present
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     HOUR,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Store
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (

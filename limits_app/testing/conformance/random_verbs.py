@@ -23,11 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
-from limits_app.engine.amounts import Amount
+from limits_app.acquiring import LimitSet, Store
+from limits_app.engine import Amount, Claim
 from limits_app.engine.limits import LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

@@ -7,11 +7,10 @@ from itertools import permutations
 
 import pytest
 
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import LimitSet, Store
+from limits_app.engine import Claim
 from limits_app.engine.errors import NeverAdmissible, StaleConfiguration
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

@@ -10,8 +10,7 @@ from typing import Final
 
 import pytest
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.store import Store
+from limits_app.acquiring import Acquisition, Store
 from limits_app.engine.limits import CallLimit, MeteredLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
