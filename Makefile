@@ -76,11 +76,11 @@ test-products: $(DEV_STAMP)  ## run the tests on other products: Redis Cluster a
 	$(PY) -m pytest -n 3 $(SHARED) $(HANGING) -m "product and not release" $(ARGS)
 
 test-all: $(DEV_STAMP)  ## run all tests, including fuzzing, endurance, installation and every page in a browser
-	$(PY) -m pytest -n 3 $(SHARED) $(ARGS)
+	$(PY) -m pytest -n 3 $(SHARED) --hypothesis-profile=thorough $(ARGS)
 
 coverage: $(DEV_STAMP)  ## run all tests and say which lines and branches they leave out; all of what decides is tested
 	$(PY) -m coverage erase
-	$(PY) -m pytest -n 3 --dist worksteal --cov --cov-report=term --cov-fail-under=95 --deselect $(RANDOM_SIGNALS) --deselect $(LARGE_LISTS)
+	$(PY) -m pytest -n 3 --dist worksteal --hypothesis-profile=thorough --cov --cov-report=term --cov-fail-under=95 --deselect $(RANDOM_SIGNALS) --deselect $(LARGE_LISTS)
 	$(PY) -m coverage report --include='$(DECIDING)' --fail-under=100
 
 check: lint types imports migrations  ## everything that can be known without running the tests

@@ -27,10 +27,10 @@ from tests.servers import shared
 from tests.tracing import free_the_tracer_in_children
 from tests.turns import turn
 
-# Each run draws other examples, so half as many are enough for every change; before a release it is the usual number.
+# Each run draws other examples, so a quarter is enough for every change; before a release it is the usual number.
 # None has a deadline: a busy machine is no failure.
 settings.register_profile("thorough", max_examples=100, deadline=None)
-settings.register_profile("usual", max_examples=50, deadline=None)
+settings.register_profile("usual", max_examples=25, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("usual")
 

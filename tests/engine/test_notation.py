@@ -135,13 +135,13 @@ LIMITS = st.one_of(
 )
 
 
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=4 * hypothesis_settings.default.max_examples)
 @given(LIMITS, st.booleans())
 def test_whatever_limit_there_is_can_be_written_and_read_back(limit: LimitDefinition, shared: bool) -> None:
     assert parse_limit(limit_text(limit, shared=shared)) == Noted(limit, shared=shared)
 
 
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=4 * hypothesis_settings.default.max_examples)
 @given(st.text(st.sampled_from("rpmcalls=10/:@kMG.shdinUTC -+\0é"), max_size=40) | st.text(max_size=20))
 def test_any_text_is_a_limit_or_is_refused_as_none(text: str) -> None:
     try:

@@ -31,6 +31,7 @@ from limits_app.models import Endpoint, Entity, Limit, Plan, PlanGroup, Policy
 from limits_app.policies import resolver
 from limits_app.services import set_emergency
 from limits_app.usage.denial_counter import denials
+from tests.flushing import made_once
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
 from tests.services.pool_rows import make_pool, serve
@@ -97,6 +98,11 @@ def site(settings: Settings, default_entities: None) -> None:
         address("admin/", admin.site.urls),
         *[address(where, view, name=where.strip("/") or "index") for where, view in views.items()],
     )
+    made_once("access", make_limits)
+
+
+def make_limits() -> None:
+    """Limit the views."""
     for name in ("ruled", "decorated", "rest"):
         limit(name, CallLimit(5, 60))
     endpoint(limit("ruled", CallLimit(5, 60)), "/ruled/")

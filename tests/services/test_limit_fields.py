@@ -59,7 +59,11 @@ def sent(form: Any) -> dict[str, Any]:
 
 
 @given(limit=LIMITS, shared=st.booleans())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=4 * settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_every_limit_survives_its_text_and_its_fields(limit: LimitDefinition, shared: bool) -> None:
     row = Limit.from_definition(Policy(), limit, shared=shared)
     assert (row.definition(), row.shared) == (limit, shared)

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of an interrupted finalizer
 ]
 
-BRIEFLY = 2.0
+BRIEFLY = 0.5
 """Seconds of chaos."""
 SECONDS = [BRIEFLY, pytest.param(30.0, marks=pytest.mark.release)]
 

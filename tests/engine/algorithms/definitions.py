@@ -27,7 +27,7 @@ def examples(number: int) -> Any:
 
     Fewer for every change, since each run draws others, and for each of a thousand mutants: most die of the first.
     """
-    share = {"thorough": 1, "mutants": 3}.get(settings.get_current_profile_name(), 2)
+    share = {"thorough": 1, "mutants": 3}.get(settings.get_current_profile_name(), 4)
     return settings(max_examples=number // share)
 
 
