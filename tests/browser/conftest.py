@@ -27,9 +27,14 @@ class RestrictedPlace(Place):
 def new_site(directory: Path) -> Place:
     """A site of its own in a directory, with the data that it starts with."""
     place = RestrictedPlace(directory, debug=True)
+    fill_site(place)
+    return place
+
+
+def fill_site(place: Place) -> None:
+    """Create the database of a site, with the data that it starts with."""
     place.manage("migrate", "--verbosity=0")
     place.manage("shell", "--verbosity=0", "--command", "from tests.browser.seed import seed; seed()")
-    return place
 
 
 @contextmanager

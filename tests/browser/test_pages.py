@@ -74,6 +74,7 @@ OURS = {
     "audit": f"{ADMIN}auditevent/",
     "event": f"{ADMIN}auditevent/1/change/",
     "revert": f"{ADMIN}auditevent/1/revert/",
+    "emergency": f"{ADMIN}emergencyswitch/",
     "new-policy": f"{ADMIN}policy/add/",
     "boost": f"{ADMIN}policy/boost/",
     "import": f"{ADMIN}policy/import/",

@@ -1,0 +1,73 @@
+"""The pages under django-unfold, which has none of the styles of Django's own admin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from project.demo.place import Place
+from project.demo.server import Server
+from tests.browser.chromium import DESKTOP, Browser, browser
+from tests.browser.conftest import fill_site
+from tests.browser.seed import ADMIN
+from tests.browser.test_pages import OURS
+
+pytestmark = [pytest.mark.slow, pytest.mark.release, pytest.mark.product]
+
+PHONE = (390, 844)
+PAGES = [
+    "overview", "client", "client-boost", "limit", "rejections", "usage", "exemptions", "explain", "candidates",
+    "policies", "entities", "resources", "audit", "revert", "boost", "emergency",
+]  # fmt: skip
+_FIELDS = """
+    const light = (color) => {
+        const [red, green, blue, alpha] = color.match(/[\\d.]+/g).map(Number);
+        return alpha === 0 ? null : (red + green + blue) / 3;
+    };
+    const parts = ".limits-page :is(input:not([type=hidden], [type=radio], [type=checkbox]), select, button)";
+    return [...document.querySelectorAll(parts)].filter((field) => {
+        const {backgroundColor, color} = getComputedStyle(field);
+        const behind = light(backgroundColor) ?? light(color);
+        return field.checkVisibility() && Math.abs(behind - light(color)) < 80;
+    }).map((field) => field.outerHTML);
+"""
+"""Fields and buttons that have no background of their own, or text of almost the same lightness."""
+
+
+class UnfoldPlace(Place):
+    """The demo site with django-unfold."""
+
+    __slots__ = ()
+
+    def environment(self) -> dict[str, str]:
+        """The environment for every process of the site."""
+        return {**Place.environment(self), "DJANGO_SETTINGS_MODULE": "tests.browser.unfold_settings"}
+
+
+@pytest.fixture(scope="module")
+def unfolded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The browser of an administrator on that site."""
+    place = UnfoldPlace(tmp_path_factory.mktemp("unfold"), debug=True)
+    fill_site(place)
+    with Server(place) as server, browser(server.address.url, place.directory / "profile") as window:
+        window.open("admin/login/?next=/admin/limits_app/")
+        window.fill("#id_username", ADMIN)
+        window.fill("#id_password", ADMIN)
+        window.press("form [type=submit]")
+        window.until(lambda: "login" not in window.driver.current_url, "nobody is logged in")
+        yield window
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_does_not_need_the_styles_of_the_stock_admin(name: str, unfolded: Browser) -> None:
+    for size in (DESKTOP, PHONE):
+        for is_dark in (False, True):
+            unfolded.resize(size)
+            unfolded.darken(is_dark)
+            unfolded.open(OURS[name])
+            unfolded.one(".limits-tabs")
+            unfolded.take(f"unfold-{name}-{size[0]}{'-dark' * is_dark}")
+            assert unfolded.barriers() == []
+            assert unfolded.run(_FIELDS) == []
+            assert unfolded.run("return document.documentElement.scrollWidth") <= size[0]
