@@ -26,6 +26,7 @@ from limits_app.testing import FakeClock
 from tests.acquiring.sets import limit_set, used
 from tests.acquiring.watched import PATIENCE_SECONDS, Caller, WatchedStore
 from tests.interruptions import interrupt_anywhere
+from tests.replacing import at_next_call
 
 CORE = tuple([str(Path(package.__file__).parent) for package in (limits_app.acquiring, limits_app.engine)])
 DB = ResourceLimit("db", 1)
@@ -147,13 +148,11 @@ def test_a_wait_that_is_interrupted_at_any_point_leaves_nothing(
 
 def test_a_charged_call_is_refunded(store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = limit_set(store, CallLimit(1, 3600, RateLimitAlgorithm.TOKEN_BUCKET))
-    leave = store.line.leave
 
-    def interrupted_once(waiter: Any) -> None:
-        monkeypatch.setattr(store.line, "leave", leave)
+    def interrupted(_leave: object, waiter: Any) -> None:
         raise Interruption
 
-    monkeypatch.setattr(store.line, "leave", interrupted_once)
+    at_next_call(monkeypatch, store.line, "leave", interrupted)
     monkeypatch.setattr(limit_set_module, "must_wait", lambda _acquisition: True)
     with pytest.raises(Interruption):
         limits.acquire(timeout=60)

@@ -39,6 +39,7 @@ from limits_app.models import (
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT, as_user, fill, person, used
+from tests.replacing import at_next_call
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -236,14 +237,11 @@ def test_ones_own_limits_are_read_again_when_they_change_in_between(
     root: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services.set_resource_limits("api", [CallLimit(5, 60)])
-    real, answers = LimitSet.get_stats, iter([StaleConfiguration("changed")])
 
-    def stale_once(limits: LimitSet) -> object:
-        for error in answers:
-            raise error
-        return real(limits)
+    def stale(_get_stats: object, limits: LimitSet) -> object:
+        raise StaleConfiguration("changed")
 
-    monkeypatch.setattr(LimitSet, "get_stats", stale_once)
+    at_next_call(monkeypatch, LimitSet, "get_stats", stale)
     assert root.get(f"{ROOT}me/").data["results"][0]["limits"].keys() == {"call_count"}
 
 

@@ -218,7 +218,9 @@ def test_workers_that_are_little_faster_than_the_limit_keep_the_order(limit: Rat
     assert load.visits <= 3 * 500
 
 
-@pytest.mark.parametrize(("waiting", "longest_seconds"), [(10, 6), (400, 20), (10_000, 61)])
+@pytest.mark.parametrize(
+    ("waiting", "longest_seconds"), [(10, 6), (400, 20), pytest.param(10_000, 61, marks=pytest.mark.release)]
+)
 def test_tasks_of_a_line_that_was_purged_hold_up_no_others_for_long(waiting: int, longest_seconds: float) -> None:
     load = Load(CallLimit.per_second(20), [task * 0.000_02 for task in range(20 + waiting)])
     for _ in range(20 + waiting):

@@ -104,6 +104,7 @@ def test_a_waiting_task_can_be_revoked(site: CelerySite) -> None:
     assert holder.get(timeout=PATIENCE) == 0
 
 
+@pytest.mark.product
 @pytest.mark.slow  # until the worker has started
 def test_children_that_end_after_some_tasks_return_their_slices_and_write_their_rejections() -> None:
     with celery_site() as site:

@@ -25,6 +25,7 @@ from limits_app.policies.identifiers import Known, KnownIdentifiers
 from limits_app.policies.kept_configuration import KeptConfiguration
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
+from tests.replacing import at_next_call
 from tests.services.wall import Wall
 
 CLIENT = "user:1"
@@ -472,15 +473,12 @@ def test_bulk_of_ten_thousand_rows_is_found_in_pages(api: None) -> None:
 def test_changes_that_are_applied_while_limits_are_kept_apply_to_them(
     api: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = configuration.current().clients.add
-
-    def add(*args: Any, **options: Any) -> None:
-        monkeypatch.undo()
+    def add(keep: Callable[..., None], *args: Any, **options: Any) -> None:
         limits.set_entity_limits("user:own", [CallLimit(5, 60)], resource="api")
         assert capacity("user:2") == 1000  # as a finalizer does, which applies the change before the others are kept
         keep(*args, **options)
 
-    monkeypatch.setattr(configuration.current().clients, "add", add)
+    at_next_call(monkeypatch, configuration.current().clients, "add", add)
     assert capacity("user:own") == 5
     assert capacity("user:own") == 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,12 +15,10 @@ from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
-from limits_app.acquiring.survey import survey_scopes
-from limits_app.engine.plan import ScopedLimits
 from limits_app.models import Entity
 from limits_app.policies import resolver
 from limits_app.testing import FakeClock
+from tests.replacing import at_next_call
 from tests.services.wall import NOW, Wall
 
 
@@ -199,14 +197,12 @@ def test_a_chain_is_told_link_by_link(wall: Wall) -> None:
 
 def test_a_change_in_the_middle_of_explaining_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     limits.set_resource_limits("api", [CallLimit(2, 60)])
-    peek = LimitSet.peek
-    changes = iter([lambda: limits.set_resource_limits("api", [CallLimit(7, 60)])])
 
-    def changed_before(limit_set: LimitSet, requested: object) -> object:
-        next(changes, lambda: None)()
-        return peek(limit_set, requested)
+    def changed_before(peek: Callable[..., object], *args: object) -> object:
+        limits.set_resource_limits("api", [CallLimit(7, 60)])
+        return peek(*args)
 
-    monkeypatch.setattr(LimitSet, "peek", changed_before)
+    at_next_call(monkeypatch, LimitSet, "peek", changed_before)
     assert "7 of 7 left" in limits.explain("api").text()
 
 
@@ -262,13 +258,12 @@ def test_the_status_of_a_resource_looks_at_many_entities_at_a_time(
 def test_a_change_in_the_middle_of_summing_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60)])
     limits.acquire("api")
-    changes = iter([lambda: limits.set_resource_limits("api", [CallLimit(20, 60)])])
 
-    def changed_before(scoped: Iterable[ScopedLimits], store: Store, version: int) -> object:
-        next(changes, lambda: None)()
-        return survey_scopes(scoped, store, version)
+    def changed_before(survey_scopes: Callable[..., object], *args: object) -> object:
+        limits.set_resource_limits("api", [CallLimit(20, 60)])
+        return survey_scopes(*args)
 
-    monkeypatch.setattr(sys.modules["limits_app.services.status"], "survey", changed_before)
+    at_next_call(monkeypatch, sys.modules["limits_app.services.status"], "survey_scopes", changed_before)
     assert limits.status("api").used_by_all == {"call_count": 1}
 
 

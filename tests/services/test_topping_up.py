@@ -31,6 +31,7 @@ from limits_app.stores import registry
 from limits_app.stores.registry import forget_stores, resilient_store
 from limits_app.testing import FakeClock
 from tests.opened import put_store
+from tests.replacing import at_next_call
 from tests.services.failing import FailingStore
 
 
@@ -143,14 +144,11 @@ def test_of_two_who_credit_at_the_same_time_with_the_same_key_one_does_it(monkey
     spend(8)
     done = []
 
-    latest = resolver.latest
-
-    def latest_of(*args: Any) -> ResolvedSet:
-        monkeypatch.setattr(resolver, "latest", latest)
+    def another_first(latest: Callable[..., ResolvedSet], *args: Any) -> ResolvedSet:
         done.append(limits.top_up("api", key="tpm", amount=2, idempotency_key="one"))
         return latest(*args)
 
-    monkeypatch.setattr(resolver, "latest", latest_of)
+    at_next_call(monkeypatch, resolver, "latest", another_first)
     done.append(limits.top_up("api", key="tpm", amount=2, idempotency_key="one"))
     assert done == [True, False]
     assert left() == 4

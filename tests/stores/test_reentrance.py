@@ -22,6 +22,7 @@ from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.files import file_numbers, set_aside
 from limits_app.stores.process.state_file import Txn
 from limits_app.stores.resilient import ResilientStore
+from tests.replacing import at_next_call
 from tests.stores.support import ActingClock, entries, file_of, holders, limits_of, used
 
 
@@ -161,14 +162,12 @@ def test_what_is_settled_while_counts_are_collected_in_memory_is_settled_after_t
 
 def test_a_scope_whose_first_step_was_interrupted_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore(clock=ActingClock())
-    insert = store._insert
 
-    def interrupted(scope: ScopedLimits, record: Record, now: int) -> None:
-        monkeypatch.setattr(store, "_insert", insert)
+    def interrupted(_insert: object, scope: ScopedLimits, record: Record, now: int) -> None:
         store._to_check.append(scope.key)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "_insert", interrupted)
+    at_next_call(monkeypatch, store, "_insert", interrupted)
     with pytest.raises(KeyboardInterrupt):
         limits_of(store, CallLimit(2, 3600), entity="first").try_acquire()
     for entity in ("second", "third", "first"):

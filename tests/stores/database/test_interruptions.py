@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from types import FrameType
@@ -15,6 +16,7 @@ from limits_app.engine.limits import RateLimit
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.database.transaction import Transaction
 from tests.interrupting import Interrupted, interrupted_at_event
+from tests.replacing import at_next_call
 from tests.stores.database.conftest import Open
 from tests.stores.support import limits_of
 
@@ -37,15 +39,13 @@ def test_a_release_that_is_interrupted_at_its_commit_is_settled_at_most_once(
     refundable: tuple[DatabaseStore, LimitSet, Acquisition], monkeypatch: pytest.MonkeyPatch, *, commits: bool
 ) -> None:
     _, limits, acquired = refundable
-    commit = Transaction.commit
 
-    def interrupted(transaction: Transaction) -> None:
-        monkeypatch.setattr(Transaction, "commit", commit)
+    def interrupted(commit: Callable[[Transaction], None], transaction: Transaction) -> None:
         if commits:
             commit(transaction)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Transaction, "commit", interrupted)
+    at_next_call(monkeypatch, Transaction, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         acquired.release()
     acquired.release()
@@ -56,14 +56,12 @@ def test_a_release_that_is_interrupted_before_its_commit_is_settled_by_the_next_
     refundable: tuple[DatabaseStore, LimitSet, Acquisition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, limits, acquired = refundable
-    write = Transaction.write
 
-    def interrupted(transaction: Transaction) -> bool:
-        monkeypatch.setattr(Transaction, "write", write)
+    def interrupted(write: Callable[[Transaction], bool], transaction: Transaction) -> bool:
         write(transaction)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Transaction, "write", interrupted)
+    at_next_call(monkeypatch, Transaction, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         acquired.release()
     acquired.release()

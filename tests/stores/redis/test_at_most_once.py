@@ -20,6 +20,7 @@ from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.errors import Unanswered
 from limits_app.testing.conformance.contract import counting, total
+from tests.replacing import at_next_call
 from tests.servers.machine import HOST
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import RedisServer
@@ -187,14 +188,12 @@ def test_a_release_that_another_thread_has_begun_is_not_sent_again(
     limits = limits_of(store, UNITS)
     claim = claimed(limits, {"units": 100})
     assert store.acquire(claim)
-    run = connections_of(store).run
 
-    def released_meanwhile(call: object) -> object:
-        monkeypatch.setattr(connections_of(store), "run", run)
+    def released_meanwhile(run: Callable[[Command], object], call: Command) -> object:
         store.settle(claim, [-50])
         return run(call)
 
-    monkeypatch.setattr(connections_of(store), "run", released_meanwhile)
+    at_next_call(monkeypatch, connections_of(store), "run", released_meanwhile)
     store.settle(claim, [-50])
     assert used(limits, "units") == 50
 
