@@ -95,9 +95,20 @@ class Batch(NamedTuple):
 def label_of(scope: Scope, *more: object) -> bytes:
     """Return the fields of a scope that a Count starts with, and further values, as JSON for stores to keep.
 
-    The name of the entity is sealed.
+    The name of the entity is sealed. The values must be hashable.
     """
-    return json.dumps([scope.resource, seal(scope.entity), scope.shared, scope.member, *more]).encode()
+    before, after = _label_around_entity(scope.resource, scope.shared, scope.member, more)
+    sealed = seal(scope.entity)
+    return before + (b"null" if sealed is None else b'"%b"' % sealed.encode()) + after
+
+
+@lru_cache(maxsize=1024)
+def _label_around_entity(
+    resource: str | None, shared: bool, member: str | None, more: tuple[object, ...]
+) -> tuple[bytes, bytes]:
+    """The text of a label before and after the sealed name of the entity, which many labels have in common."""
+    rest = "".join([f", {json.dumps(value)}" for value in (shared, member, *more)])
+    return f"[{json.dumps(resource)}, ".encode(), f"{rest}]".encode()
 
 
 def unsealed(count: Count) -> Count:

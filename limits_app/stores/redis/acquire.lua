@@ -2,7 +2,7 @@
 --
 -- The plan: how many requests there are, whether the emptiest goes first, and what happens to the others (0: nothing,
 -- 1: they follow when the first is rejected, 2: nothing, and nothing is charged either); of each request where its keys
--- start, where it is described, and the size of its numbers: its scopes, and in each its limits: the field, the tag, the
+-- start, where it is described, its first label, and the size of its numbers: its scopes, and in each its limits: the field, the tag, the
 -- number of its key (0: none), whether it is soft, the number of its usage (0: not counted), the parts of a unit, the
 -- capacity, and three parameters. KEYS[1] is the version of the configuration.
 -- The numbers, of each request: the version that it was made for (-1: any), the amounts, the holder of permits (16 bytes,
@@ -52,6 +52,14 @@ local function charge(scopes, amount_at)
   return true
 end
 
+-- Whether the server has nothing under the key of one of some scopes: others were used before, or reset.
+local function has_no_record(scopes)
+  for index = 1, #scopes do
+    if not scopes[index].is_known and call('EXISTS', scopes[index].key) == 0 then return true end
+  end
+  return false
+end
+
 -- Decide on one request, and append the decision to the reply; returns its status, or what the script replies instead.
 local function decide(turn, reply)
   if turn.version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= turn.version then return 'S' end
@@ -67,13 +75,12 @@ local function decide(turn, reply)
   if is_admitted then
     local has_new, is_full
     for index = 1, #scopes do
-      local scope = scopes[index]
-      if not scope.is_known and call('EXISTS', scope.key) == 0 then has_new = true end -- else it was reset
+      if not scopes[index].is_known then has_new = true end
     end
     if has_new then
       -- Without effect: does the server have memory for more? Counted usage gives way first.
       local room = redis.pcall('SETRANGE', KEYS[1], 0, '')
-      is_full = type(room) == 'table' and string.find(room.err, 'OOM', 1, true)
+      is_full = type(room) == 'table' and string.find(room.err, 'OOM', 1, true) and has_no_record(scopes)
       if is_full and not (drop_oldest_usage and drop_oldest_usage('+inf')) then return room end
     end
     for index = 1, #scopes do
@@ -84,7 +91,7 @@ local function decide(turn, reply)
     write_now()
     for index = 1, #scopes do
       local scope = scopes[index]
-      if scope.counts and scope.starts_hour then start_hour(scope) end
+      if scope.counts and scope.starts_hour then start_hour(scope, turn.first_label) end
     end
     return 'A'
   end
@@ -111,11 +118,13 @@ end
 -- Return the next of the requests, as decide() receives it.
 local numbers_at = NUMBERS_AT
 local function next_turn(turn)
-  local first_key, place, size
-  first_key, place, size, plan_at = unpack_from('<ddd', plan, plan_at)
+  local first_key, place, first_label, size
+  first_key, place, first_label, size, plan_at = unpack_from('<dddd', plan, plan_at)
   local version, at = unpack_from('<d', numbers, numbers_at)
   numbers_at = numbers_at + size
-  return {turn = turn, first_key = first_key, version = version, place = place, amounts_at = at, load = 0}
+  return {
+    turn = turn, first_key = first_key, version = version, place = place, first_label = first_label, amounts_at = at, load = 0,
+  }
 end
 
 local turns

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from functools import partial
 from hashlib import blake2b
 from struct import Struct, pack
 from typing import Final
@@ -23,7 +24,7 @@ from limits_app.engine import (
     slices_key,
 )
 from limits_app.engine.limits import QuotaLimit
-from limits_app.stores.redis.commands import CARRYING, Command, PreparedScript, ScriptCall
+from limits_app.stores.redis.commands import CARRYING, Command, PreparedScript, ScriptCall, ScriptFrame
 from limits_app.stores.redis.hints import Calendars, ScriptClock
 from limits_app.stores.redis.opening import KeyNames
 from limits_app.stores.redis.states import (
@@ -44,6 +45,7 @@ _DIGEST_LENGTH: Final = 4
 _NUMBER_BYTES: Final = 8
 _TIME: Final = Struct("<d")
 _MOST_CHOICES: Final = 1024
+_MOST_FRAMES: Final = 1024
 _VERSION: Final = Struct("<d")
 """What the numbers of each request start with in acquire.lua: the version of the configuration, -1 for any."""
 
@@ -65,8 +67,8 @@ class PreparedShape:
         self.calendars = Calendars(shape.limits)
         self.keyed = [limit for limit in self.limits if limit.rule.has_log or limit.is_permit]
         """The limits with a key for their log or leases, in the order of these keys."""
-        self.counted: dict[int, list[str]] = {
-            place: [rule.key for rule in schema.rules]
+        self.counted: dict[int, tuple[str, ...]] = {
+            place: tuple([rule.key for rule in schema.rules])
             for place, schema in enumerate(shape.schemas)
             if self.counts_usage and schema.counts_usage
         }
@@ -76,6 +78,17 @@ class PreparedShape:
         holder = "16s" if self.has_permits else ""
         self.layout = Struct(f"<{len(self.limits)}d{holder}{self.calendars.size}d")
         """How the numbers of a request are packed."""
+        self.frames: dict[tuple[object, ...], ScriptFrame] = {}
+        """What calls for plans of this shape have in common, by their kind, the tag of their keys and the namespace."""
+
+    def frame(self, make: Callable[[], ScriptFrame], *kind: object) -> ScriptFrame:
+        """Return the frame of a kind, which is made once."""
+        frame = self.frames.get(kind)
+        if frame is None:
+            if len(self.frames) >= _MOST_FRAMES:
+                self.frames.clear()
+            frame = self.frames[kind] = make()
+        return frame
 
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:
         """Return the numbers of a request: its amounts, its holder, and its boundaries."""
@@ -94,13 +107,12 @@ class PreparedShape:
         parts, counted = b"", list(self.counted)
         for place, scope in enumerate(shape.scopes):
             limits = [limit for limit in self.limits if limit.scope_index == place]
-            keys = self.counted.get(place, [])
+            keys = self.counted.get(place, ())
             label = counted.index(place) if keys else 0
             digest = blake2b("\0".join(keys).encode(), digest_size=_DIGEST_LENGTH).digest()
             parts += pack("<4d", len(limits), scope.lasting, len(keys), label) + digest
             parts += b"".join([self._limit(limit) for limit in limits])
-        size = 3 * _NUMBER_BYTES + len(parts)
-        return pack("<3d", len(shape.scopes), len(self.limits), size) + parts
+        return pack("<2d", len(shape.scopes), len(self.limits)) + parts
 
     def _limit(self, limit: PlannedLimit) -> bytes:
         rule, tag = limit.rule, tag_of_rule(limit.rule)
@@ -137,9 +149,8 @@ class PreparedPlan:
         for limit in shape.keyed:
             name = names.log if limit.rule.has_log else names.leases
             self.keys.append(name(shorts[limit.scope_index], limit.rule.key))
-        labels = [label_of(plan.scopes[place], keys) + b"\0" for place, keys in shape.counted.items()]
-        self.description = b"".join([shape.description, *labels])
-        self.acquire = AcquireCall([self], shape.calls, others=_Others.STAY)
+        self.labels = b"".join([label_of(plan.scopes[place], keys) + b"\0" for place, keys in shape.counted.items()])
+        self.acquire = self._alone(_Others.STAY)
         self._settling: dict[bytes, PreparedScript] = {}
 
     def other_logs(self) -> list[bytes]:
@@ -148,45 +159,63 @@ class PreparedPlan:
 
     def looking(self) -> AcquireCall:
         """Return what reads the states of the limits and charges nothing."""
-        return AcquireCall([self], self.shape.calls, others=_Others.ARE_NOT_CHARGED_EITHER)
+        return self._alone(_Others.ARE_NOT_CHARGED_EITHER)
+
+    def _alone(self, others: _Others) -> AcquireCall:
+        plans, kind = [self], (others, self.tag, self.namespace, self.counters)
+        return AcquireCall(plans, self.shape.frame(partial(_acquire_frame, plans, others), *kind))
 
     def settling(self, verb: bytes) -> PreparedScript:
         """Return the script that settles a claim; settle.lua says what the verbs do."""
-        shape, calls = self.shape, self.shape.calls
         prepared = self._settling.get(verb)
         if prepared is None:
-            keys = self.keys + (self.names.finished_usage(self.tag, self.counters) if shape.counts_usage else [])
-            channel = pack("<dd", shape.recorded_us, len(self.names.channel)) + self.names.channel
-            text = calls.constants + verb + b"\0" + channel + self.description
+            frame = self.shape.frame(partial(self._settling_frame, verb), verb, self.tag, self.counters)
             prepared = self._settling[verb] = PreparedScript(
-                "settle", shape.algorithms, keys, text, find_logs=self.other_logs
+                frame, self.keys, (self.labels,), find_logs=self.other_logs
             )
         return prepared
+
+    def _settling_frame(self, verb: bytes) -> ScriptFrame:
+        shape, channel = self.shape, self.names.channel
+        head = shape.calls.constants + verb + b"\0" + pack("<dd", shape.recorded_us, len(channel)) + channel
+        last = self.names.finished_usage(self.tag, self.counters) if shape.counts_usage else ()
+        return ScriptFrame("settle", shape.algorithms, head + shape.description, key_count=len(self.keys), last=last)
 
 
 class AcquireCall(PreparedScript):
     """Prepared arguments of acquire.lua for one plan, or for alternatives of which the first that fits is charged."""
 
-    def __init__(
-        self, plans: Sequence[PreparedPlan], calls: Calls, *, others: _Others, emptiest_first: bool = False
-    ) -> None:
+    def __init__(self, plans: Sequence[PreparedPlan], frame: ScriptFrame) -> None:
         self.plans = plans
-        names, tag = calls.names, plans[0].tag
-        keys = [names.version(tag, plans[0].namespace)]
-        place = 1 + len(calls.constants) + (3 + 3 * len(plans)) * _NUMBER_BYTES
-        head = calls.constants + pack("<3d", len(plans), emptiest_first, others)
-        for plan in plans:
-            head += pack("<3d", 1 + len(keys), place, _VERSION.size + plan.shape.layout.size)
-            keys += plan.keys
-            place += len(plan.description)
-        if any(plan.shape.counts_usage for plan in plans):
-            keys += names.finished_usage(tag, max([plan.counters for plan in plans]))  # a plan without scopes has none
-        files = frozenset[str]().union(*[plan.shape.algorithms for plan in plans])
-        text = b"".join([head, *[plan.description for plan in plans]])
-        super().__init__("acquire", files, keys, text, find_logs=self._other_logs)
+        keys = plans[0].keys if len(plans) == 1 else [key for plan in plans for key in plan.keys]
+        labels = b"".join([plan.labels for plan in plans])
+        super().__init__(frame, keys, (labels,), find_logs=self._other_logs)
 
     def _other_logs(self) -> list[bytes]:
         return [key for plan in self.plans for key in plan.other_logs()]
+
+
+def _acquire_frame(plans: Sequence[PreparedPlan], others: _Others, *, emptiest_first: bool = False) -> ScriptFrame:
+    """Return the frame of a call for some plans, whose keys have one tag; acquire.lua says what its plan has."""
+    calls, tag, counts_usage = plans[0].shape.calls, plans[0].tag, any(plan.shape.counts_usage for plan in plans)
+    place = 1 + len(calls.constants) + (3 + 4 * len(plans)) * _NUMBER_BYTES
+    text = calls.constants + pack("<3d", len(plans), emptiest_first, others)
+    first_key, label = 2, 0
+    for plan in plans:
+        text += pack("<4d", first_key, place, label, _VERSION.size + plan.shape.layout.size)
+        first_key += len(plan.keys)
+        place += len(plan.shape.description)
+        label += len(plan.shape.counted)
+    # A plan without scopes has no counters.
+    last = calls.names.finished_usage(tag, max([plan.counters for plan in plans])) if counts_usage else ()
+    return ScriptFrame(
+        "acquire",
+        frozenset[str]().union(*[plan.shape.algorithms for plan in plans]),
+        b"".join([text, *[plan.shape.description for plan in plans]]),
+        key_count=first_key - 2,
+        first=[calls.names.version(tag, plans[0].namespace)],
+        last=last,
+    )
 
 
 class ForeignCalendars:
@@ -249,7 +278,7 @@ class Calls:
             if len(self._choices) >= _MOST_CHOICES:
                 self._choices.clear()
             others = _Others.FOLLOW if failover else _Others.STAY
-            self._choices[key] = AcquireCall(plans, self, others=others, emptiest_first=emptiest_first)
+            self._choices[key] = AcquireCall(plans, _acquire_frame(plans, others, emptiest_first=emptiest_first))
         return self._choices[key]
 
     def acquire(
@@ -312,7 +341,7 @@ class Calls:
         for field in fields:
             keys += [self.names.log(short, field.decode()), self.names.leases(slices, field.decode())]
             plan += field + b"\0"
-        prepared = PreparedScript("reset", CARRYING, keys, self.constants + plan)
+        prepared = PreparedScript(ScriptFrame("reset", CARRYING, self.constants + plan, key_count=len(keys)), keys)
         return ScriptCall(prepared, (self.clock.time, 0), pack("<2d", *_ALWAYS_KNOWN))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[tuple[Claim, PlannedLimit]]]:
@@ -336,7 +365,7 @@ class Calls:
     def script(self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes) -> ScriptCall:
         """Return the call of a script that knows of no request."""
         files = frozenset(["usage"] if verb in {"collect", "reject"} else [])
-        prepared = PreparedScript(verb, files, keys, self.constants + plan)
+        prepared = PreparedScript(ScriptFrame(verb, files, self.constants + plan, key_count=len(keys)), keys)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 
     def holder(self, claim: Claim) -> bytes:

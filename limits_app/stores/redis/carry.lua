@@ -1,9 +1,9 @@
 -- Reading states that another rule has written, since the definition of a limit was changed: its use is carried over to
 -- the present rule, as `Rule.carry` does it.
 --
--- ARGV from 3 on are pairs: a calendar, as in the tag of a quota, and four of its boundaries, two of them after now.
+-- ARGV from 4 on are pairs: a calendar, as in the tag of a quota, and four of its boundaries, two of them after now.
 local calendars = {}
-for index = 3, #ARGV, 2 do
+for index = 4, #ARGV, 2 do
   local bounds = {unpack_from('<dddd', ARGV[index + 1])}
   if bounds[1] <= now and now < bounds[3] then calendars[ARGV[index]] = bounds end
 end

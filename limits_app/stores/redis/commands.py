@@ -38,19 +38,18 @@ def _packed(word: bytes | str | int) -> bytes:
 
 
 class Command:
-    """A command; `key` is one of its keys, by which a cluster finds the server. `text` is that of a script."""
+    """A command, and its key."""
 
-    text = ""
     is_sent = False
     """Whether the server may have received it, where connections for tasks need to know."""
 
     def __init__(self, *words: bytes | str) -> None:
         self._words: tuple[Any, ...] = words
-        self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
 
     def keys(self) -> Sequence[bytes]:
-        """Return all keys of it."""
-        return [self.key]
+        """Return all keys of it; a cluster finds the server by the first one."""
+        key = self._words[1]
+        return [key if isinstance(key, bytes) else key.encode()]
 
     def words(self) -> tuple[Any, ...]:
         """Return the command and its arguments."""
@@ -61,43 +60,83 @@ class Command:
         return b"*%d\r\n" % len(self._words) + b"".join(map(_packed, self._words))
 
     def words_with_text(self) -> tuple[Any, ...]:
-        """Return the same with the text of the script, for a server that does not know its digest."""
-        return ("EVAL", self.text, *self.words()[2:])
+        """Return the same with the text of the script, if it is one, for a server that does not know its digest."""
+        return self.words()
 
 
-class PreparedScript:
-    """A script with its keys and its plan. On a cluster, all keys have one tag.
-
-    `find_logs` returns the keys of the logs that its limits may have had under other rules.
+class ScriptFrame:
+    """What the calls of a script have in common that differ in `key_count` keys, which are between the `first` ones and
+    the `last` ones. On a cluster, all keys of a call have one tag.
     """
 
     def __init__(
         self,
         verb: str,
         files: frozenset[str],
-        keys: Sequence[bytes],
         plan: bytes,
+        *,
+        key_count: int,
+        first: Sequence[bytes] = (),
+        last: Sequence[bytes] = (),
+    ) -> None:
+        self._verb, self._files, self._plan = verb, files, plan
+        self.first, self.last, self._key_count = first, last, key_count
+        self.text, digest = _script(verb, files)
+        keys = len(first) + key_count + len(last)
+        self.word_count = 4 + keys
+        self.begin: tuple[bytes | str | int, ...] = ("EVALSHA", digest, keys, *first)
+        """The words before the keys that differ."""
+        self.end = (*last, plan)
+        """The words after these keys."""
+        self.packed_begin = b"".join(map(_packed, self.begin))
+        self.packed_end = b"".join(map(_packed, self.end))
+        self._carrying: ScriptFrame | None = None
+
+    def carrying(self, log_count: int) -> ScriptFrame:
+        """Return the same with a script that reads states of every rule, for calls with the keys of so many logs."""
+        frame = self._carrying
+        if frame is None:
+            count = self._key_count + log_count
+            files = self._files | CARRYING
+            frame = ScriptFrame(self._verb, files, self._plan, key_count=count, first=self.first, last=self.last)
+            self._carrying = frame
+        return frame
+
+
+class PreparedScript:
+    """A script with its keys and its plan, and the arguments that are the same in every call.
+
+    `find_logs` returns the keys of the logs that its limits may have had under other rules.
+    """
+
+    def __init__(
+        self,
+        frame: ScriptFrame,
+        keys: Sequence[bytes],
+        arguments: tuple[bytes, ...] = (),
         *,
         find_logs: Callable[[], Sequence[bytes]] = list,
     ) -> None:
-        self._verb, self._files, self._plan, self._find_logs = verb, files, plan, find_logs
-        self.text, self._digest = _script(verb, files)
-        self.key = keys[0] if keys else b""
-        self.keys = keys
-        self.head_count = 4 + len(keys)
-        self.packed_head = b"".join(map(_packed, self.head()))
-        """What calls begin with, in the protocol of the server: most differ in their numbers only."""
+        self.frame, self.arguments = frame, arguments
+        self._own_keys, self._find_logs = keys, find_logs
+        # What calls begin and end with, in the protocol of the server: most differ in their numbers only.
+        self.packed_begin = b"".join([frame.packed_begin, *map(_packed, keys), frame.packed_end])
+        self.packed_end = b"".join(map(_packed, arguments))
+        self.word_count = frame.word_count + len(arguments)
+
+    def keys(self) -> Sequence[bytes]:
+        """Return all keys."""
+        return [*self.frame.first, *self._own_keys, *self.frame.last]
 
     def head(self) -> tuple[bytes | str | int, ...]:
         """Return the words that calls begin with."""
-        return ("EVALSHA", self._digest, len(self.keys), *self.keys, self._plan)
+        return (*self.frame.begin, *self._own_keys, *self.frame.end)
 
     @cached_property
     def carrying(self) -> PreparedScript:
         """The same with a script that reads states of every rule."""
-        end = len(self.keys) - 2 * ("usage" in self._files)  # the keys of usage are the last ones
-        keys = [*self.keys[:end], *self._find_logs(), *self.keys[end:]]
-        return PreparedScript(self._verb, self._files | CARRYING, keys, self._plan)
+        logs = self._find_logs()
+        return PreparedScript(self.frame.carrying(len(logs)), [*self._own_keys, *logs], self.arguments)
 
 
 class ScriptCall(Command):
@@ -110,17 +149,26 @@ class ScriptCall(Command):
     def __init__(
         self, prepared: PreparedScript, times: tuple[int, int], numbers: bytes = b"", arguments: Sequence[bytes] = ()
     ) -> None:
-        self.text, self.key = prepared.text, prepared.key
         self._prepared = prepared
-        self._arguments = (_TIMES.pack(*times) + numbers, *arguments)
+        self._numbers = _TIMES.pack(*times) + numbers
+        self._arguments = arguments
 
     def words(self) -> tuple[Any, ...]:
-        return (*self._prepared.head(), *self._arguments)
+        return (*self._prepared.head(), self._numbers, *self._prepared.arguments, *self._arguments)
 
     def packed(self) -> bytes:
-        prepared, arguments = self._prepared, self._arguments
-        count = prepared.head_count + len(arguments)
-        return b"*%d\r\n%b%b" % (count, prepared.packed_head, b"".join(map(_packed, arguments)))
+        prepared, numbers = self._prepared, self._numbers
+        packed = b"*%d\r\n%b$%d\r\n%b\r\n%b" % (
+            prepared.word_count + 1 + len(self._arguments),
+            prepared.packed_begin,
+            len(numbers),
+            numbers,
+            prepared.packed_end,
+        )
+        return packed + b"".join(map(_packed, self._arguments)) if self._arguments else packed
 
     def keys(self) -> Sequence[bytes]:
-        return self._prepared.keys
+        return self._prepared.keys()
+
+    def words_with_text(self) -> tuple[Any, ...]:
+        return ("EVAL", self._prepared.frame.text, *self.words()[2:])

@@ -1,6 +1,6 @@
 -- The start of every script. The algorithms that the script needs follow, and then the file of the verb.
 --
--- ARGV[1] is the plan, the same in every call. ARGV[2] are the numbers of this call. Both are packed,
+-- ARGV[1] is the plan, the same for all requests of a kind. ARGV[2] are the numbers of this call. Both are packed,
 -- little-endian; numbers are doubles, which hold every integer below 2^53 exactly. Times are microseconds.
 --
 -- A scope is a hash. The field of a limit has its key as name, and as value the second until which the hash is kept, the
@@ -8,6 +8,7 @@
 -- read the state. Other fields: @ the second until which the hash is kept and the time of the last reset, # the usage of
 -- the current hour, ! until when a thread waits for the scope. A field of a limit that was removed stays, with its use.
 local call, pack, unpack_from, sub = redis.call, struct.pack, struct.unpack, string.sub
+local floor, max, min = math.floor, math.max, math.min
 local plan, numbers = ARGV[1], ARGV[2]
 local now, charged_at = unpack_from('<dd', numbers)
 local NUMBERS_AT = 17 -- where the numbers of the verb start
@@ -27,8 +28,8 @@ local NEVER = 9007199254740992 -- as NEVER_US in engine/algorithms/rule.py
 -- An integer as text (tostring() loses digits); how long state is kept that equals unused state after `us`;
 -- milliseconds for an expiry (servers reject more than 30,000 years).
 local function whole(value) return string.format('%.0f', value) end
-local function idle_us(us) return math.max(us * idle_factor, least_idle_us) end
-local function milliseconds(us) return math.min(math.floor(us / 1000) + 1, 1000000000000000) end
+local function idle_us(us) return max(us * idle_factor, least_idle_us) end
+local function milliseconds(us) return min(floor(us / 1000) + 1, 1000000000000000) end
 
 -- Every algorithm adds a function by its letter: (verb, state, amount, rule) that returns when the state equals an unused
 -- one. `state` is the list of what the value of a field has, with the numbers from 3 on, which the function changes; `rule`
@@ -80,7 +81,7 @@ local function kept_for_others(key, own)
   for index = 1, #fields, 2 do
     local field = fields[index]
     if string.find(field, '^[%a@]') and not own[field] then
-      latest = math.max(latest, (unpack_from('<I4', fields[index + 1])))
+      latest = max(latest, (unpack_from('<I4', fields[index + 1])))
     end
   end
   return latest
@@ -94,19 +95,22 @@ local function unused(rule) return {0, rule[TAG], 0, 0, 0, 0, 0, 0, 0, 0} end
 -- script has carry.lua, and with it the calendar that is needed to read this state, or ''.
 -- The amounts are in the numbers at `amounts_at`, and what belongs to them follows.
 -- Of each scope the plan has how many limits follow, whether it is kept while idle, how many sums its usage has, which of
--- the labels is that of its usage, and the digest of their keys. The labels follow the description. Usage is counted in
--- the hour of `time`.
+-- the labels of the request is that of its usage, and the digest of their keys. ARGV[3] has the labels of all requests.
+-- Usage is counted in the hour of `time`.
 -- `settles` is for claims that were charged before: then a state stays with the rule that wrote it, which is in `others`.
 local function load_request(at, first_key, amounts_at, time, settles)
-  local start, scopes = at, {}
-  local scope_count, total, labels_at
-  scope_count, total, labels_at, at = unpack_from('<ddd', plan, at)
+  local scopes, scope_count, total = {}, nil, nil
+  scope_count, total, at = unpack_from('<dd', plan, at)
   after_amounts = amounts_at + 8 * total
   for index = 1, scope_count do
     local limit_count, lasting, sum_count, label, digest
     limit_count, lasting, sum_count, label, digest, at = unpack_from('<ddddc4', plan, at)
     local key, limits, states, fields = KEYS[first_key + index - 1], {}, {}, {}
-    local scope = {key = key, limits = limits, states = states, full_at = lasting > 0 and math.huge or 0, kept_until = 0}
+    -- With all fields, since each that is added makes a table grow.
+    local scope = {
+      key = key, limits = limits, states = states, full_at = lasting > 0 and math.huge or 0, kept_until = 0, label = label,
+      counts = false, is_known = false, is_moved = false, starts_hour = false, stored_sums = false, sums = false,
+    }
     for place = 1, limit_count do
       local limit = {unpack_from('<sc1Bc0sddddddddd', plan, at)}
       at, limits[place], fields[place] = limit[NEXT], limit, limit[FIELD]
@@ -130,15 +134,14 @@ local function load_request(at, first_key, amounts_at, time, settles)
           if calendar then return nil, calendar end
           state = states[place]
         end
-        scope.is_known, scope.kept_until = true, math.max(scope.kept_until, state[1])
+        scope.is_known, scope.kept_until = true, max(scope.kept_until, state[1])
         local has_other_rule = scope.others and scope.others[place]
         if not has_other_rule and current[limit[LETTER]](state, limit) then scope.is_moved = true end
       end
     end
     if sum_count > 0 then
-      local hour, sums = math.floor(time / HOUR_US), stored[limit_count + 1]
+      local hour, sums = floor(time / HOUR_US), stored[limit_count + 1]
       local head = pack('<dc4', hour, digest)
-      scope.label, scope.labels_at = label, start + labels_at
       scope.stored_sums, scope.starts_hour = sums, not sums or sub(sums, 1, 12) ~= head
       scope.sums = scope.starts_hour and head .. string.rep('\0', 8 * sum_count) or sums
     end
@@ -148,10 +151,10 @@ local function load_request(at, first_key, amounts_at, time, settles)
   return scopes
 end
 
--- Return the label of the usage of a scope.
-local function label_of(scope)
-  local label, at = nil, scope.labels_at
-  for _ = 0, scope.label do label, at = unpack_from('s', plan, at) end
+-- Return the label of the usage of a scope; `first` is the first label of its request.
+local function label_of(scope, first)
+  local label, at = nil, 1
+  for _ = 0, first + scope.label do label, at = unpack_from('s', ARGV[3], at) end
   return label
 end
 
@@ -169,13 +172,13 @@ local function save(scope, values)
   if full_in == math.huge then
     kept_until = ALWAYS
   elseif kept_until == ALWAYS or scope.counts and scope.starts_hour
-    or kept_until * 1000000 < now + math.max(full_in, lives / 2) then
+    or kept_until * 1000000 < now + max(full_in, lives / 2) then
     local own = {}
     for place = 1, #scope.limits do own[scope.limits[place][FIELD]] = true end
-    kept_until = math.max(kept_until < ALWAYS and kept_until or 0, kept_for_others(key, own))
+    kept_until = max(kept_until < ALWAYS and kept_until or 0, kept_for_others(key, own))
     if kept_until < ALWAYS then -- else use is kept that may return when the entity has its own limits again
-      lives = math.max(lives, kept_until * 1000000 - now)
-      kept_until, expires = math.min(math.floor((now + lives) / 1000000), ALWAYS - 1), true
+      lives = max(lives, kept_until * 1000000 - now)
+      kept_until, expires = min(floor((now + lives) / 1000000), ALWAYS - 1), true
     end
   end
   for place = 1, #scope.limits do

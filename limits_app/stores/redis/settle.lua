@@ -47,7 +47,7 @@ for index = 1, #scopes do
     local is_late = scope.counts and scope.starts_hour -- it was charged in another hour than the current one
     scope.counts = scope.counts and not is_late
     save(scope, {})
-    if is_late then add_finished_usage(label_of(scope), scope.sums) end
+    if is_late then add_finished_usage(label_of(scope, 0), scope.sums) end
     local watched_until = call('HGET', scope.key, '!')
     -- The scope is saved: an announcement that is denied must not make this an error, after which it would be repeated.
     if watched_until and tonumber(watched_until) > now then redis.pcall('PUBLISH', channel, scope.key) end

@@ -5,6 +5,8 @@ local MOST_USAGE = 1000000 -- how many scopes, finished hours and rejections wai
 -- that counts, with the label of it, and 'r' and a name for rejections (see reject.lua). They are the last of KEYS.
 local finished, hours = KEYS[#KEYS - 1], KEYS[#KEYS]
 
+local MINUTE_US = 60000000 -- how often the time until both expire begins again
+
 -- The usage of a scope is the hour, the digest of the keys of its limits, and a sum for each of them.
 local SUMS_AT = 13
 
@@ -19,7 +21,9 @@ end
 function keep_usage(field, value, hour)
   call('HSET', finished, field, value)
   call('ZADD', hours, hour, field)
-  for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
+  if call('PTTL', hours) < milliseconds(USAGE_KEPT_US - MINUTE_US) then
+    for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
+  end
 end
 
 local function drop_usage(field)
@@ -49,11 +53,11 @@ end
 
 -- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
 -- is finished.
-function start_hour(scope)
+function start_hour(scope, first_label)
   local field = 'o' .. scope.key
   local stored_label = scope.stored_sums and call('HGET', finished, field) -- the limits may have been others
   if stored_label then add_finished_usage(stored_label, scope.stored_sums) end
-  keep_usage(field, label_of(scope), now / HOUR_US)
+  keep_usage(field, label_of(scope, first_label), now / HOUR_US)
   drop_old_usage()
 end
 
