@@ -56,8 +56,12 @@ class ConnectionLimit:
         The wait goes on while the server answers other callers. Raises StoreUnavailable when it has answered none of
         them for so many seconds, and one of them has found it silent; for `_PATIENCE` times as long, if none has.
         """
-        with suppress(Empty):
+        try:
             return self._free.get(block=False)
+        except Empty:
+            return self._wait(seconds)
+
+    def _wait(self, seconds: float) -> Checkout:
         began = monotonic()
         while True:
             since = max(began, self._answered_at)

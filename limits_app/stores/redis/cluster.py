@@ -77,7 +77,7 @@ class ClusterConnections:
         """As `Connections.run`; follows keys that have moved to another server."""
         for _ in range(_MOST_MOVES):
             try:
-                return self._connections(call.keys()[0]).run(call)
+                return self._connections(next(iter(call.keys()), None)).run(call)
             except StoreUnavailable as error:
                 if error_kind(error.__cause__) not in SLOT_MOVED:
                     self._update_nodes()

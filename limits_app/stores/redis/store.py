@@ -119,7 +119,10 @@ class RedisStore(AskedInThread):
     # The verbs for threads.
 
     def acquire(self, claim: Claim) -> bool:
-        return self.acquire_first((claim,)) is not None
+        claim.repeated_us = None
+        if claim.version is None and self._rejections.reject(claim):
+            return False
+        return self._acquire_one(claim)
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
