@@ -24,7 +24,7 @@ from django.views import View
 
 from limits_app import services
 from limits_app.integrations.charges import Charge
-from limits_app.integrations.holding import ViewCall, acalling, calling
+from limits_app.integrations.holding import CallBlock, ViewCall
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
@@ -168,7 +168,7 @@ class LimitedCall:
         limits = limits_of(request)
         entity, named = self._charged(limits)
         limits.has_decorator = True
-        with calling(limits) as call:
+        with CallBlock(limits) as call:
             try:
                 limits.charge(self.rule.resource, entity, named, **self._options())
             except REFUSALS as error:
@@ -180,7 +180,7 @@ class LimitedCall:
         limits = limits_of(request)
         entity, named = await self._acharged(limits)
         limits.has_decorator = True
-        async with acalling(limits) as call:
+        async with CallBlock(limits) as call:
             try:
                 await limits.acharge(self.rule.resource, entity, named, **self._options())
             except REFUSALS as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from http import HTTPStatus
 from operator import attrgetter
@@ -16,8 +15,9 @@ from django.http.multipartparser import MultiPartParserError
 
 from limits_app.engine.errors import LimitExceeded, StoreUnavailable
 from limits_app.engine.outcome import Outcome
-from limits_app.integrations.charges import Charge, are_held, named_by, refund, refund_all
+from limits_app.integrations.charges import Charge, are_held, missing, named_by, refund, refund_all
 from limits_app.integrations.identity import entity_of_user
+from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.integration import Acquisition
 
 if TYPE_CHECKING:
@@ -99,6 +99,19 @@ class ChargedRequest:
             for charge in self.charges
             if not (charge.by_view or charge.is_former) and charge.resource == resource and charge.entity == entity
         ]
+
+    def left_of(self, charge: Charge) -> tuple[Acquisition | None, RequestedAmounts]:
+        """Return what a charge still requests after earlier ones of the same key.
+
+        Where that is nothing, the acquisition that holds everything comes first; else None. A running call of a
+        decorated view then answers for the earlier ones too.
+        """
+        earlier = self.held(*charge.key)
+        self.share(earlier)
+        if not earlier:
+            return None, charge.requested
+        requested = missing(earlier, charge.named)
+        return earlier[-1].acquisition if requested is None else None, requested
 
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether an integration has charged a resource for an entity, and that was not refunded."""
@@ -264,40 +277,45 @@ _CALL: Final[ContextVar[ViewCall | None]] = ContextVar("limits_app_view_call", d
 """The call of a decorated view that is running, in the innermost one's request."""
 
 
-@contextmanager
-def calling(limits: RequestLimits) -> Iterator[ViewCall | None]:
-    """Call a decorated view in the block; None with a middleware, which answers for all charges of the request."""
-    if limits.has_middleware:
-        yield None
-        return
-    call, around = ViewCall(limits), _CALL.get()
-    _CALL.set(call)
-    try:
-        yield call
-    except BaseException as error:
-        call.fail(error)
-        raise
-    finally:
-        call.hand_over()
-        _CALL.set(around)
+class CallBlock:
+    """A block in which a decorated view is called, for threads and tasks.
 
+    It has the call; None with a middleware, which answers for all charges of the request.
+    """
 
-@asynccontextmanager
-async def acalling(limits: RequestLimits) -> AsyncIterator[ViewCall | None]:
-    """`calling` for asyncio."""
-    if limits.has_middleware:
-        yield None
-        return
-    call, around = ViewCall(limits), _CALL.get()
-    _CALL.set(call)
-    try:
-        yield call
-    except Exception as error:
-        await sync_to_async(call.fail)(error)
-        raise
-    except BaseException as error:  # a cancelled task must not wait for a thread
-        call.fail(error)
-        raise
-    finally:
-        call.hand_over()
-        _CALL.set(around)
+    def __init__(self, limits: RequestLimits) -> None:
+        self._limits = limits
+        self._call: ViewCall | None = None
+        self._around: ViewCall | None = None
+
+    def __enter__(self) -> ViewCall | None:
+        if not self._limits.has_middleware:
+            self._call, self._around = ViewCall(self._limits), _CALL.get()
+            _CALL.set(self._call)
+        return self._call
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        call = self._call
+        try:
+            if call is not None and error is not None:
+                call.fail(error)
+        finally:
+            self._leave(call)
+
+    async def __aenter__(self) -> ViewCall | None:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        call = self._call
+        if call is None or not isinstance(error, Exception):  # a cancelled task must not wait for a thread
+            self.__exit__(kind, error, traceback)
+            return
+        try:
+            await sync_to_async(call.fail)(error)
+        finally:
+            self._leave(call)
+
+    def _leave(self, call: ViewCall | None) -> None:
+        if call is not None:
+            call.hand_over()
+            _CALL.set(self._around)

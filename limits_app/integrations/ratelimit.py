@@ -24,7 +24,7 @@ from django.utils.module_loading import import_string
 
 from limits_app.engine.errors import InvalidLimit
 from limits_app.integrations.calls import is_awaited, report_response
-from limits_app.integrations.holding import acalling, calling
+from limits_app.integrations.holding import CallBlock
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
@@ -85,14 +85,14 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
         @wraps(view)
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             limits = limits_of(request)
-            with calling(limits) as call:
+            with CallBlock(limits) as call:
                 response = rule.refusal(request) or view(request, *args, **kwargs)
                 return report_response(limits, response, call)
 
         @wraps(view)
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             limits = limits_of(request)
-            async with acalling(limits) as call:
+            async with CallBlock(limits) as call:
                 response = await sync_to_async(rule.refusal)(request)  # keys and rates may query the database
                 if response is None:
                     result = view(request, *args, **kwargs)

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv6Address
 from secrets import token_hex
 from threading import RLock
-from typing import Any, Final, Unpack, cast
+from typing import Any, Final, Unpack
 from weakref import ref
 
 from asgiref.sync import sync_to_async
@@ -28,7 +28,6 @@ from limits_app.integrations.charges import (
     NOTHING,
     Charge,
     ChargeKey,
-    missing,
     transfer_former_charge,
 )
 from limits_app.integrations.holding import ChargedRequest
@@ -341,11 +340,9 @@ class RequestLimits(ChargedRequest):
             return self._take_nothing(charge)
         if self.charges:
             transfer_former_charge(self, charge)
-            earlier = self.held(*key)
-            self.share(earlier)
-            requested = missing(earlier, charge.named) if earlier else requested
-            if earlier and requested is None:
-                return cast("Acquisition", earlier[-1].acquisition)
+            acquisition, requested = self.left_of(charge)
+            if acquisition is not None:
+                return acquisition
         requested = requested or partial(one_of_each, charge.named)
         plan = self.plan_of(charge.entity) if self.table.may_have_plan else None
         request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
@@ -369,11 +366,9 @@ class RequestLimits(ChargedRequest):
         if self.charges:
             if await self.aentity() == charge.entity and len(self.identities) > 1:
                 await sync_to_async(transfer_former_charge)(self, charge)
-            earlier = self.held(*key)
-            self.share(earlier)
-            requested = missing(earlier, charge.named) if earlier else requested
-            if earlier and requested is None:
-                return cast("Acquisition", earlier[-1].acquisition)
+            acquisition, requested = self.left_of(charge)
+            if acquisition is not None:
+                return acquisition
         requested = requested or partial(one_of_each, charge.named)
         plan = await self.aplan_of(charge.entity) if self.table.may_have_plan else None
         request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -142,20 +142,24 @@ class LimitThrottle(BaseThrottle):
     def _all_charges(self, own: Charge, request: Request, view: APIView) -> dict[ChargeKey, Charge]:
         """Return what all throttles of the view charge, without those that override `allow_request`."""
         charges = {own.key: own}
-        if not self._is_charged_with_others() or not _has_several_throttles(view):
-            return charges
-        for throttle in view.get_throttles():
-            if (
-                isinstance(throttle, LimitThrottle)
-                and type(throttle) is not type(self)
-                and throttle._is_charged_with_others()
-            ):
-                charge = throttle.get_charge(request, view)
-                if charge is not None:
-                    charges.setdefault(charge.key, charge)
+        for throttle in self._others(view):
+            charge = throttle.get_charge(request, view)
+            if charge is not None:
+                charges.setdefault(charge.key, charge)
         return charges
 
+    def _others(self, view: APIView) -> Iterator[LimitThrottle]:
+        """Iterate over the throttles of the view that are charged together with this one."""
+        if not (self._is_charged_with_others and _has_several_throttles(view)):
+            return
+        kind = type(self)
+        for throttle in view.get_throttles():
+            if isinstance(throttle, LimitThrottle) and throttle._is_charged_with_others and type(throttle) is not kind:
+                yield throttle
+
+    @property
     def _is_charged_with_others(self) -> bool:
+        """Whether the class has the `allow_request` of this one, which charges for all."""
         return type(self).allow_request is LimitThrottle.allow_request
 
 
