@@ -294,3 +294,43 @@ def test_what_nobody_rolls_up_is_bounded_and_the_oldest_scopes_expire_as_idle_on
     assert client.hkeys(record(store, oldest)) == [b"call_count"]
     assert 0 < client.pttl(record(store, oldest)) <= 61_000
     assert client.zcard(hours) == 1_000_000
+
+
+def commands_run(client: Redis) -> Counter[str]:
+    """How often the server has run each command, those that scripts call included."""
+    return Counter(
+        {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in client.info("commandstats").items()}
+    )
+
+
+def test_a_scope_that_is_new_costs_few_commands(store: RedisStore, client: Redis) -> None:
+    for entity in ("ada", "bob"):
+        taken(counting(store, CALLS, entity=entity))
+    before = commands_run(client)
+    taken(counting(store, CALLS, entity="cyd"))
+    spent = commands_run(client) - before
+    assert spent["pexpire"] == 1, "the time until usage expires begins again once a minute"
+    assert spent["exists"] == 0, "only a server without memory needs to know it"
+    assert spent.total() - spent["info"] <= 12, spent
+    for key in keys(client, store):
+        if key.endswith((b":usage", b":hours")):
+            assert client.pttl(key) > KEPT_HOURS * HOUR * 1000
+
+
+def test_usage_that_comes_after_a_minute_expires_later(store: RedisStore, client: Redis) -> None:
+    taken(counting(store, CALLS, entity="ada"))
+    usage = [key for key in keys(client, store) if key.endswith((b":usage", b":hours"))]
+    assert len(usage) == 2
+    for key in usage:
+        client.pexpire(key, KEPT_HOURS * HOUR * 1000 - 1)
+    taken(counting(store, CALLS, entity="bob"))
+    assert all(client.pttl(key) > KEPT_HOURS * HOUR * 1000 for key in usage)
+
+
+def test_the_usage_of_an_alternative_has_the_name_of_its_entity(store: RedisStore) -> None:
+    ada, bob, cyd = [counting(store, CALLS, TOKENS, entity=entity) for entity in ("ada", "bob", "cyd")]
+    for full in (ada, bob):
+        taken(full, {"tokens": 10})
+    assert store.acquire_first([claimed(limits, {"tokens": 3}) for limits in (ada, bob, cyd)]) is not None
+    tokens = {entity: amount for (_, entity, _, _, key), amount in collected(store).items() if key == "tokens"}
+    assert tokens == {"ada": 10_000, "bob": 10_000, "cyd": 3_000}
