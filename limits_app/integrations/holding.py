@@ -90,7 +90,9 @@ class ChargedRequest:
 
     def held(self, resource: str, entity: str | None) -> list[Charge]:
         """What integrations have charged a resource for an entity, in order; empty where that was refunded."""
-        charges = self._of(resource, entity) if self.charges else []
+        if not self.charges:
+            return []
+        charges = self._of(resource, entity)
         return charges if are_held(charges) else []
 
     def _of(self, resource: str, entity: str | None) -> list[Charge]:

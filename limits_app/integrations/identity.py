@@ -58,7 +58,7 @@ def entity_of_request(request: HttpRequest) -> str:
     """
     settings = conf.current()
     of_key = settings[conf.API_KEY_OF_REQUEST.name] and entity_of_api_key(request)
-    return of_key or entity_of_user(possible_user(request)) or _client_of(request, settings)
+    return of_key or identifier_of_user(possible_user(request)) or _client_of(request, settings)
 
 
 class Identity(NamedTuple):

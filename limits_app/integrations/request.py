@@ -332,10 +332,11 @@ class RequestLimits(ChargedRequest):
         """
         key, requested = (charge.resource, charge.entity), charge.requested
         if self.table is UNREAD and (confirming := self._confirming(charge)) is not None:
+            charge.requested = confirming
             try:
-                return self.take(confirming, timeout)
+                return self.take(charge, timeout)
             except OutdatedEndpoints:  # nothing was charged
-                self.table = endpoints.current()
+                self.table, charge.requested = endpoints.current(), requested
         if self.table.needs_verdict and is_exempt(self, key):
             return self._take_nothing(charge)
         if self.charges:
@@ -357,10 +358,11 @@ class RequestLimits(ChargedRequest):
         """`take` for asyncio."""
         key, requested = (charge.resource, charge.entity), charge.requested
         if self.table is UNREAD and (confirming := self._confirming(charge)) is not None:
+            charge.requested = confirming
             try:
-                return await self.atake(confirming, timeout)
+                return await self.atake(charge, timeout)
             except OutdatedEndpoints:  # nothing was charged
-                self.table = await sync_to_async(endpoints.current)()
+                self.table, charge.requested = await sync_to_async(endpoints.current)(), requested
         if await ais_exempt(self, key):
             return await sync_to_async(self._take_nothing)(charge)
         if self.charges:
@@ -376,8 +378,8 @@ class RequestLimits(ChargedRequest):
         self.note(charge, acquisition)
         return acquisition
 
-    def _confirming(self, charge: Charge) -> Charge | None:
-        """Use the table that was read last, and return a charge that finds out whether it is outdated.
+    def _confirming(self, charge: Charge) -> RequestedAmounts:
+        """Use the table that was read last, and return the amounts of a charge that find out whether it is outdated.
 
         None where that has to be known before, since anyone may be blocked or exempt or the first charge was another.
         """
@@ -385,8 +387,9 @@ class RequestLimits(ChargedRequest):
         if table is None or table.needs_verdict:
             return None
         self.table = table
-        requested = charge.requested or (partial(one_of_each, charge.named) if charge.named else None)
-        return Charge(charge.resource, charge.entity, charge.named, table.confirming(requested), charge.default_limits)
+        if charge.requested is None and not charge.named:
+            return table.ones_if_current
+        return table.confirming(charge.amounts)
 
     def _take_nothing(self, charge: Charge) -> Acquisition:
         """Note that a charge takes nothing, since the request is exempt, or the entity that is charged."""

@@ -281,7 +281,8 @@ def _release_with_body(limits: RequestLimits) -> None:
 
     The handler of Django 6.1 closes the body also where it cannot send the response, which it drops then.
     """
-    request = getattr(limits.request, "_request", limits.request)  # that of Django, of one of the REST framework
+    request = limits.request
+    request = getattr(request, "_request", request)  # that of Django, of one of the REST framework
     if not isinstance(request, ASGIRequest):
         return
     body: Any = request._stream
@@ -325,9 +326,11 @@ def _release_response(reference: ref[HttpResponseBase]) -> None:
 
 def _release_finished(**_: object) -> None:
     """Release what closed responses held, and what the present request holds."""
-    for limits in _RELEASED_AT_END.get():
-        limits.end()
-    _RELEASED_AT_END.set(())
+    ended = _RELEASED_AT_END.get()
+    if ended:
+        for limits in ended:
+            limits.end()
+        _RELEASED_AT_END.set(())
     for reference in list(_PENDING):
         response = reference()
         if response is not None and response.closed:

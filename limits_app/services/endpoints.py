@@ -81,6 +81,8 @@ class EndpointTable:
         self._exact: dict[str, list[int]] = defaultdict(list)
         self._named: dict[str, list[int]] = defaultdict(list)
         self._routes = RouteTree()
+        self.ones_if_current = self.confirming(None)
+        """See `confirming`, for 1 of each limit."""
         self.known = lru_cache(maxsize=_MOST_KNOWN)(self._matching)
         """The rules that match a path, a view and a method, for those of usual length."""
         for row in rows:

@@ -16,11 +16,12 @@ from rest_framework.settings import api_settings
 
 from limits_app.integrations.charges import Charge
 from limits_app.integrations.drf.throttle import LimitThrottle
-from limits_app.integrations.identity import client_at, client_of, entity_of_user, normalize_entity
+from limits_app.integrations.identity import client_at, client_of, normalize_entity
 from limits_app.services.code_rates import limits_of_rate
 from limits_app.services.integration import (
     LimitDefinition,
     RateLimitAlgorithm,
+    identifier_of_user,
     is_logged_in,
 )
 
@@ -75,7 +76,7 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
         user: Any = request.user  # which may be None
         if get_cache_key is _ANONYMOUS_ONLY and user and is_logged_in(user):
             return None
-        return normalize_entity(entity_of_user(user) or f"ip:{self.get_ident(request)}")
+        return normalize_entity(identifier_of_user(user) or f"ip:{self.get_ident(request)}")
 
     def get_charge(self, request: Request, view: APIView) -> Charge | None:
         """Return what the request is charged; None without a rate, or without a key."""

@@ -142,16 +142,15 @@ class LimitThrottle(BaseThrottle):
     def _all_charges(self, own: Charge, request: Request, view: APIView) -> dict[ChargeKey, Charge]:
         """Return what all throttles of the view charge, without those that override `allow_request`."""
         charges = {own.key: own}
-        for throttle in self._others(view):
-            charge = throttle.get_charge(request, view)
-            if charge is not None:
-                charges.setdefault(charge.key, charge)
+        if _has_several_throttles(view) and self._is_charged_with_others:
+            for throttle in self._others(view):
+                charge = throttle.get_charge(request, view)
+                if charge is not None:
+                    charges.setdefault(charge.key, charge)
         return charges
 
     def _others(self, view: APIView) -> Iterator[LimitThrottle]:
-        """Iterate over the throttles of the view that are charged together with this one."""
-        if not (self._is_charged_with_others and _has_several_throttles(view)):
-            return
+        """Iterate over the other throttles of the view that are charged together."""
         kind = type(self)
         for throttle in view.get_throttles():
             if isinstance(throttle, LimitThrottle) and throttle._is_charged_with_others and type(throttle) is not kind:
