@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import deepcopy
 from datetime import datetime
 from decimal import Decimal
@@ -10,8 +11,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import models
+from django.db import models, router
 from django.db.models import Prefetch
+
+from limits_app.models.rows import rows_by
 
 if TYPE_CHECKING:
     from limits_app.models.base import Configuration
@@ -24,6 +27,9 @@ Snapshot = dict[str, Any]
 _BATCH: Final = 500
 """Number of objects per query; older SQLite allows less than 1000 parameters."""
 
+
+_PartsOf = Callable[[Any, str], Iterable[Any]]
+"""Returns the nested objects of an object, by the name of the relation."""
 
 _EMPTY: Final = (None, "", False)
 
@@ -43,16 +49,45 @@ def snapshot(item: Configuration) -> Snapshot:
 
 def snapshots(model: Model, keys: Collection[Any], using: str | None) -> dict[Any, Taken]:
     """Return snapshots of the existing objects with these primary keys."""
-    states = {}
+    states: dict[Any, Taken] = {}
     for batch in batches(keys):
-        for item in whole(model._base_manager.using(using).filter(pk__in=batch)).order_by():
-            states[item.pk] = taken(item)
+        whole_rows = _WholeRows(using or router.db_for_read(model))
+        items = whole_rows.read(model, _key_of(model), batch)
+        states |= {item.pk: Taken(str(item), _described(item, whole_rows.parts)) for item in items}
     return states
 
 
 def taken(item: Configuration) -> Taken:
     """Return the label and the state of an object that was read with all that a snapshot has."""
-    return Taken(str(item), _described(item))
+    return Taken(str(item), _described(item, _prefetched))
+
+
+def _prefetched(item: Configuration, relation: str) -> Iterable[Any]:
+    return getattr(item, relation).all()  # type: ignore[no-any-return]
+
+
+class _WholeRows:
+    """Objects that were read by statements that are composed once, with all that a snapshot has."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._parts: dict[tuple[type[Any], Any, str], list[Any]] = defaultdict(list)
+
+    def parts(self, item: Configuration, relation: str) -> Iterable[Any]:
+        """The nested objects of an object that was read, by the name of the relation."""
+        return self._parts[type(item), item.pk, relation]
+
+    def read(self, model: Model, name: str, keys: Collection[Any]) -> list[Any]:
+        """Read the objects of which a field has one of some values, those that they name, and their nested ones."""
+        items = rows_by(model, name, keys, named=_named_in(model), using=self._using)
+        for relation, owner, part in parts_of(model) if items else ():
+            for row in self.read(part, owner, [item.pk for item in items]):
+                self._parts[model, getattr(row, f"{owner}_id"), relation].append(row)
+        return items
+
+
+def _key_of(model: Model) -> str:
+    return str(model._meta.pk.name)
 
 
 def parts_of(model: Model) -> Iterator[tuple[str, str, Model]]:
@@ -73,10 +108,14 @@ def batches(keys: Collection[Any]) -> Iterator[list[Any]]:
 def whole(rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
     """Objects with the data of a snapshot: one query, and one for each kind of nested object."""
     model: Any = rows.model
-    # Others, such as groups of users, may be in another database.
-    related = [field.name for field in fields_of(model) if hasattr(field.related_model, "part_of")]
+    related = _named_in(model)
     parts = [Prefetch(name, queryset=whole(part._base_manager.all())) for name, _, part in parts_of(model)]
     return (rows.select_related(*related) if related else rows).prefetch_related(*parts)
+
+
+def _named_in(model: Model) -> list[str]:
+    """The fields that name configuration; others, such as groups of users, may be in another database."""
+    return [field.name for field in fields_of(model) if hasattr(field.related_model, "part_of")]
 
 
 def fields_of(model: Model) -> list[models.Field[Any, Any]]:
@@ -105,16 +144,16 @@ def _value(item: Configuration, name: str) -> object:
         return None
 
 
-def _described(item: Any) -> Snapshot:
-    parts = {name: getattr(item, name).all() for name, *_ in parts_of(type(item))}
-    return _own(item) | {name: [_shortly(part) for part in rows] for name, rows in parts.items()}
+def _described(item: Any, parts: _PartsOf) -> Snapshot:
+    nested = {name: parts(item, name) for name, *_ in parts_of(type(item))}
+    return _own(item) | {name: [_shortly(part, parts) for part in rows] for name, rows in nested.items()}
 
 
-def _shortly(part: Configuration) -> Snapshot:
+def _shortly(part: Configuration, parts: _PartsOf) -> Snapshot:
     """A nested object without fields that have an empty default value."""
     own = {field.name: (_value(part, field.name), _plain(field.get_default())) for field in fields_of(type(part))}
     unsaid = {name for name, (value, default) in own.items() if value in _EMPTY and value == default}
-    return {name: value for name, value in _described(part).items() if name not in unsaid}
+    return {name: value for name, value in _described(part, parts).items() if name not in unsaid}
 
 
 def _plain(value: object) -> object:

@@ -15,9 +15,10 @@ from django.db.models import Model, QuerySet
 from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app.acquiring.balancing import Cooling
-from limits_app.engine.limits import CallLimit
-from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource
+from limits_app.engine.limits import CallLimit, RateLimit
+from limits_app.models import Candidate, Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource
 from limits_app.models.pool import keep_cool_down
+from limits_app.models.snapshots import snapshots, taken, whole
 from limits_app.policies import Subject, access_index, policy_source, resolve, resolver
 from limits_app.testing import fresh_limits
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
@@ -91,6 +92,33 @@ def test_the_chain_is_found_with_all_that_may_hold() -> None:
     assert {str(one.level): one.effect for one in second.policies}["entity_row"] == "unlimited"
     assert [link.entity for link in policy_source.read(Subject("api", None), ALIAS, NOW).links] == [None]
     assert [link.entity for link in policy_source.read(Subject("api", "user:2"), ALIAS, NOW).links] == ["user:2"]
+
+
+def test_snapshots_are_those_of_the_models() -> None:
+    pool = Pool.objects.using(ALIAS).create(name="pool")
+    for order, name in ((2, "west"), (1, "east")):
+        member = PoolMember.objects.using(ALIAS).create(pool=pool, name=name, order=order)
+        Limit.from_definition(member, CallLimit(order, 60)).save(using=ALIAS)
+    api = Resource.objects.using(ALIAS).create(name="api", pool=pool, description='100 % of "it"')
+    Resource.objects.using(ALIAS).create(name="other")
+    tenant = Entity.objects.using(ALIAS).create(identifier="tenant:acme", metadata={"a": [1, None, "%s"]})
+    user = Entity.objects.using(ALIAS).create(identifier="user:1", parent=tenant)
+    policy = put(1, resource=api, entity=user, weekly_hours="mon 09:00-17:00", time_zone="Europe/Berlin")
+    for key in ("z", "a", "m"):
+        Limit.from_definition(policy, RateLimit(key, 5, 60)).save(using=ALIAS)
+    Candidate.objects.using(ALIAS).create(policy=policy, limits="calls=5/min", percent=7)
+    put(4, valid_from=NOW, valid_until=NOW + HOUR, extends=True)
+    for model in (Pool, Resource, Entity, Policy):
+        rows = whole(model._base_manager.using(ALIAS).all())
+        states = {row.pk: taken(row) for row in rows}
+        assert snapshots(model, states, ALIAS) == states
+        assert all(
+            list(state.state) == list(states[key].state) for key, state in snapshots(model, states, ALIAS).items()
+        )
+    assert [limit["key"] for limit in snapshots(Policy, [policy.pk], ALIAS)[policy.pk].state["limits"]][:2] == [
+        "a",
+        "call_count",
+    ]
 
 
 def test_the_cool_down_of_a_resource_is_found_with_its_policies(settings: Settings) -> None:
