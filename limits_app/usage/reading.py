@@ -25,7 +25,6 @@ from limits_app.models.users import entity_name
 
 LimitKeys = str | Collection[str] | None
 """One limit key, several, or all."""
-HOURS_OF: Final = {UsagePeriod.HOUR: 1, UsagePeriod.DAY: 24}
 
 
 def storable(entity: str | None) -> str:
@@ -44,14 +43,6 @@ def bucket_of(*, shared: bool, member: str | None) -> BucketKind:
 def since_1970(**lapse: float) -> datetime:
     """A timestamp in the site's time zone."""
     return in_site_time(EPOCH + timedelta(**lapse))
-
-
-def snapshot_row(
-    period: UsagePeriod, hour: int, whose: dict[str, str], *, admitted: int = 0, refused: int = 0
-) -> dict[str, Any]:
-    """Return the row that is added to the snapshot of the period that begins at an hour."""
-    counts = {"admitted_milli": admitted, "refused": refused}
-    return {"period": period, "start": since_1970(hours=hour), **whose, **counts}
 
 
 R = TypeVar("R", bound=UsageRow)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import count
 from threading import Lock
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from limits_app.workers.futures import Task
 from limits_app.workers.host import WorkerSpec
@@ -37,14 +36,14 @@ class BackEnd(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerMode:
-    """A mode. Its back end is named, and imported on first use, since some need further packages.
+    """A mode. `load` imports its back end on first use, since some need further packages.
 
     - `max_queued_tasks`: the default of the option of this name; `bounded` is False where the option has no effect.
     - `several_machines`: whether workers may run on several machines.
     - `extra`: the extra of this package that installs what the mode needs.
     """
 
-    path: str
+    load: Callable[[], type[BackEnd]]
     max_queued_tasks: int | None = None
     bounded: bool = True
     several_machines: bool = False
@@ -52,9 +51,8 @@ class WorkerMode:
 
     def back_end(self) -> type[BackEnd]:
         """Return the class of the back end; raises ValueError with the command that installs a missing package."""
-        module, name = self.path.split(":")
         try:
-            return cast("type[BackEnd]", getattr(import_module(module), name))
+            return self.load()
         except ImportError as error:
             if self.extra is None:
                 raise
@@ -63,16 +61,50 @@ class WorkerMode:
             ) from error
 
 
-# A new mode is one class and one entry.
+def _in_caller() -> type[BackEnd]:
+    from limits_app.workers.in_threads import InCaller
+
+    return InCaller
+
+
+def _in_thread() -> type[BackEnd]:
+    from limits_app.workers.in_threads import InThread
+
+    return InThread
+
+
+def _in_process() -> type[BackEnd]:
+    from limits_app.workers.in_process import InProcess
+
+    return InProcess
+
+
+def _in_event_loop() -> type[BackEnd]:
+    from limits_app.workers.in_threads import InEventLoop
+
+    return InEventLoop
+
+
+def _in_celery() -> type[BackEnd]:
+    from limits_app.workers.in_celery import InCelery
+
+    return InCelery
+
+
+def _in_ray() -> type[BackEnd]:
+    from limits_app.workers.in_ray import InRay
+
+    return InRay
+
+
+# A new mode is one class, one function and one entry.
 MODES: Final[Mapping[str, WorkerMode]] = {
-    "sync": WorkerMode("limits_app.workers.in_threads:InCaller", bounded=False),
-    "thread": WorkerMode("limits_app.workers.in_threads:InThread"),
-    "process": WorkerMode("limits_app.workers.in_process:InProcess", max_queued_tasks=100),
-    "asyncio": WorkerMode("limits_app.workers.in_threads:InEventLoop"),
-    "celery": WorkerMode(
-        "limits_app.workers.in_celery:InCelery", max_queued_tasks=3, several_machines=True, extra="celery"
-    ),
-    "ray": WorkerMode("limits_app.workers.in_ray:InRay", max_queued_tasks=3, several_machines=True, extra="ray"),
+    "sync": WorkerMode(_in_caller, bounded=False),
+    "thread": WorkerMode(_in_thread),
+    "process": WorkerMode(_in_process, max_queued_tasks=100),
+    "asyncio": WorkerMode(_in_event_loop),
+    "celery": WorkerMode(_in_celery, max_queued_tasks=3, several_machines=True, extra="celery"),
+    "ray": WorkerMode(_in_ray, max_queued_tasks=3, several_machines=True, extra="ray"),
 }
 
 

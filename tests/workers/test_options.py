@@ -53,8 +53,13 @@ def test_a_worker_cannot_have_methods_that_its_pool_has(name: str) -> None:
         kind.options()
 
 
+def elsewhere() -> type[modes.BackEnd]:
+    """Import a back end whose package is missing."""
+    raise ModuleNotFoundError("no module named 'elsewhere'")
+
+
 def test_a_mode_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = modes.WorkerMode("limits_app.workers.elsewhere:Elsewhere", extra="elsewhere")
+    missing = modes.WorkerMode(elsewhere, extra="elsewhere")
     monkeypatch.setattr(modes, "MODES", {"elsewhere": missing})
     options = Clerk.options(mode="elsewhere")
     with pytest.raises(
@@ -66,4 +71,4 @@ def test_a_mode_whose_package_is_missing_says_what_to_install(monkeypatch: pytes
 
 def test_a_mode_of_our_own_that_is_missing_is_no_question_of_installing() -> None:
     with pytest.raises(ImportError):
-        modes.WorkerMode("limits_app.workers.elsewhere:Elsewhere").back_end()
+        modes.WorkerMode(elsewhere).back_end()

@@ -36,7 +36,6 @@ _MOST_ATTEMPTS: Final = 50
 
 _STALE: Final = ord("S")
 _OTHER_RULE: Final = ord("C")
-_OTHER_CALENDARS: Final = ord("T")
 _REJECTED: Final = ord("R")
 _LEASE_LOST: Final = ord("L")
 _DECIDED: Final = b"RA"
