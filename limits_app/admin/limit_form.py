@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -18,19 +19,29 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.admin.action_forms import DayEnd, ReasonForm, end_of_day
 from limits_app.admin.formatting import moment
 from limits_app.admin.forms import AmountFormField
-from limits_app.engine import check_resource, parse_limit
+from limits_app.engine import amount_text, check_resource, parse_limit
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import LimitDefinition
 from limits_app.models import Plan, PlanGroup
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
 from limits_app.models.validators import validate_identifier, validate_path, validate_text
 from limits_app.services.definitions import InvalidDefinition
-from limits_app.services.limit_words import amount, burst_in_words, period_in_words
-from limits_app.services.simple_limits import OF_ONE, PERIODS, SimpleAmount, SimpleLimit, What, Who, unit_key
+from limits_app.services.limit_words import burst_in_words, period_in_words
+from limits_app.services.simple_limits import (
+    OF_ONE,
+    PERIODS,
+    SimpleAmount,
+    SimpleLimit,
+    What,
+    Who,
+    uncounted_members,
+    unit_key,
+)
 
 _FEWEST_ROWS: Final = 3
 _MOST_ROWS: Final = 10
 _ROW_FIELDS: Final = ("number", "unit", "per")
+_THOUSANDS: Final = re.compile(r"[0-9]{1,3}([.][0-9]{3})+", re.ASCII)
 _NUMBER_ERROR: Final = _("Enter a number, such as 60, 1,000 or 1M.")
 _FIELDS_OF_RULES: Final = {"path": "target", "resource": "target", "name": "target", "valid_until": "ends"}
 """The fields of the form in which fields of rules and policies are shown, where the names differ."""
@@ -44,6 +55,16 @@ def target_of(text: str) -> tuple[What, str]:
     if not name:
         return What.EVERYTHING, ""
     return (What.URL if name.startswith("/") else What.RESOURCE), name
+
+
+class NumberField(AmountFormField):
+    """A number that says the same in every language: “1.000” is a thousand in some, and one in others."""
+
+    def to_python(self, value: Any) -> Any:
+        """Read the text; ValidationError says what to write instead."""
+        if isinstance(value, str) and _THOUSANDS.fullmatch(value.strip()):
+            raise ValidationError(_NUMBER_ERROR)
+        return super().to_python(value)
 
 
 class SimpleLimitForm(ReasonForm):
@@ -110,7 +131,7 @@ class SimpleLimitForm(ReasonForm):
             self.fields["ends"].choices = [("same", same), *self.fields["ends"].choices]  # type: ignore[attr-defined]
         periods = [*PERIODS, *_other_periods(instance)]
         for row in range(1, self._row_count() + 1):
-            self.fields[f"number_{row}"] = AmountFormField(
+            self.fields[f"number_{row}"] = NumberField(
                 label=_("Number"),
                 required=False,
                 min_value=Decimal("0.001"),
@@ -263,6 +284,8 @@ class SimpleLimitForm(ReasonForm):
             name = str(path[0]) if path else ""
             if name == "limits":
                 name = f"number_{path[1] + 1}" if len(path) > 1 and isinstance(path[1], int) else "number_1"
+            if not name and self.cleaned_data["until"]:
+                name = "ends"  # its dates overlap with those of another limit
             field = _FIELDS_OF_RULES.get(name, name)
             self.add_error(field if field in self.fields else None, texts)
 
@@ -276,10 +299,15 @@ class SimpleLimitForm(ReasonForm):
             "plan": limit.plan,
             "shadow": "1" if limit.shadow else "",
             "ends": "same" if limit.until else "",
+            "counts_members": not uncounted_members(limit.entity).exists(),
         }
         for row, noted in enumerate(limit.noted, 1):
             simple = SimpleAmount.of(noted.limit)
-            initial |= {f"number_{row}": amount(simple.number), f"unit_{row}": simple.unit, f"per_{row}": simple.per}
+            initial |= {
+                f"number_{row}": amount_text(simple.number),
+                f"unit_{row}": simple.unit,
+                f"per_{row}": simple.per,
+            }
         return initial
 
 

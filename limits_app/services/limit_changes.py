@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Case, QuerySet, When
 from django.utils import timezone
 from django.utils.text import slugify
 from django.utils.translation import gettext
@@ -192,7 +192,9 @@ def entity_of(limit: SimpleLimit) -> str:
 def _rules(limit: SimpleLimit) -> QuerySet[Endpoint]:
     """The rules of the URL of a limit by which those whom it is for are counted."""
     counted = [COUNTED_BY[limit.who]] if limit.who in COUNTED_BY else _BY_CLIENT
-    return Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by__in=counted)
+    rules = Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by__in=counted)
+    # One with limits of its own first: another limit of the URL is to replace these.
+    return rules.order_by(Case(When(limits="", then=1), default=0), "order", "pk")
 
 
 def resource_of(limit: SimpleLimit) -> str | None:

@@ -15,7 +15,6 @@ from django.utils.translation import gettext, ngettext
 from limits_app.engine import CALLS, RESOURCE_PATTERN, Noted
 from limits_app.engine.limits import CallLimit, QuotaLimit
 from limits_app.models import (
-    BucketKind,
     Counted,
     Endpoint,
     Entity,
@@ -23,6 +22,7 @@ from limits_app.models import (
     Policy,
     PolicyEffect,
     Resource,
+    UsagePeriod,
     UsageSnapshot,
 )
 from limits_app.models.fields import in_site_time
@@ -37,7 +37,7 @@ from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
 
 _MOST_SUGGESTED: Final = 200
-_LATELY: Final = timedelta(days=30)
+_MOST_USED: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,21 @@ def matches_in_words(what: What, path: str) -> str:
 
 
 def resource_names() -> list[str]:
-    """The names of resources to suggest: those with a row, those that code names, and those that were used lately."""
+    """The names of resources to suggest: those with a row, those that code names, and those that were used."""
     in_code = {*names_in_code(), *filter(RESOURCE_PATTERN.fullmatch, SiteUrls().throttle_scopes())}
     names = Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_SUGGESTED]
-    used = _usage(_LATELY).exclude(resource="").order_by("resource").values_list("resource", flat=True)
-    return sorted({*in_code, *names, *used.distinct()[:_MOST_SUGGESTED]})
+    return sorted({*in_code, *names, *_used_resources()})
+
+
+def _used_resources() -> Iterator[str]:
+    """The first resources that were used, each found by an index: a table has many rows of each."""
+    name: str | None = ""
+    for _query in range(_MOST_USED):
+        used = UsageSnapshot.objects.filter(period=UsagePeriod.DAY, resource__gt=name).order_by("resource")
+        name = used.values_list("resource", flat=True).first()
+        if name is None:
+            return
+        yield name
 
 
 def _replaces(limit: SimpleLimit, row: Endpoint | Policy, before: SimpleLimit | None) -> str:
@@ -166,12 +176,6 @@ def _similar(entity: str) -> Iterator[str]:
             yield f"{client.identifier} ({client.name})" if client.name else client.identifier
 
 
-def _usage(lately: timedelta) -> Any:
-    """The usage by day of clients and of all together, since some time ago."""
-    rows = UsageSnapshot.objects.filter(period="day", bucket__in=(BucketKind.ENTITY, BucketKind.SHARED))
-    return rows.filter(start__gte=in_site_time(timezone.now() - lately))
-
-
 def _outlook(limit: SimpleLimit) -> str:
     """Whom it would have rejected in the last days, as far as usage is recorded."""
     resource, entity = resource_of(limit), entity_of(limit)
@@ -180,8 +184,9 @@ def _outlook(limit: SimpleLimit) -> str:
         return unknown
     if limit.who == Who.TEAM and uncounted_members(entity).exists():
         return gettext("What its members used together is not recorded so far.")
-    rows = _usage(timedelta(days=DAYS)).filter(**({} if resource is None else {"resource": resource}))
-    if not rows.exists():
+    since = in_site_time(timezone.now() - timedelta(days=DAYS))
+    rows = UsageSnapshot.objects.filter(period=UsagePeriod.HOUR, start__gte=since)
+    if not rows.filter(**({} if resource is None else {"resource": resource})).exists():
         return unknown
     proposed = [*_replayable(limit)]
     if not proposed:

@@ -163,10 +163,10 @@ def sentence(limit: SimpleLimit) -> str:
     """Read a limit back, such as “Each user may make 100 requests per minute on /api/search/.”."""
     if limit.who in _SUBJECTS:
         subject = str(_SUBJECTS[limit.who])
-    elif limit.who == Who.TEAM:
+    elif limit.who == Who.TEAM and limit.counts_members:
         subject = gettext("All members of %s together may") % limit.entity
     else:
-        whose = limit.entity if limit.who == Who.ENTITY else gettext("Each member of the plan %s") % limit.plan
+        whose = gettext("Each member of the plan %s") % limit.plan if limit.who == Who.PLAN else limit.entity
         subject = gettext("%s may") % whose
     where = {What.URL: limit.path, What.RESOURCE: limit.resource}.get(limit.what)
     place = gettext("on %s") % where if where else gettext("over all resources together")
@@ -270,6 +270,7 @@ def _limit_of(row: Policy) -> SimpleLimit:
         plan="" if row.plan is None else row.plan.name,
         shadow=row.enforcement == Enforcement.SHADOW,
         until=row.valid_until,
+        counts_members=who != Who.TEAM or not uncounted_members(entity).exists(),
     )
 
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from django.db.models import Q
+
 from limits_app.engine import DAY, Noted, Schema, limit_text
-from limits_app.models import Counted, Policy, write_alias
+from limits_app.models import Counted, Policy, PolicyEffect, write_alias
+from limits_app.models.entity import HAS_FLAG
 from limits_app.policies import ProposedLimits
 from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, FileEntry, stored_content, stored_entries
 from limits_app.services.limits_file.proposed import proposed_rows
@@ -28,6 +31,20 @@ class Tried:
 
     parts: tuple[RequestPart, ...]
     until_us: int = _FOREVER
+
+
+_HAS_EFFECT: Final = Q(plan__isnull=False) | Q(parent__isnull=False) | HAS_FLAG
+"""The filter for entities whose row says more than their identifier."""
+
+
+def _beside(policy: Policy) -> Q:
+    """The filter for lasting policies on which it depends whether a policy applies."""
+    lasting = Q(valid_from=None, weekly_hours="")
+    if policy.counted == Counted.TOTAL:
+        return lasting & (Q(resource=None) | ~Q(effect=PolicyEffect.LIMITS))
+    if policy.resource is None:
+        return lasting
+    return lasting & (Q(resource=None) | Q(resource__name=policy.resource.name))
 
 
 class Proposal:
@@ -61,16 +78,16 @@ class Proposal:
     def of_policy(cls, policy: Policy) -> Proposal:
         """Propose a policy that need not be saved, always and for all its entities, beside the stored ones.
 
-        Of these, it replaces those of its scope, and those with dates or weekly hours are left out.
+        Of these, it replaces those of its scope, and those with dates or weekly hours are left out. Only rows are read
+        on which it depends whether the policy applies: a site may have many that are about other resources.
         """
         section = SECTIONS["policies"]
         names = [str(row or "") for row in (policy.resource, policy.entity, policy.plan)]
         key = (names[0], names[1], "", "", names[2], policy.counted)
         own = FileEntry(section, key, section.defaults() | {"effect": policy.effect, "extends": policy.extends})
-        others = (
-            entry for entry in stored_entries(section, write_alias()) if entry.key[2:4] == ("", "") and entry.key != key
-        )
-        return cls([own, *others, *stored_entries(SECTIONS["entities"], write_alias())])
+        stored = stored_entries(section, write_alias(), _beside(policy))
+        others = (entry for entry in stored if entry.key != key)
+        return cls([own, *others, *stored_entries(SECTIONS["entities"], write_alias(), _HAS_EFFECT)])
 
     def first_applies(self, resource: str, entity: str | None) -> bool:
         """Whether the first policy of the proposal applies to an entity on a resource."""

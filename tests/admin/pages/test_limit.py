@@ -10,6 +10,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core import signing
 from django.test import Client
 from django.utils import timezone
+from django.utils.translation import override
 
 from limits_app import limited, limits
 from limits_app.models import AuditEvent, Candidate, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
@@ -206,6 +207,7 @@ def test_a_limit_with_an_end_leaves_the_lasting_one(admin: Client) -> None:
         ({"target": "/a/", "number_1": ""}, "number_1", "Enter how much, such as 60."),
         ({"target": "/a/", "number_1": "lots"}, "number_1", "Enter a number, such as 60, 1,000 or 1M."),
         ({"target": "/a/", "number_1": "0"}, "number_1", "Enter a number"),
+        ({"target": "/a/", "number_1": "1.000"}, "number_1", "Enter a number"),
         ({"target": "/a/", "number_1": "2.5", "per_1": "day"}, "number_1", "Enter a whole number."),
         ({"target": "/a/", "unit_1": "tok=ens"}, "unit_1", "A unit is one word"),
         ({"target": "/a/", "number_2": "5", "per_2": "h"}, "unit_2", "There is another limit of “requests” above"),
@@ -317,7 +319,11 @@ def test_a_total_for_a_team_counts_its_members_unless_one_says_no(admin: Client)
     assert admin.get(f"{URL}?entity=team:x&who=team").context["form"]["counts_members"].value() is True
     save(admin, **fields, counts_members="")
     assert team.children.filter(cascade=True).count() == 1
-    save(admin, f"{URL}?policy={Policy.objects.get().pk}", **fields)
+    address = f"{URL}?policy={Policy.objects.get().pk}"
+    page = admin.get(address)
+    assert page.context["form"]["counts_members"].value() is False
+    assert "team:x may make 100 requests per minute over all resources together." in page.content.decode()
+    save(admin, address, **fields)
     assert team.children.filter(cascade=True).count() == 3
 
 
@@ -489,3 +495,41 @@ def test_a_change_by_another_is_not_overwritten_unseen(admin: Client) -> None:
     assert limits.list_resources()["api"][0].capacity == 6
     save(admin, f"{URL}?policy={policy.pk}", **fields | {"_version": response.context["version"]})
     assert limits.list_resources()["api"][0].capacity == 9
+
+
+def test_a_number_is_the_same_in_every_language(admin: Client) -> None:
+    policy = limits.set_resource_limits("api", ["calls=1500/min", "tokens=2500000/day@UTC"])
+    with override("de"):
+        address = f"{URL}?policy={policy.pk}"
+        form = admin.get(address, headers={"accept-language": "de"}).context["form"]
+        sent = form.initial | {"unit_1": "Anfragen"}
+        assert admin.post(address, sent, headers={"accept-language": "de"}).status_code == 302
+    assert [limit.notation() for limit in policy.limits.order_by("key")] == ["calls=1500/min", "tokens=2500k/day@UTC"]
+
+
+def test_a_later_limit_of_a_url_replaces_the_limits_of_its_rule(admin: Client) -> None:
+    save(admin, target="/api/ping/", who="entity", entity="user:7")
+    save(admin, target="/api/ping/", who="client", number_1="10")
+    rule = Endpoint.objects.exclude(limits="").get()
+    save(admin, target="/api/ping/", who="client", number_1="20", ends="today")
+    temporary = Policy.objects.exclude(valid_until=None).get()
+    assert temporary.resource is not None
+    assert temporary.resource.name == rule.limits_resource
+
+
+def test_what_was_changed_since_is_not_undone(admin: Client) -> None:
+    page = save(admin, **API, who="client", number_1="10").url
+    token = admin.get(page).context["undo"]
+    limits.set_resource_limits("api", ["calls=7/min"])
+    response = admin.post(page, {"_undo": token}, follow=True)
+    assert "has been changed since" in response.content.decode()
+    assert limits.list_resources()["api"][0].capacity == 7
+
+
+def test_a_rule_that_became_a_policy_is_one_again(admin: Client) -> None:
+    save(admin, target="/api/ping/", number_1="10")
+    rule = Endpoint.objects.get()
+    page = save(admin, f"{URL}?rule={rule.pk}", target="api", who="client").url
+    admin.post(page, {"_undo": admin.get(page).context["undo"]})
+    assert Endpoint.objects.get().limits == "calls=10/min:sliding_window"
+    assert [str(policy.limits.get()) for policy in Policy.objects.all()] == ["calls=10/min:sliding_window"]
