@@ -38,8 +38,8 @@ from limits_app.models import (
     SettingsEntry,
     UsageSnapshot,
 )
+from limits_app.services.emergency import emergency
 from limits_app.services.rights import Action, may
-from limits_app.services.temporary import emergency
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,10 @@ from limits_app.services.candidates import (
     revert_candidates,
     set_candidate,
 )
+from limits_app.services.emergency import emergency, set_emergency
 from limits_app.services.erasure import Erased, erase
 from limits_app.services.explain import Explanation, aexplain, explain
+from limits_app.services.factor_boosts import PlannedBoost, boost, boost_each, boost_policies, planned_boosts
 from limits_app.services.listing import (
     get_entity_limits,
     get_plan_limits,
@@ -48,15 +50,6 @@ from limits_app.services.status import (
     overview,
     status,
     store_health,
-)
-from limits_app.services.temporary import (
-    PlannedBoost,
-    boost,
-    boost_each,
-    boost_policies,
-    emergency,
-    planned_boosts,
-    set_emergency,
 )
 from limits_app.services.usage import RolledUp, denials, roll_up, usage
 from limits_app.services.writing import (

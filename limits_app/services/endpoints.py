@@ -27,7 +27,7 @@ from limits_app.models.namespaces import sources
 from limits_app.models.own_queries import read
 from limits_app.policies import AccessTable, configuration
 from limits_app.services.amounts import RequestedAmounts, one_of_each
-from limits_app.services.exempting import has_exemptions
+from limits_app.services.exempt_requests import has_exemptions
 from limits_app.services.routes import RouteTree
 from limits_app.services.unavailable import without_limits
 from limits_app.services.url_rules import UrlRule, compiled

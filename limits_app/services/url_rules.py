@@ -16,7 +16,7 @@ from limits_app.models.endpoint import lines_of
 from limits_app.models.patterns import Patterns
 from limits_app.models.validators import WILDCARD
 from limits_app.services.amounts import RequestedAmounts
-from limits_app.services.exempting import Exemptions
+from limits_app.services.exempt_requests import Exemptions
 from limits_app.services.routes import Route
 from limits_app.services.site_views import fits_method
 

@@ -21,8 +21,8 @@ from limits_app.services.doctor.environment import (
     used,
     waiting,
 )
+from limits_app.services.emergency import emergency
 from limits_app.services.explain_text import emergency_text
-from limits_app.services.temporary import emergency
 
 __all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
 

@@ -1,10 +1,10 @@
-"""Temporary changes: boosts, for an entity or for all to whom a policy applies, and the emergency switch."""
+"""Boosts by a factor: for an entity, or for all to whom a policy applies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
 from typing import Any, Final
 
@@ -18,19 +18,17 @@ from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit
 from limits_app.models import (
     Counted,
-    Emergency,
-    EmergencySwitch,
     Enforcement,
     Policy,
     PolicyEffect,
     write_alias,
 )
-from limits_app.policies import PolicyChoice, switch_in_force
+from limits_app.policies import PolicyChoice
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
 from limits_app.services.boosts import check_boost_end, current_choices, grant_boost
-from limits_app.services.writing import checked_datetime, set_entity_limits
+from limits_app.services.writing import set_entity_limits
 
 _THOUSANDTH: Final = Decimal("0.001")
 _MOST_BOOSTED: Final = 100
@@ -218,30 +216,3 @@ def _times(amount: Amount, factor: Decimal) -> Amount:
     """A product, rounded down: to whole numbers where the amount is one."""
     product = Decimal(str(amount)) * factor
     return int(product) if isinstance(amount, int) else float(product.quantize(_THOUSANDTH, ROUND_DOWN))
-
-
-def emergency() -> Emergency:
-    """The emergency switch as it is in force now; off where `LIMITS["ENABLED"]` is False."""
-    return switch_in_force(datetime.now(UTC))
-
-
-def set_emergency(mode: str, *, reason: str = "", until: datetime | None = None, actor: str = "") -> Emergency:
-    """Set the emergency switch of the site, which counts from the next acquire on, in every process.
-
-    `mode` is `enforce`, `shadow` (all limits are evaluated and reported, but never reject) or `off` (nothing is
-    limited). `shadow` and `off` require a `reason`, and end at `until` (None: when the switch is set again).
-    `actor` is the name of the user for the audit log. Returns the switch; raises InvalidLimit (a ValueError).
-    """
-    using = write_alias()
-    if until is not None:
-        until = checked_datetime("until", until)
-        if mode == Enforcement.ENFORCE:
-            raise InvalidLimit("an end is only possible for shadow and off: leave until out")
-        if until <= timezone.now():
-            raise InvalidLimit(f"until must be in the future; got {until}")
-    with audit.acting(actor=actor, source="service", reason=reason, using=using):
-        switch = EmergencySwitch.objects.using(using).first() or EmergencySwitch()
-        switch.mode, switch.reason, switch.until = mode, reason, until
-        definitions.check(switch, validate_unique=False)
-        switch.save(using=using)
-    return emergency()
