@@ -107,12 +107,16 @@ class Acquisition(Claim):
     # Those that every acquisition reads are its own: the interpreter finds them faster than defaults of the class.
     is_repeated = False
     """Whether its idempotency key was admitted before, so that it holds only permits and extensions."""
+    extensions: tuple[Acquisition, ...] = ()
+    """What `extend` has acquired, in the order in which it was charged."""
+    companion: Companion | None = None
     requires_usage: bool | None = None
     """Whether a block must report the usage of rates; None: as the limit set says. If not, what was not reported counts
     as used as requested."""
     lost_lease = False
     """Whether a lease ran out while it was held, so that others may hold the permits."""
     source: LimitsSource | None = None
+    _in_block = False
     _block: Block = _NO_BLOCK
     """The block that it was entered for last."""
     _extends: ref[Acquisition] | None = None
@@ -135,12 +139,8 @@ class Acquisition(Claim):
         """The requested amounts by key."""
         self.used: ReportedUse = NOTHING_USED
         """The reported use, also of what extensions charged."""
-        self.extensions: tuple[Acquisition, ...] = ()
-        """What `extend` has acquired, in the order in which it was charged."""
-        self.companion: Companion | None = None
-        self.is_free = False
-        """Whether it is that of a set without limits, which all callers share: it holds nothing."""
-        self._in_block = False
+        self._is_alone = not self.shape.has_sums
+        """Whether each of its limits is settled by the use of one key, without extensions or a companion."""
         self._is_ending = False
         """Whether a release is on its way, or was done; a release that has failed may be repeated."""
         self._forks = PROCESS.forks
@@ -220,12 +220,20 @@ class Acquisition(Claim):
 
     def release_unless_held(self) -> bool:
         """Release it if its release settles nothing, and returns no permits; return whether it is still held."""
-        if self.companion is None and not (self.shape.needs_settling or self.used or self.extensions):
-            self.settled = not self.is_free  # what `release` does then
+        if self._is_alone and not (self.shape.needs_settling or self.used):
+            self.settled = True
             return False
         if not self.must_settle:
             self.release()
         return self.must_settle
+
+    def mark_repeated(self) -> None:
+        """Note that its idempotency key was admitted before, so that the first request reports its amounts."""
+        self.is_repeated, self._is_alone = True, False
+
+    def accompany(self, companion: Companion) -> None:
+        """Update, extend and release a companion with it from now on."""
+        self.companion, self._is_alone = companion, False
 
     @property
     def config(self) -> dict[str, object]:
@@ -286,18 +294,14 @@ class Acquisition(Claim):
             raise AlreadyReleased("the acquisition was released: report usage before that")
         if type(usage) is not dict and not isinstance(usage, Mapping):
             raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
-        if self.is_free:
-            check_amounts("usage", usage)
+        if self._is_alone:
+            self.used = self._used_with(self, usage)
             return
         own = self._beyond_first_request(usage) if self.is_repeated else usage
-        if self.extensions or self.shape.has_sums:
-            self._reports = {**self._reports, **own}
-        used = self._used_with(self, own)
-        if self.extensions:
-            extended = [self._used_with(part, own) for part in self.extensions]
-            for part, of_part in zip(self.extensions, extended, strict=True):
-                part.used = of_part
-        self.used = used
+        self._reports = {**self._reports, **own}
+        parts = self.parts()
+        for part, used in zip(parts, [self._used_with(part, own) for part in parts], strict=True):
+            part.used = used
         if self.companion is not None:
             self.companion.update(usage)
 
@@ -311,9 +315,6 @@ class Acquisition(Claim):
         than a limit can ever admit, AlreadyReleased after release, InvalidRequest for invalid amounts, and
         StoreUnavailable while the store that admitted the first amounts is unavailable.
         """
-        if self.is_free:
-            self._skip_all(requested)
-            return
         limits = self.limit_set
         while (extension := self._extended(limits, requested)) is None:
             limits = cast("LimitsSource", self.source).latest(limits)
@@ -325,9 +326,6 @@ class Acquisition(Claim):
 
     async def aextend(self, requested: Mapping[str, Amount]) -> None:
         """`extend` for asyncio."""
-        if self.is_free:
-            self._skip_all(requested)
-            return
         limits = self.limit_set
         while (extension := await self._aextended(limits, requested)) is None:
             limits = await cast("LimitsSource", self.source).alatest(limits)
@@ -359,8 +357,6 @@ class Acquisition(Claim):
         self.requires_usage = False
 
     def __enter__(self) -> Self:
-        if self.is_free:
-            return self
         self._in_block = True
         if self.shape.permits:
             self._block = enter_block(self, self.limit_set)
@@ -369,10 +365,8 @@ class Acquisition(Claim):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_free:
-            return
         shape = self.shape
-        if self.extensions:
+        if not self._is_alone:
             self.leave_block()
         elif shape.permits:
             self._block.clear()
@@ -382,7 +376,7 @@ class Acquisition(Claim):
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and (self.extensions or shape.unreported(self.used, self._reports)):
+        if kind is None and not (self._is_alone and (not shape.reporting or not shape.unreported(self.used, NOTHING))):
             self._check_reported()
 
     async def __aenter__(self) -> Self:
@@ -399,7 +393,7 @@ class Acquisition(Claim):
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and (self.shape.must_report or self.extensions):
+        if kind is None:
             self._check_reported()
 
     def enter_block(self, *, elsewhere: bool = False) -> None:
@@ -463,15 +457,14 @@ class Acquisition(Claim):
             logger.exception("the notification of a lost lease failed")
 
     def _release(self, refunds_unreported: bool) -> None:
-        is_alone = not self.extensions and self.companion is None
-        if is_alone and not (self.shape.needs_settling or self.used):
-            self.settled = not self.is_free
+        if self._is_alone and not (self.shape.needs_settling or self.used):
+            self.settled = True
             return
         if self._is_ending:
             return
         self._is_ending = True
         try:
-            if is_alone:
+            if self._is_alone:
                 changes = self._changes(self.used, refunds_unreported)
                 if changes is not None:
                     self.limit_set.store.settle(self, changes)
@@ -486,10 +479,6 @@ class Acquisition(Claim):
             raise
 
     async def _arelease(self, *, refunds_unreported: bool) -> None:
-        shape = self.shape
-        if not shape.needs_settling and not self.used and not self.extensions and self.companion is None:
-            self.settled = not self.is_free
-            return
         if self._is_ending:
             return
         self._is_ending = True
@@ -528,27 +517,28 @@ class Acquisition(Claim):
                 self.limit_set.store.renewer.claims.pop(self.number, None)
             if refunds_all:
                 return [-amount for amount in self.amounts]
-            changes = shape.changes(used, self.amounts, refunds_unreported, bool(self.extensions))
-            if shape.permits or any(changes):
-                return changes
+            if shape.needs_settling or used or refunds_unreported:
+                is_extended = refunds_unreported and bool(self.extensions)
+                changes = shape.changes(used, self.amounts, refunds_unreported, is_extended)
+                if shape.permits or any(changes):
+                    return changes
         self.settled = True
         return None
 
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
+        missing = self.shape.unreported(self.used, self._reports)
+        for part in self.extensions:
+            missing += part.shape.unreported(part.used, self._reports)
         is_required = self.limit_set.require_usage if self.requires_usage is None else self.requires_usage
-        if self.admitted and is_required:
-            missing = self.shape.unreported(self.used, self._reports)
-            for part in self.extensions:
-                missing += part.shape.unreported(part.used, self._reports)
-            if missing:
-                raise UsageNotReported(sorted(set(missing)))
+        if missing and self.admitted and is_required:
+            raise UsageNotReported(sorted(set(missing)))
 
     def _used_with(self, part: Acquisition, usage: Mapping[str, object]) -> dict[int, int]:
         """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""
         charged, by_key, used = part.amounts, part.shape.by_key, {**part.used}
         for key, amount in usage.items():
-            for limit in by_key.get(key) or self._unrequested(key, amount):
+            for limit in by_key[key] if key in by_key else self._unrequested(key, amount):
                 parts = amount * limit.rule.parts_per_unit if type(amount) is int else -1
                 if not 0 <= parts <= charged[limit.place] or limit.is_sum:
                     parts = self._checked_use(part, limit, key, amount)
@@ -646,17 +636,10 @@ class Acquisition(Claim):
             extension._extends = ref(self)
         return extension
 
-    def _skip_all(self, requested: Mapping[str, Amount]) -> None:
-        """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
-        check_amounts("requested", requested)
-        keys: Iterable[object] = requested
-        for key in keys:
-            self.limit_set.skip_unknown(key)
-
     def _take_in(self, extension: Acquisition) -> None:
         """Make an extension that was admitted a part with the usage that was reported before, and renew its permits."""
         extension.used = used_before(self.parts(), extension)
-        self.extensions = (*self.extensions, extension)
+        self.extensions, self._is_alone = (*self.extensions, extension), False
         if extension.shape.permits:
             if self._in_block:
                 extension._block = enter_block(extension, extension.limit_set)
@@ -674,6 +657,50 @@ class Acquisition(Claim):
         if not extension.successful:
             raise LimitExceeded.of(extension)
         self._check_held()
+
+
+class FreeAcquisition(Acquisition):
+    """The acquisition of a set without limits, which all callers share: it holds nothing."""
+
+    def __init__(self, limit_set: BoundLimits, plan: RequestPlan) -> None:
+        super().__init__(limit_set, plan, ())
+        self.admitted = True
+
+    def update(self, usage: Mapping[str, Amount]) -> None:
+        """Record nothing, since nothing limits it; InvalidRequest for invalid amounts."""
+        check_amounts("usage", usage)
+
+    def extend(self, requested: Mapping[str, Amount]) -> None:
+        """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
+        check_amounts("requested", requested)
+        keys: Iterable[object] = requested
+        for key in keys:
+            self.limit_set.skip_unknown(key)
+
+    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+        """`extend` for asyncio."""
+        self.extend(requested)
+
+    def release_unless_held(self) -> bool:
+        """Return that nothing is held."""
+        return False
+
+    def enter_block(self, *, elsewhere: bool = False) -> None:
+        """Do nothing, since a block holds nothing of it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def _release(self, refunds_unreported: bool) -> None:
+        pass
+
+    async def _arelease(self, *, refunds_unreported: bool) -> None:
+        pass
 
 
 def rejected_acquisition(error: BaseException) -> Acquisition | None:

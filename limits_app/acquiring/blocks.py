@@ -6,6 +6,7 @@ import sys
 from collections.abc import Hashable
 from contextvars import ContextVar
 from itertools import chain
+from sys import get_asyncgen_hooks
 from threading import get_ident
 from typing import Final, Protocol
 from weakref import ref
@@ -43,7 +44,8 @@ def enter_block(claim: Claim, limits: Nestable, *, elsewhere: bool = False) -> B
     `elsewhere` is for a block that may run in another one, within the same context.
     """
     block: Block = [(ref(claim), limits, [] if elsewhere else _running())]
-    BLOCKS.set((*filter(None, BLOCKS.get()), block))
+    around = BLOCKS.get()
+    BLOCKS.set((*filter(None, around), block) if any(around) else (block,))
     return block
 
 
@@ -84,7 +86,7 @@ def _are_same(limits: Nestable, others: Nestable) -> bool:
 def _running() -> object:
     """Return a weak reference to the running task of asyncio, or else the identifier of the running thread."""
     # An event loop sets these hooks of the thread that it runs in.
-    if sys.get_asyncgen_hooks().firstiter is None:
+    if get_asyncgen_hooks().firstiter is None:
         return get_ident()
     try:
         task = sys.modules["asyncio"].current_task()

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
-from limits_app.acquiring.acquisition import NOTHING, Acquisition
+from limits_app.acquiring.acquisition import NOTHING, Acquisition, FreeAcquisition
 from limits_app.acquiring.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
 from limits_app.acquiring.blocks import BLOCKS
 from limits_app.acquiring.bound_limits import BoundLimits
@@ -17,7 +17,6 @@ from limits_app.engine import (
     Amount,
     Scope,
     ScopedLimits,
-    check_amounts,
     checked_limits,
     mypyc_attr,
     private_scope,
@@ -46,7 +45,7 @@ class LimitSet(BoundLimits):
     """The mode that chose the store; None for a given store."""
     is_private = False
     """Whether the set was made with `shared=False` and has its own store."""
-    _free: Acquisition | None = None
+    _free: FreeAcquisition | None = None
     """The acquisition of a set without limits, which all callers share."""
 
     def __init__(
@@ -98,9 +97,7 @@ class LimitSet(BoundLimits):
     def _share_free(self) -> None:
         # Without limits, and without a configuration that may add some, the store is not called.
         if not self.scopes and self.version is None:
-            shape = self._shapes.all()
-            self._free = Acquisition(self, self._plan(shape), [0] * len(shape.limits))
-            self._free.admitted = self._free.is_free = True
+            self._free = FreeAcquisition(self, self._plan(self._shapes.all()))
 
     def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
         """See `BoundLimits.bound`."""
@@ -204,8 +201,10 @@ class LimitSet(BoundLimits):
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
         plan = None
-        if requested is None or type(requested) is dict:
-            plan = self._by_keys.get(None if requested is None else tuple(requested))
+        if type(requested) is dict:
+            plan = self._by_keys.get(tuple(requested))
+        elif requested is None:
+            plan = self._by_keys.get(None)
         if plan is None or (plan.shape.permits and any(BLOCKS.get())):
             plan = self._plan_of(requested, plan)
         shape = plan.shape
@@ -231,15 +230,12 @@ class LimitSet(BoundLimits):
         return acquisition.outcome
 
     def _acquire_free(
-        self, free: Acquisition, requested: Mapping[str, Amount] | None, timeout: Timeout = None
+        self, free: FreeAcquisition, requested: Mapping[str, Amount] | None, timeout: Timeout = None
     ) -> Acquisition:
         """Return the acquisition of a set without limits; raises as usual for an invalid request."""
         checked_timeout(timeout)
         if requested is not None:
-            check_amounts("requested", requested)
-            keys: Iterable[object] = requested
-            for key in keys:
-                self.skip_unknown(key)
+            free.extend(requested)
         return free
 
 

@@ -43,12 +43,12 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     shape, amounts = claim.shape, claim.amounts
     charged_states: list[State] = []
     for limit in shape.limits:
-        state = records[limit.scope_index].states[limit.index]
-        charged = limit.rule.take(state, now, amounts[limit.place])
+        rule, state, amount = limit.rule, records[limit.scope_index].states[limit.index], amounts[limit.place]
+        charged = rule.take(state, now, amount)
         if charged is None:
-            if not limit.rule.is_soft:
+            if not rule.is_soft:
                 return _reject(claim, records, now, is_gone)
-            charged = limit.rule.settle(state, now, amounts[limit.place])
+            charged = rule.settle(state, now, amount)
         charged_states.append(charged)
     counts_usage = shape.counts_usage
     if counts_usage:
@@ -94,7 +94,8 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
             if counts_usage:
                 counted, finished = _counted(record, limit, change, taken_at)
         if settles and record.schema is limit.schema and not shape.is_credit:
-            record.states[limit.index] = limit.rule.settle(record.states[limit.index], now, change, taken_at)
+            states, index = record.states, limit.index
+            states[index] = limit.rule.settle(states[index], now, change, taken_at)
         elif settles:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
         # Without a call in between, where a signal handler could raise: refunds are not counted.

@@ -355,6 +355,8 @@ class Claim:
 
     # What is read before a store decides is the claim's own: that is found faster than a default of the class.
     admitted: bool | None = None
+    fits = True
+    unanswered = False
     decided_at = 0
     states: Sequence[State] = ()
     repeated_us: int | None = None
@@ -363,15 +365,13 @@ class Claim:
     holder: Holder = 0
     taken_from: object = None
 
-    def __init__(self, plan: RequestPlan, amounts: Amounts, version: int | None = None, fits: bool = True) -> None:
+    def __init__(self, plan: RequestPlan, amounts: Amounts, version: int | None = None) -> None:
         self.plan = plan
         self.shape = shape = plan.shape
         self.amounts = amounts
         self.version = version
-        self.fits = fits
         self.settled = False
         self.put_off = False
-        self.unanswered = False
         if shape.permits:
             self.number = self.holder = _next_number()
 

@@ -151,7 +151,7 @@ class IdempotentRequest(AmountsRequest):
     def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
         if self._is_repeated:
             requested = self._requested
-            acquisition.is_repeated = True
+            acquisition.mark_repeated()
             self._requested = lambda limits: _permits_of(
                 amounts_for(limits, requested)
             )  # also of limits in shadow mode

@@ -58,7 +58,7 @@ def follow(acquisition: Acquisition, resolved: ResolvedSet, requested: Requested
     with trial.trying(resolved):
         trial.tried = shadow.try_acquire(_requested_of(shadow, requested))
     if acquisition.successful:
-        acquisition.companion = trial
+        acquisition.accompany(trial)
     else:
         trial.end(refunds_unreported=False)
     return acquisition
@@ -75,7 +75,7 @@ async def afollow(acquisition: Acquisition, resolved: ResolvedSet, requested: Re
         await acquisition.acancel()
         raise
     if acquisition.successful:
-        acquisition.companion = trial
+        acquisition.accompany(trial)
     else:
         await trial.aend(refunds_unreported=False)
     return acquisition

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from hashlib import blake2b
 from struct import Struct, error
@@ -203,8 +203,9 @@ class Codecs(Generic[K]):
 
 
 def _described(limit: AnyLimit) -> list[object]:
-    [kind] = [name for name, kind in _KINDS.items() if isinstance(limit, kind)]
-    return [kind, asdict(limit)]
+    kind = next(name for name, kind in _KINDS.items() if isinstance(limit, kind))
+    # The values are plain, and are only read: `asdict` would copy each.
+    return [kind, {field.name: getattr(limit, field.name) for field in fields(limit)}]
 
 
 def _limit(kind: str, fields: dict[str, Any]) -> AnyLimit:

@@ -44,12 +44,25 @@ from limits_app.stores.steps import (
 from limits_app.stores.usage_counts import UsageCounts
 
 MAX_SCOPES: Final = 250_000
+_ROOMY: Final = 1 / 8
+"""Up to this share of `max_scopes`, idle scopes stay."""
 _CHECKED_IN_FULL_STORE: Final = 64
 _WARNINGS: Final = {
     3 / 4: "the memory store is %d %% full: raise its MAX_SCOPES before new clients find no room",
     0.99: "the memory store is full (%d %%): counted usage that was not rolled up is dropped, then idle clients; "
     "`on_unavailable` decides for new clients that find no room: raise its MAX_SCOPES",
 }
+
+
+class _Loaded:
+    """The records of a plan, which are those of the store in its present era if they `are_stored`."""
+
+    __slots__ = ("are_stored", "era", "records")
+
+    def __init__(self, era: object, records: list[Record], are_stored: bool) -> None:
+        self.era = era
+        self.records = records
+        self.are_stored = are_stored
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -85,13 +98,13 @@ class MemoryStore:
         self._unchanged = ChangeLog()
         """That of all other namespaces."""
         self._records: dict[str, Record] = {}
+        self._era = object()
+        """Another object whenever records of some scopes were removed or replaced."""
         self._to_check: deque[str] = deque()
         """All scopes, in the order in which they are next checked for being idle."""
         self._max_scopes = max_scopes
         self._counts = UsageCounts(max_scopes)
         self._warnings = FullnessWarnings(_WARNINGS)
-        self._met_new = False
-        """Whether the present step has loaded a record that is new or migrated, and not stored yet."""
         self.steps = self.new_steps()
         self._at_fork = AtFork(self.steps.after_fork)
 
@@ -114,12 +127,15 @@ class MemoryStore:
         if claim.version is not None:
             self._check_version(claim)
         plan, now = claim.plan, self._now()
-        records = self._load(plan, now)
-        if self._met_new:
-            self._find_room(claim, records, now)
+        loaded = plan.store_cache
+        if type(loaded) is not _Loaded or loaded.era is not self._era:
+            loaded = self._load(plan, now)
+            if not loaded.are_stored:
+                self._find_room(claim, loaded.records, now)
+        records = loaded.records
         try:
             admitted = engine.charge(claim, records, now)
-            if self._met_new or claim.shape.counts_usage:
+            if claim.shape.counts_usage or not loaded.are_stored:
                 self._save(plan, records, now)
         except BaseException:  # what it has charged belongs to no caller
             claim.admitted = None
@@ -196,20 +212,22 @@ class MemoryStore:
             return True
         claim.settled = True
         plan, now = claim.plan, self._now()
-        records = self._load(plan)
-        kept_leases = engine.settle(claim, records, now, changes)
-        if self._met_new or claim.shape.counts_usage:
-            self._save(plan, records, now)
+        loaded = plan.store_cache
+        if type(loaded) is not _Loaded or loaded.era is not self._era:
+            loaded = self._load(plan)
+        kept_leases = engine.settle(claim, loaded.records, now, changes)
+        if claim.shape.counts_usage or not loaded.are_stored:
+            self._save(plan, loaded.records, now)
         return kept_leases
 
     def _renew(self, claim: Claim) -> bool:
-        return engine.renew(claim, self._load(claim.plan), self._now())
+        return engine.renew(claim, self._load(claim.plan).records, self._now())
 
     def _peek(self, claim: Claim) -> None:
         if claim.version is not None:
             self._check_version(claim)
         now = self._now()
-        engine.peek(claim, self._load(claim.plan, now), now)
+        engine.peek(claim, self._load(claim.plan, now).records, now)
 
     def _reset(self, scopes: Collection[str], keys: Collection[str] | None) -> None:
         for scope in scopes:
@@ -222,6 +240,7 @@ class MemoryStore:
 
     def _clear(self) -> None:
         self._make_stale()
+        self._era = object()
         self._records.clear()
         self._to_check.clear()
         self._counts.clear()
@@ -242,26 +261,23 @@ class MemoryStore:
         if claim.version != self._log_of(claim.plan.namespace).version:
             raise StaleConfiguration
 
-    def _load(self, plan: RequestPlan, migrate_at: int | None = None) -> list[Record]:
+    def _load(self, plan: RequestPlan, migrate_at: int | None = None) -> _Loaded:
         """Return the records of a plan's scopes, some of which may be new or migrated and not stored yet.
 
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
+        Records that are stored under the schemas of the plan are kept with it.
         """
-        self._met_new = False
-        stored, records = self._records, []
+        records, are_stored = [], True
         for key, schema in plan.schemas:
-            record = stored.get(key)
+            record = self._records.get(key)
             if record is None or record.schema is not schema:
-                record = self._new_or_migrated(record, schema, migrate_at)
+                are_stored = False
+                record = _new_or_migrated(record, schema, migrate_at)
             records.append(record)
-        return records
-
-    def _new_or_migrated(self, record: Record | None, schema: Schema, now: int | None) -> Record:
-        """Return a new record, or one of another schema: migrated with `now`, unchanged without."""
-        self._met_new = True
-        if record is None:
-            return new_record(schema)
-        return record if now is None else engine.migrate(record, schema, now)
+        loaded = _Loaded(self._era, records, are_stored)
+        if are_stored:
+            plan.store_cache = loaded
+        return loaded
 
     def _save(self, plan: RequestPlan, records: Sequence[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""
@@ -297,6 +313,7 @@ class MemoryStore:
         keys = list(islice(self._to_check, _CHECKED_IN_FULL_STORE))
         known = self._records
         give_way = set(that_give_way({key: known[key] for key in keys if key in known}, now))
+        self._era = object()
         for key in keys:
             if key in give_way:
                 self._counts.drop(key)
@@ -310,12 +327,15 @@ class MemoryStore:
     def _insert(self, scope: Scope, record: Record, now: int) -> None:
         """Store the record of a scope that is new or has a new schema, after a look whether others are idle."""
         if scope.key not in self._records:
-            for _ in range(min(CHECKS_PER_NEW_SCOPE, len(self._to_check))):
+            is_roomy = len(self._records) < _ROOMY * self._max_scopes
+            for _ in range(0 if is_roomy else min(CHECKS_PER_NEW_SCOPE, len(self._to_check))):
                 if self._remove_if_idle(self._to_check[0], now):
                     self._to_check.popleft()
                 else:
                     self._to_check.rotate(-1)
             self._to_check.append(scope.key)
+        else:
+            self._era = object()
         self._records[scope.key] = record
 
     def _remove_if_idle(self, key: str, now: int) -> bool:
@@ -326,5 +346,13 @@ class MemoryStore:
         if not is_idle(record, now):
             return False
         self._counts.close(key, record, now)
+        self._era = object()
         del self._records[key]
         return True
+
+
+def _new_or_migrated(record: Record | None, schema: Schema, now: int | None) -> Record:
+    """Return a new record, or one of another schema: migrated with `now`, unchanged without."""
+    if record is None:
+        return new_record(schema)
+    return record if now is None else engine.migrate(record, schema, now)

@@ -105,3 +105,34 @@ def test_clearing_makes_every_change_unknown() -> None:
     for name, version in versions.items():
         assert store.changes_since(version, name) == (store.version(name), (ALL,))
         assert store.version(name) > version
+
+
+def test_idle_scopes_stay_while_the_store_is_roomy(clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock, max_scopes=80)
+    for number in range(10):
+        assert limits_of(store, CallLimit(2, 1), entity=f"early/{number}").try_acquire()
+    clock.advance(3600)
+    assert limits_of(store, CallLimit(2, 1), entity="late/1").try_acquire()
+    assert len(store) == 9, "two were deleted for the one that came after a part of the space was in use"
+    assert limits_of(store, CallLimit(2, 1), entity="late/2").try_acquire()
+    assert len(store) == 10
+
+
+@pytest.mark.parametrize("end", ["idle", "cleared", "changed"])
+def test_a_set_that_was_used_before_its_record_ended_sees_what_others_charge(clock: FakeClock, end: str) -> None:
+    store = MemoryStore(clock=clock, max_scopes=8)
+    early, other = [limits_of(store, CallLimit(3, 1), entity="ann") for _ in range(2)]
+    assert early.try_acquire()
+    assert early.try_acquire()
+    if end == "idle":
+        clock.advance(3600)
+        for number in range(6):
+            limits_of(store, CallLimit(2, 3600), entity=f"newcomer/{number}").try_acquire()
+    elif end == "cleared":
+        store.clear()
+    else:
+        other = limits_of(store, CallLimit(4, 1), entity="ann")
+    assert other.try_acquire()
+    assert [bool(early.try_acquire()) for _ in range(3)] == [end != "changed", end != "changed", False]
+    assert bool(other.try_acquire()) is (end == "changed")
+    assert not other.try_acquire()

@@ -59,13 +59,14 @@ class BucketRule(Rule):
         elif tick < last:  # the clock was set back
             state = self.current(state, now)
             last = state[1]
-        if level + amount > self.ceiling_parts:
+        charged = level + amount
+        if charged > self.ceiling_parts:
             return None
         if not amount:
             return state
         if self._tick_us > 1 and level < self._rate:
             last = max(last, self._next_tick(now))
-        return level + amount, last
+        return charged, last
 
     def wait(self, state: State, now: int, amount: int) -> int:
         excess = self.used(state, now) + amount - self.ceiling_parts
