@@ -129,7 +129,7 @@ _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>
 class AuditEventAdmin(ReadOnly, RobustListAdmin):
     """The audit log."""
 
-    list_display = ["when", "who", "what", "reason"]
+    list_display = ["at", "who", "what", "reason"]
     list_display_links = ["what"]
     list_filter = [
         "when",
@@ -209,6 +209,11 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             return self._confirmation(request, event, form)
         self.message_user(request, gettext("Event %(number)s was reverted.") % {"number": event.number})
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_auditevent_changelist"))
+
+    @admin.display(description=_("when"), ordering="number")
+    def at(self, event: AuditEvent) -> str:
+        """Show the time as other pages do."""
+        return moment(event.when, "SHORT_DATETIME_FORMAT")
 
     @admin.display(description=_("who"), ordering="actor")
     def who(self, event: AuditEvent) -> str:

@@ -11,6 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from project.demo.place import Place
 from tests.browser.chromium import Browser
 from tests.browser.conftest import logged_in, new_site
+from tests.browser.seed import ADMIN
 
 pytestmark = [pytest.mark.slow, pytest.mark.release, pytest.mark.product]
 
@@ -366,3 +367,66 @@ def test_everything_is_off_for_an_hour_and_back(window: Browser, place: Place) -
     clicks.press("input[name=confirmed]")
     assert clicks.count <= 2
     assert run(place, switch) == "enforce False"
+
+
+def test_an_office_network_is_exempted(window: Browser, place: Place) -> None:
+    clicks = Clicks(window)
+    clicks.follow("settingsentry/")
+    clicks.follow("settingsentry/exemptions/")
+    window.fill("#content [name=entity]", "203.0.113.0/24")
+    window.fill("#content [name=reason]", "our office")
+    window.take("task-exempt")
+    clicks.press("form[aria-labelledby=limits-exempt-title] button")
+    clicks.done()
+    assert clicks.count <= 3
+    code = "print(*Policy.objects.filter(effect='unlimited').values_list('entity__identifier', flat=True))"
+    assert "203.0.113.0/24" in run(place, code)
+
+
+def test_mail_is_sent_when_a_customer_reaches_80_percent(window: Browser, place: Place) -> None:
+    clicks = Clicks(window)
+    clicks.follow("alertsentry/")
+    clicks.follow("alertrule/add/")
+    clicks.type(name="near", kind="a limit has", percent="80", entity="tenant:acme", target="ops@example.org")
+    window.take("task-mail")
+    clicks.press("input[name=_save]")
+    assert "near" in clicks.done()
+    assert clicks.count <= 4
+    code = (
+        "from limits_app.models import AlertRule; print(*AlertRule.objects.values_list('percent', 'entity', 'target'))"
+    )
+    assert run(place, code) == "(80, 'tenant:acme', 'ops@example.org')"
+
+
+def test_it_is_seen_who_used_most_this_week_and_one_client_by_day(window: Browser) -> None:
+    clicks = Clicks(window)
+    clicks.follow("activityentry/")
+    clicks.follow("usagesnapshot/")
+    assert "tenant:acme" in window.text(".limits-columns tbody tr:first-child th")
+    clicks.press(".limits-columns tbody tr:first-child th a")
+    assert "tenant:acme" in window.text(".limits-spans strong")
+    chart = window.run("return JSON.parse(document.querySelector('#limits-chart-data').textContent)")
+    assert (chart["moments"], len(chart["starts"])) == ("days", 7)
+    assert clicks.count <= 3
+
+
+def test_support_helps_a_client_with_its_role(window: Browser, place: Place) -> None:
+    place.manage("limits", "roles")
+    made = "from django.contrib.auth.models import Group, User\n"
+    made += "User.objects.create_user('support', password='support', is_staff=True)"
+    run(place, f"{made}.groups.add(Group.objects.get(name='limits support'))")
+    window.log_in("support")
+    try:
+        clicks = Clicks(window)
+        clicks.follow("overview/")
+        clicks.find("tenant:initech")
+        clicks.press("summary")
+        clicks.press("button[name=ends][value=today]")
+        assert "2 times its limits until" in clicks.done()
+        assert clicks.count <= 3
+        assert window.all("a[href$='/limits_app/limitsentry/limit/']") == []
+    finally:
+        window.log_in(ADMIN)
+    assert (
+        int(run(place, "print(Policy.objects.filter(entity__identifier='tenant:initech', extends=True).count())")) > 0
+    )

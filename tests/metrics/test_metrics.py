@@ -391,3 +391,18 @@ def test_the_dashboard_is_one_that_grafana_can_import() -> None:
     for panel in dashboard["panels"]:
         assert panel["title"]
         assert all(target["expr"] for target in panel["targets"])
+
+
+def test_the_dashboard_begins_with_tiles_and_says_in_words_what_it_shows() -> None:
+    panels = json.loads((DOCS / "grafana/limits.json").read_text())["panels"]
+    tiles = [panel for panel in panels if panel["type"] == "stat"]
+    assert len(tiles) == 6
+    assert max(tile["gridPos"]["y"] for tile in tiles) < min(
+        panel["gridPos"]["y"] for panel in panels if panel["type"] != "stat"
+    )
+    for panel in panels:
+        assert panel["description"].endswith(".")
+        assert not re.search(r"\d|[Rr]efus|admitted", panel["title"])
+        if re.search(r"_state\)|emergency_mode", panel["targets"][0]["expr"]):
+            [mapping] = panel["fieldConfig"]["defaults"]["mappings"]
+            assert mapping["options"].keys() == {"0", "1", "2"}

@@ -99,7 +99,7 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     if entity and not problem_with(entity=entity):
         entity = client_of(entity)
     first, last = request.GET.get("from", ""), request.GET.get("to", "")
-    span = request.GET.get("span", "") if request.GET.get("span") in _SPANS else "day"
+    span = request.GET.get("span", "") if request.GET.get("span") in _SPANS else "week"
     context: dict[str, Any] = {
         "resource": resource or "",
         "entity": entity or "",

@@ -190,7 +190,7 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     used("reports", "user:1", "call_count", 5)
     used("api", "", "tokens", 1234.5, bucket=BucketKind.SHARED)
     used("api", "eu", "tokens", 1, bucket=BucketKind.MEMBER)
-    response = get(admin_client, USAGE)
+    response = get(admin_client, USAGE, span="day")
     page = words(response)
     assert "The chart needs JavaScript." in page
     assert "allowed requests 100 rejections 10 rejected share 9.1 %" in page
@@ -203,7 +203,7 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     assert "eu (member of the pool)" in of_tokens
 
 
-@pytest.mark.parametrize(("span", "periods"), [("day", 24), ("week", 7), ("year", 365), ("x", 24)])
+@pytest.mark.parametrize(("span", "periods"), [("day", 24), ("week", 7), ("year", 365), ("x", 7)])
 def test_usage_is_shown_over_the_chosen_time(span: str, periods: int, admin_client: Client) -> None:
     used("api", "user:1", "call_count", 7)
     response = get(admin_client, USAGE, span=span)
