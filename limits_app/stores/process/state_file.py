@@ -16,7 +16,7 @@ from limits_app.engine.errors import StoreFull, StoreUnavailable
 from limits_app.stores.process import files
 from limits_app.stores.process.opened_file import DeletedError, OpenedFile
 from limits_app.stores.process.presence import Presence, is_alive
-from limits_app.stores.steps import Steps
+from limits_app.stores.steps import Steps, in_step
 
 logger = logging.getLogger("limits_app")
 
@@ -72,7 +72,7 @@ class StateFile:
         self._parent = directory
         self.directory = files.private_directory(directory)
         self._map_megabytes = map_megabytes
-        self._steps = steps
+        self.steps = steps
         self._make_room = make_room
         self._on_open = on_open
         self._transfer = transfer
@@ -98,16 +98,16 @@ class StateFile:
         """Give a child process its own identity, and no step of its parent."""
         _INHERITED.append((self.presence, self._opened))
         self.environment = self._opened = self.presence = None
-        self._steps.after_fork()
-        self.fork_lock = self._steps.lock
+        self.steps.after_fork()
+        self.fork_lock = self.steps.lock
 
     def open(self) -> lmdb.Environment:
         """The environment, opened if it is closed."""
-        return self.environment or self._steps.run_within(self._open)
+        return self.environment or self.steps.run_within(self._open)
 
     def close(self) -> None:
         """Close the file and remove the files of this process; the next step opens it again."""
-        self._steps.run_within(self._leave)
+        self.steps.run_within(self._leave)
 
     def fullness(self) -> float:
         """The share of the map that is in use."""
@@ -122,15 +122,15 @@ class StateFile:
 
     def forget_dead_readers(self) -> None:
         """Make the pages available again that a process was reading when it was killed."""
-        self._steps.run_within(lambda: self._open().reader_check())
+        self.steps.run_within(lambda: self._open().reader_check())
 
     def identity(self) -> bytes:
         """The 8 bytes that name this process to others."""
-        return (self.presence or self._steps.run_within(self._show)).identity
+        return (self.presence or self.steps.run_within(self._show)).identity
 
     def listen(self, receive: Callable[[bytes], None]) -> bool:
         """See `Presence.listen`."""
-        return self._steps.run_within(lambda: self._show().listen(receive))
+        return self.steps.run_within(lambda: self._show().listen(receive))
 
     def is_gone(self, process: bytes) -> bool:
         """Whether another process has ended; to be called in a step."""
@@ -144,7 +144,7 @@ class StateFile:
         middle of another step of the same thread.
         """
         try:
-            done: T = self._steps.run(self._transact, step, argument, write)
+            done: T = self._transact((step, argument, write))
         except lmdb.Error as error:
             if mending and isinstance(error, NoRoomError) and error.making_room is not None:
                 return self.transact(partial(_within, error.making_room, step), argument, mending=False)
@@ -152,7 +152,9 @@ class StateFile:
             return self.transact(step, argument, write=write, mending=False)
         return done
 
-    def _transact(self, step: Callable[[Txn, A], T], argument: A, write: bool) -> T:
+    @in_step
+    def _transact(self, request: tuple[Callable[[Txn, A], T], A, bool]) -> T:
+        step, argument, write = request
         environment = self.environment or self._open()
         if self._data.check() and self.presence is not None:
             self.presence.restore()
@@ -160,7 +162,8 @@ class StateFile:
             if txn.get(_MOVED) is not None:
                 raise DeletedError("another process has written the content of the deleted state file into another one")
             done = step(txn, argument)
-            self._check_growth(txn, write=write)
+            if write:
+                self._check_growth(txn)
         return done
 
     def _open(self) -> lmdb.Environment:
@@ -207,10 +210,10 @@ class StateFile:
             self.directory,
         )
 
-    def _check_growth(self, txn: Txn, *, write: bool) -> None:
+    def _check_growth(self, txn: Txn) -> None:
         """Raise MapFullError when a step uses more pages although almost all are in use."""
-        self._writes += write
-        if write and (self._is_tight or self._writes % _WRITES_PER_CHECK == 0):
+        self._writes += 1
+        if self._is_tight or self._writes % _WRITES_PER_CHECK == 0:
             self._is_tight = self.fullness() > TIGHT
             if self._is_tight and self.grows(txn):
                 raise lmdb.MapFullError("the last pages are needed for changes of stored records")
@@ -245,17 +248,17 @@ class StateFile:
             with suppress(StoreUnavailable):
                 self._make_room()
         elif possible and isinstance(error, lmdb.MapResizedError):
-            self._steps.run_within(self._close)  # another process has made it larger
+            self.steps.run_within(self._close)  # another process has made it larger
         elif possible and isinstance(error, DeletedError):
             try:
-                self._steps.run_within(self._restore)
+                self.steps.run_within(self._restore)
             except (lmdb.Error, OSError) as failure:
                 raise StoreUnavailable(
                     f"the state file {files.data_file(self.directory)} was deleted and cannot be written again "
                     f"({failure}): free some space, or set LIMITS['STATE_DIR'] to another directory"
                 ) from failure
         elif possible and isinstance(error, files.UNREADABLE):
-            self._steps.run_within(lambda: self._replace(error))
+            self.steps.run_within(lambda: self._replace(error))
         elif isinstance(error, lmdb.MapFullError):
             raise StoreFull(
                 f"all {self._map_megabytes} MB of {self.directory} are in active use: raise LIMITS['MAP_MEGABYTES']"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, count, islice, takewhile
 from typing import Any, Final, Protocol
 
@@ -191,17 +191,22 @@ class Usage:
 
 def pack_label(scope: Scope) -> bytes:
     """Return what the counts of a scope begin with; the name of the entity is sealed."""
-    half, entity = digest_in(scope.key)[:_HALF], seal(scope.entity)
-    flags = _IN_NAMESPACE * bool(half) | _IS_SHARED * scope.shared
+    half, entity, flags = digest_in(scope.key)[:_HALF], seal(scope.entity), _IS_SHARED * scope.shared
+    if entity is None:
+        return _label_before_entity(flags, half, scope.resource, scope.member)
+    return _label_before_entity(flags | _HAS_ENTITY, half, scope.resource, scope.member) + bytes.fromhex(entity)
+
+
+@lru_cache(maxsize=1024)
+def _label_before_entity(flags: int, half: bytes, resource: str | None, member: str | None) -> bytes:
+    """Return what many labels begin with; the sealed name of the entity follows."""
+    flags |= _IN_NAMESPACE * bool(half)
     texts = []
-    for flag, text in ((_HAS_RESOURCE, scope.resource), (_HAS_MEMBER, scope.member)):
+    for flag, text in ((_HAS_RESOURCE, resource), (_HAS_MEMBER, member)):
         if text is not None:
             flags |= flag
             encoded = text.encode()
             texts.append(len(encoded).to_bytes(_LENGTH) + encoded)
-    if entity is not None:
-        flags |= _HAS_ENTITY
-        texts.append(bytes.fromhex(entity))
     return bytes([flags]) + half + b"".join(texts)
 
 
