@@ -63,14 +63,15 @@ def effect_of(limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, 
     """Describe what saving a limit in a row, or as a new one, does; nothing is saved."""
     row = replaced(limit)
     before = None if row is None else read(row)
+    is_change = instance is not None and row == instance
     is_same = before is not None and (before.noted, before.shadow) == (limit.noted, limit.shadow)
     return LimitEffect(
         sentence(limit),
         "" if row is None or is_same else _replaces(limit, row, before),
         _outlook(limit) if shows_usage else "",
         tuple(_notes(limit)),
-        tuple(_warnings(limit)),
-        is_change=instance is not None and row == instance,
+        () if is_change else tuple(_warnings(limit)),
+        is_change=is_change,
     )
 
 

@@ -266,8 +266,9 @@ def test_what_may_be_misspelled_is_said_before_it_is_saved(admin: Client, fields
     assert warning in post(admin, **fields).content.decode()
     assert Policy.objects.count() == 1
     assert not Endpoint.objects.exists()
-    save(admin, **fields)
+    page = save(admin, **fields).url
     assert Policy.objects.count() == 2
+    assert warning not in described(admin, page, **fields)
 
 
 @pytest.mark.parametrize(
