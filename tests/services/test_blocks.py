@@ -8,8 +8,8 @@ import pytest
 from pytest_django import Settings
 
 from limits_app.models import Entity, Plan, Policy
+from limits_app.policies import IdentityAndPlan
 from limits_app.services import blocks
-from limits_app.services.access import IdentityAndPlan
 
 pytestmark = pytest.mark.django_db
 

@@ -186,7 +186,7 @@ def _play_both(
         ours.close()
 
 
-DECISIONS = [2000, pytest.param(20_000, marks=pytest.mark.release)]
+DECISIONS = [1000, pytest.param(20_000, marks=pytest.mark.release)]
 SIZES: list[Callable[[Random], int]] = [lambda random: random.randint(1, 20), lambda random: random.randint(1, 10**12)]
 SECONDS: list[Callable[[Random], float]] = [
     lambda random: random.randint(1, 5000) / 1000,
