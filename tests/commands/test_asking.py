@@ -78,7 +78,7 @@ def test_check_says_what_is_tried_and_what_is_overdrawn() -> None:
     limits.set_resource_limits("api", [soft])
     limits.set_entity_limits("user:1", [RateLimit("tpm", 1, 3600)], resource="api", enforcement="shadow")
     tried = run("check api tpm=5 --entity user:1").out.splitlines()[1:]
-    assert [line.split()[0] for line in tried] == ["would", "admits"]
+    assert [line.split()[0] for line in tried] == ["would", "allows"]
     assert run("check api tpm=101").out.splitlines()[1].startswith("overdrawn")
 
 
@@ -105,7 +105,7 @@ def test_the_plan_of_a_request_is_an_option() -> None:
 def test_explain_tells_programs_data() -> None:
     limits.set_resource_limits("api", [TPM])
     assert json.loads(run("explain api --format json").out)["resource"] == "api"
-    assert run("explain api --format csv").out.splitlines()[1].startswith("admits,tpm,")
+    assert run("explain api --format csv").out.splitlines()[1].startswith("allows,tpm,")
 
 
 def test_status_shows_members_and_what_all_use_together() -> None:
