@@ -25,6 +25,7 @@ import django
 
 from benchmarks.site import MIDDLEWARE, PATH, RESOURCE, UNMATCHED_PATH, USER_HEADER, large
 from benchmarks.site.copies import copy_row
+from benchmarks.site.traffic import traffic
 
 _RULES: Final = 100
 _PLENTY: Final = 1_000_000_000
@@ -344,6 +345,7 @@ _PROGRAMS: Final[Mapping[str, Callable[..., Any]]] = {
         change,
         written,
         applied,
+        traffic,
         *large.PROGRAMS,
     )
 }
