@@ -28,7 +28,7 @@ def on_client_page(**form: str) -> Task:
 
 
 def limit_new(client: Client) -> Any:
-    form = {"what": "resource", "resource": "new", "who": "user", "text": "5/min"}
+    form = {"target": "new", "who": "client", "number_1": "5", "per_1": "min"}
     return client.post(address("limit"), form)
 
 
