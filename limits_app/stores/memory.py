@@ -69,9 +69,9 @@ class _Loaded:
 class MemoryStore:
     """Keeps state in this process; `clock` is a callable that returns microseconds (default: the system's clock).
 
-    Idle scopes are removed while new ones are added, so that memory is bounded by the scopes that are active, and by
-    `max_scopes`: then counted usage gives way to new scopes, and idle ones or those that are nearly idle. Where there
-    are none of these, StoreFull is raised for a new scope.
+    When an eighth of `max_scopes` is in use, idle scopes are removed while new ones are added, so that memory is
+    bounded by the scopes that are active, and by `max_scopes`: then counted usage gives way to new scopes, and idle
+    ones or those that are nearly idle. Where there are none of these, StoreFull is raised for a new scope.
     A step reads or changes records under the lock. A finalizer or a signal handler may call the store within a step of
     the same thread: `settle` is then done after the step, and verbs that read or change records raise StoreUnavailable.
     """
@@ -127,12 +127,10 @@ class MemoryStore:
         if claim.version is not None:
             self._check_version(claim)
         plan, now = claim.plan, self._now()
-        loaded = plan.store_cache
-        if type(loaded) is not _Loaded or loaded.era is not self._era:
-            loaded = self._load(plan, now)
-            if not loaded.are_stored:
-                self._find_room(claim, loaded.records, now)
+        loaded = self._load(plan, now)
         records = loaded.records
+        if not loaded.are_stored:
+            self._find_room(claim, records, now)
         try:
             admitted = engine.charge(claim, records, now)
             if claim.shape.counts_usage or not loaded.are_stored:
@@ -212,9 +210,7 @@ class MemoryStore:
             return True
         claim.settled = True
         plan, now = claim.plan, self._now()
-        loaded = plan.store_cache
-        if type(loaded) is not _Loaded or loaded.era is not self._era:
-            loaded = self._load(plan)
+        loaded = self._load(plan)
         kept_leases = engine.settle(claim, loaded.records, now, changes)
         if claim.shape.counts_usage or not loaded.are_stored:
             self._save(plan, loaded.records, now)
@@ -267,6 +263,9 @@ class MemoryStore:
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
         Records that are stored under the schemas of the plan are kept with it.
         """
+        kept = plan.store_cache
+        if type(kept) is _Loaded and kept.era is self._era:
+            return kept
         records, are_stored = [], True
         for key, schema in plan.schemas:
             record = self._records.get(key)
