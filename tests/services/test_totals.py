@@ -53,7 +53,7 @@ def test_a_total_is_charged_by_every_resource_and_a_refusal_charges_nothing() ->
     assert limits.status("e", entity=WHO).limits["call_count"]["used"] == 0
     assert limits.status("e", entity=WHO).limits["total:call_count"]["used"] == 3
     said = limits.explain("e", entity=WHO).text()
-    assert "requests, over all resources: 0 of 3 left, 1 requested; it binds" in said
+    assert "requests, over all resources: 0 of 3 left, 1 requested; it rejects" in said
     assert "requests, over all resources: a token bucket, up to 6 can pass within 86400 s." in said
     assert limits.try_acquire("d", entity="tenant:other")
 
