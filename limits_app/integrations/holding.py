@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from http import HTTPStatus
 from operator import attrgetter
+from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from asgiref.sync import sync_to_async
@@ -307,7 +308,7 @@ class CallBlock:
     async def __aenter__(self) -> ViewCall | None:
         return self.__enter__()
 
-    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         call = self._call
         if call is None or not isinstance(error, Exception):  # a cancelled task must not wait for a thread
             self.__exit__(kind, error, traceback)
@@ -315,6 +316,7 @@ class CallBlock:
         try:
             await sync_to_async(call.fail)(error)
         finally:
+            error.__traceback__ = traceback  # asgiref has added its frames, which would keep the response
             self._leave(call)
 
     def _leave(self, call: ViewCall | None) -> None:
