@@ -57,6 +57,7 @@ PAGES = (
 )
 
 
+@pytest.mark.django_db(transaction=True)  # within one that changed limits, each request would read the rules again
 def test_pages_are_fast_with_many_rows(admin_client: Client) -> None:
     fill(entities=100_000, policies=100_000)
     limits.set_resource_limits("r1", [CallLimit.per_minute(5)])
