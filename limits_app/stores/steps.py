@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import RLock
+from threading import RLock, get_ident
 from time import sleep
 from typing import Final, Protocol, TypeVar, cast
 
@@ -113,10 +113,10 @@ def in_step(work: W) -> W:
         try:
             with steps.lock:
                 try:
-                    steps.running = True
+                    steps.running = get_ident()
                     return work(store, argument)
                 finally:
-                    steps.running = False
+                    steps.running = 0
         finally:
             if steps.late.waiting:
                 steps.late.settle_all()
@@ -141,8 +141,8 @@ class Steps:
         # Reentrant, so that a thread that is in a step gets an error.
         self.lock = RLock()
         self.late = LateReleases(self._settle)
-        self.running = False
-        """Whether a thread is in a step: this one, if it holds the lock."""
+        self.running = 0
+        """The thread that is in a step; 0 for none."""
 
     @property
     def steps(self) -> Steps:
@@ -163,28 +163,19 @@ class Steps:
 
     def run_within(self, work: Callable[[], R]) -> R:
         """Call `work` in the step of the calling thread, or in a new one."""
-        return work() if self._is_mine() else self.run(work)
+        return work() if self.running == get_ident() else self.run(work)
 
     def wait(self) -> None:
         """Wait a little for the step of another thread, because each thread that blocks has to be woken.
 
         Raises InStep within a step of the calling thread.
         """
-        if self._is_mine():
+        if self.running == get_ident():
             raise InStep
         for _ in range(_TRIES):
             sleep(0)
             if not self.running:
                 return
-
-    def _is_mine(self) -> bool:
-        """Return whether the calling thread is in a step."""
-        if not self.running or not self.lock.acquire(blocking=False):
-            return False
-        try:
-            return self.running
-        finally:
-            self.lock.release()
 
 
 def first_admitted(
