@@ -27,6 +27,7 @@ from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.audit import MODELS
 from limits_app.models import AuditEvent, Entity, Policy
+from limits_app.models.patterns import begins
 from limits_app.services import blocks
 from limits_app.services.clients import users_named
 from limits_app.services.rights import Action, may, may_revert
@@ -67,7 +68,7 @@ class ClientFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
         """Keep the events of the chosen client."""
-        return queryset.filter(of_clients([self.value()])) if self.value() else queryset
+        return queryset.filter(of_clients([self.value()], queryset.db)) if self.value() else queryset
 
 
 class ObjectFilter(admin.SimpleListFilter):
@@ -89,7 +90,7 @@ class ObjectFilter(admin.SimpleListFilter):
         return queryset.filter(object_type=kind, object_label=label) if kind else queryset
 
 
-def of_clients(identifiers: Iterable[str | None]) -> Q:
+def of_clients(identifiers: Iterable[str | None], using: str) -> Q:
     """The events of the rows and of the policies of some clients."""
     condition = Q(pk__in=[])
     for name in identifiers:
@@ -97,7 +98,7 @@ def of_clients(identifiers: Iterable[str | None]) -> Q:
             Q(object_type=Policy._meta.model_name)
             & (
                 Q(object_label__in=[f"entity {name}", f"entity {name} in total"])
-                | Q(object_label__startswith=f"entity {name} on ")
+                | begins("object_label", f"entity {name} on ", using)
             )
         )
     return condition
@@ -172,7 +173,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         """Search, also for the names of users."""
         events, is_repeating = super().get_search_results(request, queryset, search_term)
         identifiers = users_named(search_term)
-        return events | queryset.filter(of_clients(identifiers)) if identifiers else events, is_repeating
+        return events | queryset.filter(of_clients(identifiers, queryset.db)) if identifiers else events, is_repeating
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

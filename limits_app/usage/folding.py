@@ -16,7 +16,7 @@ from operator import or_
 from typing import Any, Final
 
 from django.db import connections, router, transaction
-from django.db.models import Case, DateTimeField, Exists, F, OuterRef, Q, QuerySet, Value, When, Window
+from django.db.models import Case, DateTimeField, Exists, F, OuterRef, QuerySet, Value, When, Window
 from django.db.models.functions import Least, RowNumber
 
 from limits_app import conf
@@ -24,6 +24,7 @@ from limits_app.conf import ALL_USAGE
 from limits_app.engine import Times
 from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
+from limits_app.models.patterns import begins
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
 
@@ -163,7 +164,7 @@ def _fold(table: _Table, period: Mapping[str, Any], most: int, using: str) -> in
 def _one_time(rows: QuerySet[Any], using: str) -> QuerySet[Any]:
     """The rows of one-time clients."""
     rows_of_clients = Entity._base_manager.using(using).filter(identifier=OuterRef("entity"))
-    kinds = reduce(or_, (Q(entity__startswith=prefix) for prefix in PREFIXES))
+    kinds = reduce(or_, (begins("entity", prefix, using) for prefix in PREFIXES))
     return rows.filter(kinds, ~Exists(rows_of_clients), bucket=BucketKind.ENTITY).order_by()
 
 

@@ -18,7 +18,7 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit
 from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
-from limits_app.models.patterns import Patterns, check_pattern, is_pattern, stem_of
+from limits_app.models.patterns import Patterns, begins, check_pattern, is_pattern, stem_of
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import REQUEST_ID_LENGTH, UsageRow
 from limits_app.models.users import entity_name
@@ -176,7 +176,7 @@ def of_entity(rows: QuerySet[R], name: str) -> QuerySet[R]:
     """Filter rows by an entity, or by all entities that match a pattern."""
     if not is_pattern(name):
         return rows.filter(entity=name)
-    matching, patterns = rows.filter(entity__startswith=stem_of(name)), Patterns([name])
+    matching, patterns = rows.filter(begins("entity", stem_of(name), rows.db)), Patterns([name])
     if name.endswith("*"):
         return matching
     names = matching.order_by().values_list("entity", flat=True).distinct()

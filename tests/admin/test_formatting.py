@@ -52,13 +52,14 @@ def test_a_small_share_is_not_said_to_be_none() -> None:
     assert [percent(share) for share in (None, 0, 0.0001, 0.1234)] == ["-", "0 %", "< 0.1 %", "12.3 %"]
 
 
-def test_the_list_of_policies_writes_limits_as_commands_do(admin_client: Client) -> None:
+def test_the_list_of_policies_writes_limits_in_words(admin_client: Client) -> None:
     budget = QuotaLimit("budget", 5_000_000, period="month", time_zone="Europe/Berlin")
     limits.set_resource_limits("api", [CallLimit.per_minute(60), budget, ResourceLimit("slots", 2)], shared=["slots"])
     limits.set_entity_limits("user:1", [], effect="blocked")
     limits.set_entity_limits("tenant:acme", [CallLimit.per_minute(60)], counted="total")
     page = changelist(admin_client, "policy").content.decode()
-    assert "<div>budget=5M/month@Europe/Berlin</div><div>calls=60/min</div><div>slots=2:shared</div>" in page
+    assert "<div>5,000,000 budget per month</div><div>60 requests per minute</div>" in page
+    assert "<div>2 slots at the same time (shared)</div>" in page
     assert '<td class="field-limits_in_words">blocked</td>' in page
     assert "counted over all resources" in page
     assert "<div>unlimited</div>" not in page

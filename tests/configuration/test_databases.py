@@ -53,7 +53,7 @@ def vendor(
 
 @pytest.fixture(autouse=True)
 def nothing_yet(vendor: str) -> None:
-    for model in (Pool, Limit, Policy, Resource):
+    for model in (Limit, Policy, Resource, Pool):
         model.objects.using(ALIAS).all().delete()
     Entity.objects.using(ALIAS).update(parent=None)
     Entity.objects.using(ALIAS).all().delete()
