@@ -187,7 +187,7 @@ def _found(kind: Any) -> Callable[[], object]:
 def _use(settings: Any, limits: Mapping[str, Any]) -> None:
     """Have the next requests use a store."""
     from limits_app.policies import resolver
-    from limits_app.services.endpoints import endpoints
+    from limits_app.services.url_matching import endpoints
 
     settings.LIMITS = limits
     resolver.clear()

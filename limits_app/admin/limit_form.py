@@ -26,8 +26,7 @@ from limits_app.models import Plan, PlanGroup
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
 from limits_app.models.validators import validate_identifier, validate_path, validate_text
 from limits_app.services.definitions import InvalidDefinition
-from limits_app.services.limit_words import burst_in_words, period_in_words
-from limits_app.services.simple_limits import (
+from limits_app.services.limit_sentences import (
     OF_ONE,
     PERIODS,
     SimpleAmount,
@@ -37,6 +36,7 @@ from limits_app.services.simple_limits import (
     uncounted_members,
     unit_key,
 )
+from limits_app.services.limit_words import burst_in_words, period_in_words
 
 _FEWEST_ROWS: Final = 3
 _MOST_ROWS: Final = 10

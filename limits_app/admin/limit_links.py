@@ -8,7 +8,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.urls import reverse
 
 from limits_app.models import Endpoint, Policy
-from limits_app.services.simple_limits import is_sentence, rule_of
+from limits_app.services.limit_sentences import is_sentence, rule_of
 
 
 def limit_address(site: str, row: Endpoint | Policy, **query: str) -> str:

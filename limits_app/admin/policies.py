@@ -44,9 +44,9 @@ from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.clients import client_names
 from limits_app.services.limit_fields import LimitKind, of_kind
+from limits_app.services.limit_sentences import rule_of
 from limits_app.services.policy_warnings import overriding_block
 from limits_app.services.rights import Action, may, may_change_rows, to_create_entity, to_replace_row
-from limits_app.services.simple_limits import rule_of
 
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
     "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),

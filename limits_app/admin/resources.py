@@ -32,8 +32,8 @@ from limits_app.models.plan import groups_have_plans
 from limits_app.policies import Pair
 from limits_app.services import RowState
 from limits_app.services.clients import client_names, user_names, with_name
+from limits_app.services.limit_sentences import has_total
 from limits_app.services.rights import Action, may, to_replace_row
-from limits_app.services.simple_limits import has_total
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import most_rejected, never_used
 

@@ -20,7 +20,7 @@ from limits_app.engine.amounts import (
     shown,
     to_milli,
 )
-from limits_app.engine.changes import (
+from limits_app.engine.change_log import (
     ACCESS,
     ALL,
     COOLING,
@@ -70,12 +70,12 @@ from limits_app.engine.counting import (
 )
 from limits_app.engine.engine import (
     IsGone,
+    carry_over,
     charge,
     close_usage,
     is_nearly_restored,
     is_restored,
     merge,
-    migrate,
     peek,
     reclaim,
     renew,

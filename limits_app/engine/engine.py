@@ -152,7 +152,7 @@ def reset(record: Record, keys: Collection[str] | None, now: int, slices: Record
     record.changed = True
 
 
-def migrate(record: Record, schema: Schema, now: int) -> Record:
+def carry_over(record: Record, schema: Schema, now: int) -> Record:
     """Return the record of a scope whose limits have changed: recorded use is kept, rounded up, and leases are kept.
 
     The given record is not changed, but both share their leases. Limits are matched by key, whatever their kinds,

@@ -12,10 +12,10 @@ from limits_app import conf
 from limits_app.engine.errors import LimitExceeded
 from limits_app.integrations.identities import calls_site, counted_of, names_of
 from limits_app.services.access import blocked, shadowed, without_blocks
-from limits_app.services.endpoints import UNREAD
 from limits_app.services.exempt_requests import exemptions_of
 from limits_app.services.integration import LIMITED, Access, AccessTable, AccessVerdict, IdentityAndPlan
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
+from limits_app.services.url_matching import UNREAD
 
 if TYPE_CHECKING:
     from limits_app.integrations.charges import ChargeKey

@@ -17,10 +17,10 @@ from limits_app.integrations.identity import identify, reads_users_of_sessions
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import EXEMPT, LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
-from limits_app.integrations.rules import charges_for
-from limits_app.services.endpoints import EndpointTable, OutdatedEndpoints, endpoints
+from limits_app.integrations.rule_charges import charges_for
 from limits_app.services.integration import is_of_thread
 from limits_app.services.site_views import answers_options, renders_json
+from limits_app.services.url_matching import EndpointTable, OutdatedEndpoints, endpoints
 from limits_app.services.url_rules import UrlRule
 
 _CREDENTIALS: Final = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")

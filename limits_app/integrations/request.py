@@ -42,7 +42,6 @@ from limits_app.services.amounts import (
     TryOptions,
     one_of_each,
 )
-from limits_app.services.endpoints import UNREAD, EndpointTable, OutdatedEndpoints, endpoints
 from limits_app.services.integration import (
     REQUEST_ID_LENGTH,
     WEB_REQUEST,
@@ -56,6 +55,7 @@ from limits_app.services.integration import (
 )
 from limits_app.services.request import POLICIES, AmountsRequest, SetResolver
 from limits_app.services.unavailable import without_limits
+from limits_app.services.url_matching import UNREAD, EndpointTable, OutdatedEndpoints, endpoints
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name

@@ -16,7 +16,7 @@ from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import LimitDefinition
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits, write_alias
 from limits_app.services import definitions
-from limits_app.services.simple_limits import rule_of
+from limits_app.services.limit_sentences import rule_of
 from limits_app.services.writing import LimitsInput
 from limits_app.usage.evaluation_counter import entities, totals
 

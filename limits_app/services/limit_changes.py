@@ -34,7 +34,7 @@ from limits_app.models import (
 from limits_app.models.fields import in_site_time
 from limits_app.services import definitions
 from limits_app.services.candidates import set_candidate
-from limits_app.services.simple_limits import (
+from limits_app.services.limit_sentences import (
     COUNTED_BY,
     OF_ONE,
     PATTERNS,

@@ -30,8 +30,17 @@ from limits_app.models.patterns import is_pattern
 from limits_app.services.clients import find_clients
 from limits_app.services.code_names import names_in_code
 from limits_app.services.limit_changes import entity_of, replaced, resource_of
+from limits_app.services.limit_sentences import (
+    OF_ONE,
+    SimpleLimit,
+    What,
+    Who,
+    members,
+    read,
+    sentence,
+    uncounted_members,
+)
 from limits_app.services.limit_words import limit_in_words
-from limits_app.services.simple_limits import OF_ONE, SimpleLimit, What, Who, members, read, sentence, uncounted_members
 from limits_app.services.simulation.forecast import DAYS, can_be_replayed, forecast
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used

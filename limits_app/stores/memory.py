@@ -257,7 +257,7 @@ class MemoryStore:
         if claim.version != self._log_of(claim.plan.namespace).version:
             raise StaleConfiguration
 
-    def _load(self, plan: RequestPlan, migrate_at: int | None = None) -> _Loaded:
+    def _load(self, plan: RequestPlan, carry_at: int | None = None) -> _Loaded:
         """Return the records of a plan's scopes, some of which may be new or migrated and not stored yet.
 
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
@@ -271,7 +271,7 @@ class MemoryStore:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 are_stored = False
-                record = _new_or_migrated(record, schema, migrate_at)
+                record = _new_or_carried_over(record, schema, carry_at)
             records.append(record)
         loaded = _Loaded(self._era, records, are_stored)
         if are_stored:
@@ -350,8 +350,8 @@ class MemoryStore:
         return True
 
 
-def _new_or_migrated(record: Record | None, schema: Schema, now: int | None) -> Record:
+def _new_or_carried_over(record: Record | None, schema: Schema, now: int | None) -> Record:
     """Return a new record, or one of another schema: migrated with `now`, unchanged without."""
     if record is None:
         return new_record(schema)
-    return record if now is None else engine.migrate(record, schema, now)
+    return record if now is None else engine.carry_over(record, schema, now)

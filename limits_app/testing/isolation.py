@@ -28,7 +28,7 @@ from limits_app.policies import (
     read_in_background,
     resolver,
 )
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock

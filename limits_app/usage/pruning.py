@@ -132,8 +132,7 @@ def prune(
 
     Rows are deleted in batches of 5,000, until there are none or `is_over` returns True. With `archive`, a directory,
     each batch is first written and fsynced to the archive file of its table and this run. If a run is killed or fails,
-    the next one may archive the same rows
-    again. After an OSError, every deleted row is in the archive.
+    the next one may archive the same rows again. After an OSError, every deleted row is in the archive.
     """
     moment = datetime.now(UTC) if now is None else now
     pruned = {}

@@ -10,7 +10,7 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app.policies import resolver
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import as_user, person

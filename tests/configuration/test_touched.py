@@ -13,7 +13,7 @@ from django.db.models.signals import post_delete, post_save
 from django.utils import timezone
 
 from limits_app import CallLimit, limits, signals
-from limits_app.engine.changes import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, ROWS, Change, Changes
+from limits_app.engine.change_log import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, ROWS, Change, Changes
 from limits_app.models import Candidate, Entity, Plan, Policy, PolicyEffect, Resource
 from limits_app.models.changes import Touched, announce, identifier_digest
 

@@ -15,7 +15,7 @@ import pytest
 from pytest_django import Settings
 
 from limits_app.policies import resolver
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from tests.opened import open_none
 
 NUMBERS: Final = count(1)

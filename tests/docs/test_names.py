@@ -79,7 +79,7 @@ LABEL: Final = re.compile(r"\*{1,2}([^*\n]+)\*{1,2}")
 ADMIN: Final = (
     "admin/**/*.py",
     "models/*.py",
-    "services/simple_limits.py",
+    "services/limit_sentences.py",
     "services/limit_effects.py",
     "templates/**/*.html",
 )

@@ -48,7 +48,7 @@ class OneScope:
     def change(self, *limits: AnyLimit, at: int = 0) -> None:
         """Give the scope other limits, and migrate its record."""
         self.scoped = ScopedLimits(self.scoped.scope, schema_of(limits))
-        self.record = engine.migrate(self.record, self.scoped.schema, NOW + at)
+        self.record = engine.carry_over(self.record, self.scoped.schema, NOW + at)
 
     def claim(self, **requested: Amount) -> Claim:
         """A claim that no store has decided on."""

@@ -18,7 +18,7 @@ from rest_framework import throttling
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.integrations.drf import rates
 from limits_app.policies import resolver
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

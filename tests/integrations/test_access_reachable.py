@@ -20,7 +20,7 @@ from limits_app.engine.limits import CallLimit
 from limits_app.integrations.ratelimit import ratelimit
 from limits_app.models import Entity
 from limits_app.policies import configuration
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit, who
 from tests.integrations.test_access import INSIDE, NETWORK, OUTSIDE, Send, Throttled, ann, block, send, site

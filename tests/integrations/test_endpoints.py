@@ -19,7 +19,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.models import Endpoint, Resource
-from limits_app.services.endpoints import EndpointTable, endpoints
+from limits_app.services.url_matching import EndpointTable, endpoints
 from limits_app.stores import registry
 from tests.integrations.site import endpoint, fine, limit
 

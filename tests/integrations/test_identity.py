@@ -23,7 +23,7 @@ from limits_app.integrations.decorators import limited
 from limits_app.integrations.identity import entity_of_account, entity_of_key, entity_of_request, normalize_entity
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.models import Limit, Plan, Policy
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, fine, limit
 

@@ -16,7 +16,7 @@ from limits_app.engine.limits import CallLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request import limits_of
 from limits_app.models import Resource
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from limits_app.stores.registry import resilient_store
 from tests.integrations.rest import throttle, view_of
 from tests.integrations.site import Ask, endpoint, fine, limit

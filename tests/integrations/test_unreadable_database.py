@@ -23,7 +23,7 @@ from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import DATABASE_ERRORS, FAILED, NOT_MIGRATED, Failures, failures
 from limits_app.policies import resolver
 from limits_app.services.doctor import diagnose
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from tests.integrations.site import Ask, fine
 from tests.stores.database.databases import ALIAS, VENDORS, There, database, served, sqlite_in
 from tests.stores.database.databases import Settings as DatabaseSettings

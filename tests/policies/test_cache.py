@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
-from limits_app.engine.changes import Change
+from limits_app.engine.change_log import Change
 from limits_app.engine.errors import InvalidLimit, StoreUnavailable
 from limits_app.engine.limits import Blocked
 from limits_app.models import Entity, Limit, Plan, Policy

@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from limits_app import CallLimit, limits
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.changes import Changes
+from limits_app.engine.change_log import Changes
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.models import Entity, Plan, Policy, PolicyEffect, Resource
 from limits_app.policies import ResolutionKey, ResolvedSet, client_resolver, configuration, resolver

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from limits_app import CallLimit, RateLimit, limits
-from limits_app.engine.changes import ALL
+from limits_app.engine.change_log import ALL
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import CodeLimits, Denial, code_limits
 from limits_app.policies import configuration, resolver

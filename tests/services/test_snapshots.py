@@ -18,7 +18,7 @@ from limits_app import CallLimit, limits
 from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.models.changes import may_be_kept
 from limits_app.policies import configuration, resolver
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from tests.stores.database.databases import ALIAS, Settings, There, forget, migrated, served, use
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from limits_app import CallLimit, InvalidLimit, limits
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource
-from limits_app.services.endpoints import endpoints
+from limits_app.services.url_matching import endpoints
 from tests.api.site import ROOT
 from tests.stores.database.databases import ALIAS
 

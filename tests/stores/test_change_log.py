@@ -18,8 +18,8 @@ from pytest_django import DjangoDbBlocker
 from redis import Redis
 
 from limits_app.acquiring.store import Store
-from limits_app.engine import changes
-from limits_app.engine.changes import ALL, ENTRY, MOST_CHANGES, Change
+from limits_app.engine import change_log
+from limits_app.engine.change_log import ALL, ENTRY, MOST_CHANGES, Change
 from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing.conformance.change_log import check_agreement
@@ -159,7 +159,7 @@ def dying_within_the_step(pipe: Connection, open_it: Callable[[], Store]) -> Non
     """End when the next version is computed, as the kernel ends a process."""
     store = open_it()
     store.version()
-    changes.least_version = lambda: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,return-value]
+    change_log.least_version = lambda: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,return-value]
     store.advance_version([TWO])
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from limits_app.acquiring.store import Store
-from limits_app.engine.changes import Change
+from limits_app.engine.change_log import Change
 from limits_app.engine.limits import QuotaLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.memory import MemoryStore

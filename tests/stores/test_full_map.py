@@ -12,7 +12,7 @@ import pytest
 
 from limits_app import conf
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.changes import MOST_CHANGES, Change
+from limits_app.engine.change_log import MOST_CHANGES, Change
 from limits_app.engine.errors import StoreFull, StoreUnavailable
 from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.process import ProcessStore

@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from limits_app.engine.changes import ALL, Change
+from limits_app.engine.change_log import ALL, Change
 from limits_app.engine.clock import system_us
 from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.stores.memory import MemoryStore

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from limits_app.engine.changes import ALL, EVERYTHING, ROWS, Change
+from limits_app.engine.change_log import ALL, EVERYTHING, ROWS, Change
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import RateLimit
 from limits_app.engine.plan import Amounts, Claim

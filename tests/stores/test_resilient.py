@@ -15,7 +15,7 @@ from limits_app import conf, signals
 from limits_app.acquiring.breaker import BreakerState
 from limits_app.acquiring.pool import LimitPool
 from limits_app.acquiring.store import Store
-from limits_app.engine.changes import ALL, Change
+from limits_app.engine.change_log import ALL, Change
 from limits_app.engine.errors import NeverAdmissible, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
 from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.engine.plan import Amounts, Claim

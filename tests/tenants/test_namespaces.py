@@ -19,7 +19,7 @@ from pytest_django import Settings
 
 from limits_app import checks, limits, signals, tasks
 from limits_app.acquiring.store import is_counting
-from limits_app.engine.changes import ALL, EVERYTHING, Changes
+from limits_app.engine.change_log import ALL, EVERYTHING, Changes
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError, StaleConfiguration
 from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.engine.namespaces import Namespace

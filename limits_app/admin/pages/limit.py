@@ -30,6 +30,7 @@ from limits_app.services import limit_changes
 from limits_app.services.clients import client_names, find_clients
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_effects import LimitEffect, effect_of, matches_in_words, resource_names
+from limits_app.services.limit_sentences import SimpleLimit, Who, read, rule_of, sentence, uncounted_members
 from limits_app.services.rights import (
     Action,
     may,
@@ -39,7 +40,6 @@ from limits_app.services.rights import (
     to_replace_candidate,
     to_replace_row,
 )
-from limits_app.services.simple_limits import SimpleLimit, Who, read, rule_of, sentence, uncounted_members
 from limits_app.services.site_urls import SiteUrls
 
 _MOST_SUGGESTED: Final = 200

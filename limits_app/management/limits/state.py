@@ -21,9 +21,9 @@ from limits_app.policies import Pair, latest_code_limits
 from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose
-from limits_app.services.endpoints import rules_for_path
 from limits_app.services.explain_text import emergency_text
 from limits_app.services.limit_words import limit_name
+from limits_app.services.url_matching import rules_for_path
 
 _DECIDED: Final = (
     "decision",

@@ -340,7 +340,7 @@ class _Machine:
             if record is None:
                 record = new_record(schema)
             elif record.schema is not schema:
-                record = engine.migrate(record, schema, now)
+                record = engine.carry_over(record, schema, now)
             records.append(record)
         return records
 

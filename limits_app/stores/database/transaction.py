@@ -134,7 +134,7 @@ class Transaction:
                 stored = self._stored[key] = StoredRecord(key, new_record(schema), None, is_new=is_new)
                 stored.record.changed = not is_new
             elif migrated and stored.record.schema is not schema:
-                stored.record = engine.migrate(stored.record, schema, self.now)
+                stored.record = engine.carry_over(stored.record, schema, self.now)
             stored.scope = scope
             records.append(stored.record)
         return records

@@ -135,7 +135,7 @@ class Records:
         """The file may be another one, in which no schema is defined yet."""
         self._defined.clear()
 
-    def load(self, txn: Txn, plan: PreparedScopes, *, migrate_at: int | None = None) -> list[Record]:
+    def load(self, txn: Txn, plan: PreparedScopes, *, carry_at: int | None = None) -> list[Record]:
         """Return the records of a plan's scopes, each under the schema that wrote it.
 
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
@@ -151,8 +151,8 @@ class Records:
                 record = _decoded(stored, codec, leases, _logs(txn, scope, codec) if codec.with_log else ())
             if record is None:
                 record = self._other(txn, scope, stored, codec.schema)
-                if migrate_at is not None and record.schema is not codec.schema:
-                    record = engine.migrate(record, codec.schema, migrate_at)
+                if carry_at is not None and record.schema is not codec.schema:
+                    record = engine.carry_over(record, codec.schema, carry_at)
             records.append(record)
         return records
 

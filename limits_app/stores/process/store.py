@@ -127,7 +127,7 @@ class ProcessStore:
         if claim.number:
             self._name_holder(claim)
         now = self._now()
-        records = self._records.load(txn, plan, migrate_at=now)
+        records = self._records.load(txn, plan, carry_at=now)
         admitted = engine.charge(claim, records, now)
         if not admitted:
             admitted = self._charge_from_ended(claim, records, now)
@@ -230,7 +230,7 @@ class ProcessStore:
         plan = prepared(claim.plan)
         _check_version(txn, claim)
         now = self._now()
-        engine.peek(claim, self._records.load(txn, plan, migrate_at=now), now, is_gone)
+        engine.peek(claim, self._records.load(txn, plan, carry_at=now), now, is_gone)
         _load_logs(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:

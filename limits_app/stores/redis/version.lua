@@ -1,5 +1,5 @@
 -- Raise the version of the configuration by `step`, and at least to `least`; returns it.
--- KEYS[2], where it is given, is the log, and ARGV[3] has the changes for it, of 8 bytes each: see engine/changes.py.
+-- KEYS[2], where it is given, is the log, and ARGV[3] has the changes for it, of 8 bytes each: see engine/change_log.py.
 local step, least = unpack_from('<dd', plan, plan_at)
 local version = tonumber(call('GET', KEYS[1]) or 0)
 local raised = math.max(version + step, least)

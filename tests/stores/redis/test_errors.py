@@ -10,7 +10,7 @@ import pytest
 from redis import Redis, exceptions
 
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.changes import ALL, ROWS
+from limits_app.engine.change_log import ALL, ROWS
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.stores.redis import RedisStore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from limits_app.engine import changes
-from limits_app.engine.changes import (
+from limits_app.engine import change_log
+from limits_app.engine.change_log import (
     ACCESS,
     ALL,
     COOLING,
@@ -27,7 +27,7 @@ ONE, TWO, THREE = (Change.of_client(bytes([place]) * 8) for place in (1, 2, 255)
 def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The least version, which a test changes."""
     time = [1000]
-    monkeypatch.setattr(changes, "least_version", lambda: time[0])
+    monkeypatch.setattr(change_log, "least_version", lambda: time[0])
     return time
 
 
