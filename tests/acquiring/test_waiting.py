@@ -149,10 +149,12 @@ def test_waiters_for_something_else_are_not_held_up(store: WatchedStore) -> None
     waiter = store.waiting(limits.acquire, {"tpm": 1, "db": 1})
     store.until_refused()
     for _ in range(3):
-        with limits.acquire({"rpm": 1, "db": 1}) as acquisition:
+        with limits.acquire({"rpm": 1, "db": 1}, timeout=0) as acquisition:
             acquisition.update({"rpm": 1})
     store.reset([limits.scoped[0].scope.key], ["tpm"])
-    waiter.result().release()
+    with waiter.result() as acquisition:
+        assert acquisition.claim.decided_at is not None
+        acquisition.update({"tpm": 1})
 
 
 def test_a_waiter_queues_only_for_limits_that_rejected_it(store: WatchedStore, clock: FakeClock) -> None:

@@ -24,7 +24,7 @@ from limits_app.engine import (
     slices_key,
 )
 from limits_app.engine.limits import QuotaLimit
-from limits_app.stores.redis.commands import CARRYING, Command, PreparedScript, ScriptCall, ScriptFrame
+from limits_app.stores.redis.commands import CARRYING, PreparedScript, RedisCommand, ScriptCall, ScriptFrame
 from limits_app.stores.redis.hints import Calendars, ScriptClock
 from limits_app.stores.redis.opening import KeyNames
 from limits_app.stores.redis.states import (
@@ -357,7 +357,7 @@ class Calls:
                     leases.append((claim, limit))
         return self.script("renew", keys, plan, *members), leases
 
-    def set_aside(self, call: Command) -> ScriptCall:
+    def set_aside(self, call: RedisCommand) -> ScriptCall:
         """Return the call that renames the keys of another call that another program has written with another type."""
         keys = call.keys()
         return self.script("set_aside", keys, b"", *map(self.names.type_of, keys))

@@ -21,7 +21,7 @@ from redis.connection import ConnectionPool
 from limits_app.acquiring import on_fork, start_thread
 from limits_app.engine import IDEMPOTENCY_LEVEL, Amounts, Claim, RequestPlan, State
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import SLOT_MOVED, Unanswered, error_kind
 from limits_app.stores.redis.opening import open_store, tag_of
@@ -48,7 +48,7 @@ class ClusterConnections:
     def __init__(
         self,
         client: Any,
-        set_aside: Callable[[Command], Command],
+        set_aside: Callable[[RedisCommand], RedisCommand],
         *,
         is_ours: bool,
         connect_seconds: float,
@@ -73,7 +73,7 @@ class ClusterConnections:
         self._lock = RLock()
         self._updating: Thread | None = None
 
-    def run(self, call: Command) -> Any:
+    def run(self, call: RedisCommand) -> Any:
         """As `Connections.run`; follows keys that have moved to another server."""
         for _ in range(_MOST_MOVES):
             try:

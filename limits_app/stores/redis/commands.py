@@ -37,7 +37,7 @@ def _packed(word: bytes | str | int) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
 
 
-class Command:
+class RedisCommand:
     """A command, and its key."""
 
     is_sent = False
@@ -139,7 +139,7 @@ class PreparedScript:
         return PreparedScript(self.frame.carrying(len(logs)), [*self._own_keys, *logs], self.arguments)
 
 
-class ScriptCall(Command):
+class ScriptCall(RedisCommand):
     """A call of a prepared script with its times, its numbers, and further arguments.
 
     The times are when it is executed, below 0 for the time of the server, and when the claim that it settles was

@@ -22,7 +22,7 @@ from redis.retry import Retry
 from limits_app.acquiring import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.errors import LOST, REFUSED, NotPrimary, Unanswered, refusal
 
 logger = logging.getLogger("limits_app")
@@ -45,7 +45,7 @@ class Connections:
     def __init__(
         self,
         pool: Any,
-        set_aside: Callable[[Command], Command],
+        set_aside: Callable[[RedisCommand], RedisCommand],
         *,
         connect_seconds: float,
         reply_seconds: float,
@@ -72,7 +72,7 @@ class Connections:
             while self._idle:
                 self._idle.pop().disconnect()
 
-    def run(self, call: Command) -> Any:
+    def run(self, call: RedisCommand) -> Any:
         """Return the reply to a call, which is executed once, or not at all.
 
         Raises Unanswered when it may have been executed, and another StoreUnavailable when it was not.
@@ -86,7 +86,7 @@ class Connections:
         finally:
             self._limit.check_in(checkout)
 
-    def _run(self, call: Command) -> Any:
+    def _run(self, call: RedisCommand) -> Any:
         generation = self.generation  # first: of an idle connection it is at least this one
         connection = self._take_idle() or self._connect()
         try:
@@ -146,7 +146,7 @@ class Connections:
             self.close()
             self.drop_idle_of_tasks()
 
-    def set_aside(self, call: Command, error: RecordUnavailable) -> None:
+    def set_aside(self, call: RedisCommand, error: RecordUnavailable) -> None:
         """Rename keys that another program has written with another type, so that the next request finds none."""
         with suppress(StoreUnavailable):  # such as of a user that may not rename keys
             for name in self._run(self._set_aside(call)):
@@ -164,7 +164,7 @@ class Connections:
         return ConnectionPool(connection_class=self.pool.connection_class, **options)
 
 
-def _execute(connection: Any, call: Command) -> Any:
+def _execute(connection: Any, call: RedisCommand) -> Any:
     """Send a call, with the text of the script where the server does not know it, and return the reply.
 
     The connection is closed after an error: of a primary that became a replica, so that Sentinel finds the new one.

@@ -18,7 +18,7 @@ from limits_app.engine import ALL, Amounts, Change, Changes, Claim, Clock, as_cl
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import Unanswered
 from limits_app.stores.redis.hints import Rejections, ScriptClock
@@ -180,7 +180,7 @@ class RedisStore(AskedInThread):
 
     def _fields(self, key: bytes) -> list[bytes]:
         """Return the fields of the limits in the hash of a scope."""
-        return [field for field in self._connections.run(Command("HKEYS", key)) if field[:1].isalpha()]
+        return [field for field in self._connections.run(RedisCommand("HKEYS", key)) if field[:1].isalpha()]
 
     def version(self, namespace: str = "") -> int:
         return self._versions.current(namespace)
@@ -197,7 +197,7 @@ class RedisStore(AskedInThread):
 
     def eviction_policy(self) -> str | None:
         """Return what the server evicts when its memory is full, such as `noeviction`; None where it is unknown."""
-        lines = bytes(self._connections.run(Command("INFO", "memory"))).decode().splitlines()
+        lines = bytes(self._connections.run(RedisCommand("INFO", "memory"))).decode().splitlines()
         return dict(line.partition(":")[::2] for line in lines).get("maxmemory_policy")
 
     def close(self) -> None:

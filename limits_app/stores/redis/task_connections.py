@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from limits_app.acquiring import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, unanswered
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.errors import LOST, REFUSED, NotPrimary, Unanswered
 
 _ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
@@ -116,7 +116,7 @@ class TaskConnections:
         """Forget the connections, which are closed with their event loop."""
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopConnections] = WeakKeyDictionary()
 
-    async def run(self, call: Command, abandoned: Callable[[Any], object] = lambda _: None) -> Any:
+    async def run(self, call: RedisCommand, abandoned: Callable[[Any], object] = lambda _: None) -> Any:
         """As `Connections.run`. When the caller is cancelled, `abandoned` is called once the call has ended.
 
         It receives the reply, or the StoreUnavailable, of a call that was sent; None if it was not, and never will be.
@@ -133,7 +133,7 @@ class TaskConnections:
             raise outcome
         return outcome
 
-    async def _exchange(self, call: Command) -> Any:
+    async def _exchange(self, call: RedisCommand) -> Any:
         """Return the reply, or the error: nothing may be left to receive an exception."""
         try:
             own = await self._of_loop()
@@ -159,7 +159,7 @@ class TaskConnections:
         except TimeoutError as error:
             raise unanswered(seconds) from error
 
-    async def _run(self, own: LoopConnections, call: Command) -> Any:
+    async def _run(self, own: LoopConnections, call: RedisCommand) -> Any:
         connections, generation = self._connections, self._connections.generation
         connection = await self._take_idle(own) or await self._connect()
         call.is_sent = True
@@ -181,7 +181,7 @@ class TaskConnections:
             await connection.disconnect(nowait=True)
         return reply
 
-    async def _execute(self, connection: Any, call: Command) -> Any:
+    async def _execute(self, connection: Any, call: RedisCommand) -> Any:
         """As `_execute` of connections for threads."""
         try:
             await connection.send_packed_command([call.packed()], check_health=False)

@@ -25,7 +25,7 @@ from limits_app.engine import (
     unsealed,
 )
 from limits_app.stores.redis.calls import Calls
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 
 _TAG_LENGTH: Final = 2
 _MOST: Final = 500
@@ -102,8 +102,8 @@ class UsageCollector:
         hours = []
         for tag in self._names.tags:
             key = self._names.finished_usage(tag, namespace_digest(namespace))[1]
-            fields = self._run(Command("ZRANGE", key, "0", "0"))
-            hours += [float(self._run(Command("ZSCORE", key, field)) or 0) for field in fields]
+            fields = self._run(RedisCommand("ZRANGE", key, "0", "0"))
+            hours += [float(self._run(RedisCommand("ZSCORE", key, field)) or 0) for field in fields]
         return min(hours, default=None)
 
     def _collect_with(self, tag: bytes, namespace: bytes, began: int) -> Sequence[bytes]:

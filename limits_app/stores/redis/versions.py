@@ -8,7 +8,7 @@ from typing import Any
 
 from limits_app.engine import Change, ChangeLog, Changes, announced, least_version
 from limits_app.stores.redis.calls import Calls
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 
 
 class StoredVersions:
@@ -21,7 +21,7 @@ class StoredVersions:
 
     def current(self, namespace: str) -> int:
         """Return the version; 0 where there is none."""
-        return int(self._run(Command("GET", self._names.version(self._names.tags[0], namespace))) or 0)
+        return int(self._run(RedisCommand("GET", self._names.version(self._names.tags[0], namespace))) or 0)
 
     def advance(self, changes: Collection[Change], namespace: str) -> int:
         """Raise the version, add changes to the log, and return the version."""
@@ -36,5 +36,5 @@ class StoredVersions:
     def changes_since(self, version: int, namespace: str) -> tuple[int, Changes] | None:
         """Return the version and the changes after another one; None where these are not in the log any more."""
         keys = self._names.version(self._names.tags[0], namespace), self._names.changes(namespace)
-        current, log = self._run(Command("MGET", *keys))
+        current, log = self._run(RedisCommand("MGET", *keys))
         return ChangeLog(int(current or 0), log or b"").since(version)

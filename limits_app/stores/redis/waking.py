@@ -20,7 +20,7 @@ from limits_app.acquiring import WaitingLine, on_fork, start_thread
 from limits_app.engine import lasts, short_key
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores.redis.calls import Calls
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 
 _EVERYTHING: Final = b"*"
 """Announced when anything may have changed."""
@@ -55,7 +55,7 @@ class RedisWaking:
 
     def announce(self, scope: bytes = _EVERYTHING) -> None:
         """Announce the key of a scope to all processes, or that anything may have changed."""
-        self._connections.run(Command("PUBLISH", self._names.channel, scope))
+        self._connections.run(RedisCommand("PUBLISH", self._names.channel, scope))
 
     def close(self) -> None:
         """Stop listening; other processes wake no waiters any more."""

@@ -17,7 +17,7 @@ from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import QuotaLimit, ResourceLimit
 from limits_app.engine.plan import Claim
 from limits_app.stores.redis import RedisClusterStore, RedisStore
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.errors import Unanswered
 from limits_app.testing.conformance.contract import counting, total
 from tests.replacing import at_next_call
@@ -189,7 +189,7 @@ def test_a_release_that_another_thread_has_begun_is_not_sent_again(
     claim = claimed(limits, {"units": 100})
     assert store.acquire(claim)
 
-    def released_meanwhile(run: Callable[[Command], object], call: Command) -> object:
+    def released_meanwhile(run: Callable[[RedisCommand], object], call: RedisCommand) -> object:
         store.settle(claim, [-50])
         return run(call)
 
@@ -216,7 +216,7 @@ def test_groups_before_one_that_is_not_answered_stay_charged_and_others_are_refu
     family = LimitSet.composed([limits.scoped[0] for limits in groups], cluster_store)
     run, failing = connections_of(cluster_store).run, record(cluster_store, groups[3])
 
-    def failing_once(call: Command) -> object:
+    def failing_once(call: RedisCommand) -> object:
         if failing in call.keys():  # noqa: SIM118 - a command is no mapping
             monkeypatch.setattr(connections_of(cluster_store), "run", run)
             if lost:
@@ -241,7 +241,7 @@ def test_a_release_that_some_servers_have_settled_delivers_permits_and_debt_to_t
     assert cluster_store.acquire(claim)
     run, failing = connections_of(cluster_store).run, record(cluster_store, groups[3])
 
-    def failing_once(call: Command) -> object:
+    def failing_once(call: RedisCommand) -> object:
         if failing in call.keys():  # noqa: SIM118 - a command is no mapping
             monkeypatch.setattr(connections_of(cluster_store), "run", run)
             raise StoreUnavailable("refused")

@@ -13,7 +13,7 @@ from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import short_key
 from limits_app.engine.limits import LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore
-from limits_app.stores.redis.commands import Command
+from limits_app.stores.redis.commands import RedisCommand
 from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import PATIENT, changes_of, names_of, prefix, record, scoped, scripts_run
@@ -157,4 +157,4 @@ def test_permits_of_an_evicted_record_stay_with_their_holders(store: RedisStore)
 
 def _deleting(store: RedisStore, who: str) -> Any:
     scope = scoped(store, entity=who).scope.key
-    return Command(b"DEL", names_of(store).scope(short_key(scope)))
+    return RedisCommand(b"DEL", names_of(store).scope(short_key(scope)))
