@@ -1,6 +1,6 @@
 """Retries: which calls that raised are repeated, how often, and after which pauses.
 
-Workers and outbound clients share this module. The loop is that of tenacity; `acquiring.backoff` has the pauses.
+Workers and outbound clients share this module; `acquiring.backoff` has the pauses.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from math import inf
 from random import random
 from threading import Lock
 from typing import Final, ParamSpec, Protocol, TypeGuard, TypeVar, cast
-
-from tenacity import AsyncRetrying, RetryCallState, Retrying
 
 from limits_app.acquiring.backoff import RetryAlgorithm, delay, jittered
 from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter, Waiter
@@ -145,39 +143,24 @@ class Retrier:
     def call(self, function: Callable[[], T], context: Mapping[str, object] = _NO_CONTEXT) -> T:
         """Call `function` until it returns; raises the exception of the last attempt. A RetryRule gets `context`."""
         attempts = _Attempts(self, context)
-
-        def sleep(seconds: float) -> None:
-            if not self.pauses.sleep(seconds):
-                raise attempts.exception
-
-        return Retrying(
-            sleep=sleep,
-            retry=attempts.is_retried,
-            wait=attempts.wait,
-            stop=attempts.is_over,
-            before_sleep=attempts.report,
-            reraise=True,
-        )(function)
+        while True:
+            try:
+                return function()
+            except Exception as error:
+                pause = attempts.pause_after(error)
+                if pause is None or not self.pauses.sleep(pause):
+                    raise
 
     async def acall(self, function: Callable[[], Awaitable[T]], context: Mapping[str, object] = _NO_CONTEXT) -> T:
         """Call a coroutine function until it returns; raises the exception of the last attempt."""
         attempts = _Attempts(self, context)
-
-        async def sleep(seconds: float) -> None:
-            if not await self.pauses.asleep(seconds):
-                raise attempts.exception
-
-        async def attempt() -> T:
-            return await function()
-
-        return await AsyncRetrying(
-            sleep=sleep,
-            retry=attempts.is_retried,
-            wait=attempts.wait,
-            stop=attempts.is_over,
-            before_sleep=attempts.report,
-            reraise=True,
-        )(attempt)
+        while True:
+            try:
+                return await function()
+            except Exception as error:
+                pause = attempts.pause_after(error)
+                if pause is None or not await self.pauses.asleep(pause):
+                    raise
 
     def wrap(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         """Return a coroutine function that calls `function`, and repeats calls that raise."""
@@ -191,43 +174,29 @@ class Retrier:
 
 
 class _Attempts:
-    """The attempts of one call, in the form in which tenacity needs them."""
+    """The attempts of one call."""
 
     def __init__(self, retrier: Retrier, context: Mapping[str, object]) -> None:
         self._retrier = retrier
-        self._policy = retrier.policy
         self._context = context
-        self._started_at = self._policy.clock()
-        self.exception: BaseException = RuntimeError("no attempt has failed")
+        self._failed = 0
+        self._started_at = retrier.policy.clock()
 
-    @property
-    def _elapsed(self) -> float:
-        return (self._policy.clock() - self._started_at) / _SECOND
-
-    def is_retried(self, state: RetryCallState) -> bool:
-        """Whether the attempt that has ended is repeated."""
-        exception = None if state.outcome is None else state.outcome.exception()
-        if exception is None:
-            return False
-        self.exception = exception
-        if state.attempt_number > self._policy.num_retries:
-            return False
-        return self._policy.applies(exception, state.attempt_number, self._elapsed, self._context)
-
-    def wait(self, state: RetryCallState) -> float:
-        """The seconds of the next pause."""
-        pause = self._policy.pause(state.attempt_number)
-        return pause if self._retrier.min_wait is None else max(pause, self._retrier.min_wait(self.exception))
-
-    def is_over(self, state: RetryCallState) -> bool:
-        """Whether the next attempt would begin too late."""
-        within = self._policy.within
-        return within is not None and self._elapsed + state.upcoming_sleep > within
-
-    def report(self, state: RetryCallState) -> None:
-        """Report the next pause."""
-        if self._retrier.on_retry is not None:
-            self._retrier.on_retry(state.attempt_number, state.upcoming_sleep)
+    def pause_after(self, exception: Exception) -> float | None:
+        """Return the seconds from an attempt that raised to the next one; None where there is no further attempt."""
+        policy, min_wait, on_retry = self._retrier.policy, self._retrier.min_wait, self._retrier.on_retry
+        self._failed += 1
+        elapsed = (policy.clock() - self._started_at) / _SECOND
+        if self._failed > policy.num_retries or not policy.applies(exception, self._failed, elapsed, self._context):
+            return None
+        pause = policy.pause(self._failed)
+        if min_wait is not None:
+            pause = max(pause, min_wait(exception))
+        if policy.within is not None and elapsed + pause > policy.within:
+            return None
+        if on_retry is not None:
+            on_retry(self._failed, pause)
+        return pause
 
 
 class Pauses:

@@ -24,7 +24,7 @@ from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind, StoreSettings, test_runner
 from limits_app.integrations.refusals import TEMPLATE
 from limits_app.models.patterns import check_requester
-from limits_app.stores.registry import is_redis_cache, state_directory
+from limits_app.stores.registry import is_redis_cache, package_of_cache, state_directory
 
 _APPS: Final = ("django.contrib.auth", "django.contrib.contenttypes")
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
@@ -334,21 +334,26 @@ def missing_databases() -> Iterator[CheckMessage]:
 
 
 def missing_packages() -> Iterator[CheckMessage]:
-    """Report stores whose packages are not installed."""
-    for alias, _settings in _stores(StoreKind.REDIS):
-        if find_spec("redis") is None:
+    """Report Redis stores whose packages are not installed."""
+    for alias, chosen in _stores(StoreKind.REDIS):
+        for package in _missing_packages_of(chosen):
             yield Error(
-                f"the store {alias!r} requires the Redis client, which is not installed",
+                f"the store {alias!r} requires the package {package!r}, which is not installed",
                 hint="pip install 'limits-app[redis]'",
                 id="limits_app.E058",
             )
+
+
+def _missing_packages_of(redis: StoreSettings) -> list[str]:
+    packages = ["redis"] if redis.url else ["redis", package_of_cache(redis.cache or DEFAULT_CACHE_ALIAS)]
+    return [package for package in packages if package and find_spec(package) is None]
 
 
 def missing_caches() -> Iterator[CheckMessage]:
     """Report Redis stores whose cache is missing or does not use Redis."""
     for alias, chosen in _stores(StoreKind.REDIS):
         cache = chosen.cache or DEFAULT_CACHE_ALIAS
-        if not (chosen.url or is_redis_cache(cache)):
+        if not (chosen.url or is_redis_cache(cache) or _missing_packages_of(chosen)):
             yield Error(
                 f"the store {alias!r} uses the cache {cache!r}, which is not defined in CACHES or does not use Redis",
                 hint="Set CACHE to a Redis cache of Django or django-redis, or give the store a URL.",

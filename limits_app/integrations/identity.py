@@ -13,10 +13,10 @@ from unicodedata import normalize
 from django.conf import settings as django_settings
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
-from python_ipware import IpWare
 
 from limits_app import conf
 from limits_app.conf import Network
+from limits_app.integrations.addresses import parse_address
 from limits_app.services.integration import (
     MAX_ENTITY_LENGTH,
     MAX_PLAN_LENGTH,
@@ -42,8 +42,6 @@ _READS_USER: Final = "django.contrib.auth.middleware.AuthenticationMiddleware.pr
 _MOST_HOPS: Final = 32
 _LONGEST_CACHED: Final = 512
 """The length up to which forwarding headers are cached; longer ones would let clients fill the memory."""
-_ADDRESS_READER: Final = IpWare(precedence=("REMOTE_ADDR",))
-"""Reads one address: with or without a port, brackets and a zone, IPv4 also where it is written as IPv6."""
 _FORBIDDEN_IN_RESOURCES: Final = re.compile(r"[^A-Za-z0-9_./-]+")
 _LONGEST_STEM: Final = 50
 _NOT_STORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
@@ -289,19 +287,12 @@ def _client(peer: str, forwarded: str, proxies: tuple[Network | None, ...], pref
 def _peer_or_forwarded(
     peer: str, forwarded: str, proxies: tuple[Network | None, ...]
 ) -> IPv4Address | IPv6Address | None:
-    address = _address(peer)
+    address = parse_address(peer)
     if forwarded and _is_trusted(peer, address, proxies):
         for hop in reversed(forwarded.rsplit(",", _MOST_HOPS)[-_MOST_HOPS:]):
-            address = _address(hop)
+            address = parse_address(hop)
             if address is None or not _is_trusted(hop, address, proxies):
                 break
-    return address
-
-
-def _address(text: str) -> IPv4Address | IPv6Address | None:
-    if "," in text:
-        return None
-    address: IPv4Address | IPv6Address | None = _ADDRESS_READER.get_client_ip({"REMOTE_ADDR": text}, strict=True)[0]
     return address
 
 

@@ -100,6 +100,11 @@ def is_redis_cache(alias: str) -> bool:
     return any(f"{base.__module__}.{base.__qualname__}" in _REDIS_CACHES for base in classes)
 
 
+def package_of_cache(alias: str) -> str:
+    """Return the package that has the backend of a cache in CACHES, such as `django_redis`; empty without a backend."""
+    return str(caches.settings.get(alias, {}).get("BACKEND", "")).partition(".")[0]
+
+
 def shared_store() -> Store:
     """The first store of the settings that several machines share, Redis before a database.
 

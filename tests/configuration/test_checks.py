@@ -135,6 +135,21 @@ def test_missing_packages(settings: Settings, monkeypatch: pytest.MonkeyPatch, t
         registry.store()
 
 
+@pytest.mark.parametrize("cache", [None, "counted"])
+@pytest.mark.parametrize("backend", ["absent_package.RedisCache", "absent_package.caches.RedisCache"])
+def test_a_cache_whose_package_is_missing_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, backend: str, cache: str | None, transactional_db: None
+) -> None:
+    open_none(monkeypatch)
+    settings.CACHES = {cache or "default": {"BACKEND": backend, "LOCATION": "redis://127.0.0.1:1/0"}}
+    settings.LIMITS = {"STORES": {"default": {"KIND": "redis"} | ({"CACHE": cache} if cache else {})}}
+    assert ids(checks.check_hazards()) == ["E058"]
+    assert "'absent_package'" in checks.check_hazards()[0].msg
+    assert checks.check_stores(["default"]) == []
+    with pytest.raises(StoreUnavailable, match=f"cache '{cache or 'default'}' cannot be imported"):
+        registry.store().version()
+
+
 @pytest.mark.parametrize("backend", [REDIS, "django.core.cache.backends.redis.RedisCache"])
 def test_a_redis_cache_is_accepted_as_a_store(settings: Settings, backend: str) -> None:
     settings.CACHES = {"counted": {"BACKEND": backend, "LOCATION": "redis://127.0.0.1/0"}, **settings.CACHES}

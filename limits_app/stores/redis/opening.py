@@ -150,7 +150,12 @@ def _cache_pool(alias: str) -> Any:
     from django.utils.module_loading import import_string
 
     settings = _cache_settings(alias)
-    if settings and issubclass(import_string(settings["BACKEND"]), RedisCache):
+    try:
+        backend = import_string(settings["BACKEND"]) if settings else None
+    except ImportError as error:
+        message = f"the backend of the cache {alias!r} cannot be imported: {error}"
+        raise StoreUnavailable(message) from error
+    if backend is not None and issubclass(backend, RedisCache):
         servers = settings["LOCATION"]
         first = servers.replace(",", ";").split(";")[0] if isinstance(servers, str) else servers[0]
         options = {name: value for name, value in settings.get("OPTIONS", {}).items() if name != "pool_class"}
