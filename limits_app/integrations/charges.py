@@ -11,7 +11,7 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.outcome import LimitUse
 from limits_app.integrations.access import is_exempt
 from limits_app.services import Share
-from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts
+from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts, without_permits
 from limits_app.services.charging import charge_together
 from limits_app.services.integration import Acquisition, Amount, DefaultLimits
 from limits_app.services.several import prefixes_of
@@ -196,7 +196,13 @@ def _are_charged_together(limits: RequestLimits, charges: Sequence[Charge]) -> b
     Raises LimitExceeded for a rejection.
     """
     shares = [
-        Share(*charge.key, charge.amounts, charge.default_limits, limits.plan_of(charge.entity)) for charge in charges
+        Share(
+            *charge.key,
+            charge.amounts if limits.takes_permits else partial(without_permits, charge.amounts),
+            charge.default_limits,
+            limits.plan_of(charge.entity),
+        )
+        for charge in charges
     ]
     try:
         acquisition = charge_together(shares, limits.source)

@@ -246,6 +246,12 @@ def address_of(request: HttpRequest) -> IPv4Address | IPv6Address | None:
     return _peer_or_forwarded(*_sources(request, conf.current()))
 
 
+def is_from_trusted_proxy(request: HttpRequest) -> bool:
+    """Whether the other end of the connection is a proxy in LIMITS["TRUSTED_PROXIES"]."""
+    peer, _, proxies = _sources(request, conf.current())
+    return _is_trusted(peer, _address(peer), proxies)
+
+
 def client_at(address: str) -> str:
     """Return `ip:<address>`, of IPv6 the network, for an address that other code found."""
     return _client(address, "", (), conf.get(conf.IPV6_PREFIX))

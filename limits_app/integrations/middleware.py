@@ -46,7 +46,7 @@ class LimitsMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         self._reads_users_of_sessions = reads_users_of_sessions(type(self))
         # Django awaits a coroutine function under ASGI, and would run any other in a thread for each request.
-        self.process_view: Callable[..., object] = _aenforce if self._is_async else _enforce
+        self.process_view: Callable[..., object] = _aenforce if self._is_async else enforce
         if self._is_async:
             markcoroutinefunction(self)
 
@@ -65,7 +65,7 @@ class LimitsMiddleware:
             if limits.rejected_log_in is not None:
                 response = _replaced(response, refusal(request, limits.rejected_log_in))
             if not limits.enforced:
-                response = _replaced(response, _enforce(request))
+                response = _replaced(response, enforce(request))
         except BaseException as error:
             limits.fail(error)
             raise
@@ -105,7 +105,7 @@ def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> H
     return response
 
 
-def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None:
+def enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None:
     """Charge a request by the rules that match it; return a refusal where it is blocked, or a limit rejects it."""
     limits, match = request.limits, request.resolver_match
     limits.enforced = True
@@ -148,20 +148,20 @@ def _has_applied(limits: RequestLimits, rules: Sequence[UrlRule]) -> bool:
 
 
 async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None:
-    """`_enforce` for asyncio; a thread applies several rules, and those that may query the database."""
+    """`enforce` for asyncio; a thread applies several rules, and those that may query the database."""
     limits = request.limits
     limits.enforced = True
     if limits.has_exempt_view:
         return None
     table = None if is_of_thread() else endpoints.cached(limits.settings)
     if table is None or limits.is_charged:
-        return await sync_to_async(_enforce)(request)
+        return await sync_to_async(enforce)(request)
     limits.table = table
     if limits.verdicts or limits.judged_names:
         limits.forget_verdicts()  # they may be of another table
     rules = _rules_for(request, table)
     if not is_known_as_limited(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
-        return await sync_to_async(_enforce)(request)
+        return await sync_to_async(enforce)(request)
     try:
         if await _ahas_applied(limits, rules):
             return None

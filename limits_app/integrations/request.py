@@ -41,6 +41,7 @@ from limits_app.services.amounts import (
     Resources,
     TryOptions,
     one_of_each,
+    without_permits,
 )
 from limits_app.services.integration import (
     REQUEST_ID_LENGTH,
@@ -95,6 +96,8 @@ class RequestLimits(ChargedRequest):
     """Whether a decorated view releases the acquisitions, and sets the headers."""
     user_without_session: object = None
     """The user as Django reads it from the session, where that was empty when the middleware was called."""
+    takes_permits = True
+    """Whether permits are taken; not where nothing tells when the response was sent."""
     enforced = False
     """Whether the rules for the URL of the request were applied."""
     source: SetResolver = POLICIES
@@ -345,6 +348,8 @@ class RequestLimits(ChargedRequest):
             if acquisition is not None:
                 return acquisition
         requested = requested or partial(one_of_each, charge.named)
+        if not self.takes_permits:
+            requested = partial(without_permits, requested)
         plan = self.plan_of(charge.entity) if self.table.may_have_plan else None
         request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
         acquisition = request.acquire(timeout)
@@ -372,6 +377,8 @@ class RequestLimits(ChargedRequest):
             if acquisition is not None:
                 return acquisition
         requested = requested or partial(one_of_each, charge.named)
+        if not self.takes_permits:
+            requested = partial(without_permits, requested)
         plan = await self.aplan_of(charge.entity) if self.table.may_have_plan else None
         request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
         acquisition = await request.aacquire(timeout)

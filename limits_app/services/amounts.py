@@ -122,6 +122,15 @@ def amount_of_each(amount: Amount, limits: LimitSet) -> Mapping[str, Amount] | N
     return {limit.key: amount for limit in limits if isinstance(limit, MeteredLimit | CallLimit)}
 
 
+def without_permits(requested: RequestedAmounts, limits: LimitSet) -> Requested:
+    """The amounts that are requested, but no permits."""
+    amounts = amounts_for(limits, requested)
+    permits: dict[str, Amount] = {limit.key: 0 for limit in limits if isinstance(limit, ResourceLimit)}
+    if not permits:
+        return amounts
+    return {**((limits.ones if amounts is None else amounts) or {}), **permits}
+
+
 def remaining_amounts(
     taken: Mapping[str, Amount], named: Mapping[str, Amount], limits: LimitSet
 ) -> Mapping[str, Amount]:

@@ -1,0 +1,120 @@
+"""Forward-auth: proxies ask here whether a request to another program is admitted, which the URL rules decide.
+
+`forward_auth` is for nginx (`auth_request`), Caddy and Traefik (`forward_auth`), and `ext_authz` for Envoy. Only rules
+with a path apply: the views of other programs have no names here. Nothing tells when a response was sent, so no permits
+are taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import cache
+from http import HTTPStatus
+from posixpath import normpath
+from typing import Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+
+from limits_app.integrations.decorators import exempt
+from limits_app.integrations.identity import is_from_trusted_proxy
+from limits_app.integrations.middleware import enforce
+from limits_app.integrations.request import LimitedRequest, RequestLimits
+from limits_app.integrations.responses import finish
+
+logger = logging.getLogger("limits_app")
+
+STATUS_HEADER: Final = "X-Limits-Status"
+"""The header with the status of a refusal that is sent as 403."""
+
+_METHOD: Final = re.compile(r"[A-Z]{1,20}")
+_PASSED_ON: Final = frozenset({HTTPStatus.OK, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+"""The statuses that nginx passes on; it sends 500 in place of others."""
+_UNTRUSTED: Final = "The request does not come from a proxy: add its address to LIMITS['TRUSTED_PROXIES']."
+_INCOMPLETE: Final = "The proxy must send the headers X-Forwarded-Method, X-Forwarded-Uri and X-Forwarded-For."
+_WITHOUT_ADDRESS: Final = "The proxy must send the header X-Forwarded-For."
+
+
+@csrf_exempt
+@never_cache
+@exempt
+def forward_auth(request: HttpRequest) -> HttpResponseBase:
+    """Answer 200 where the limits admit the request that a proxy describes, else a refusal, such as 403 or 429.
+
+    The proxy sends its method, its path with the query, and the address of the client as X-Forwarded-Method,
+    X-Forwarded-Uri and X-Forwarded-For, in place of headers with these names that the client sends.
+    With `?as=403` each refusal has the status 403, and its own in `X-Limits-Status`, since nginx passes on no other.
+    Other connections than those of trusted proxies are answered with 403, incomplete requests with 400.
+    """
+    method, target = request.headers.get("X-Forwarded-Method", ""), request.headers.get("X-Forwarded-Uri", "")
+    if not (_METHOD.fullmatch(method) and target):
+        return _misconfigured(HTTPStatus.BAD_REQUEST, _INCOMPLETE)
+    path, _, query = target.encode("latin-1", "replace").partition(b"?")
+    if not path.startswith(b"/"):  # a whole address
+        path = urlsplit(path).path
+    response = _decide(request, method, unquote_to_bytes(path).decode(errors="replace"), query.decode("latin-1"))
+    if request.GET.get("as") == "403" and response.status_code not in _PASSED_ON:
+        response.headers[STATUS_HEADER] = str(response.status_code)
+        response.status_code = HTTPStatus.FORBIDDEN
+    return response
+
+
+@csrf_exempt
+@never_cache
+@exempt
+def ext_authz(request: HttpRequest, path: str = "") -> HttpResponseBase:
+    """`forward_auth` for Envoy, which asks with the method of the request, and with its path behind that of this view.
+
+    The proxy sends the address of the client as X-Forwarded-For. No other header describes the request.
+    """
+    return _decide(request, request.method or "", path, request.META.get("QUERY_STRING", ""))
+
+
+def _decide(request: HttpRequest, method: str, path: str, query: str) -> HttpResponseBase:
+    """Charge a request to another program by the rules for its path, and answer whether it is admitted."""
+    if not is_from_trusted_proxy(request):
+        return _misconfigured(HTTPStatus.FORBIDDEN, _UNTRUSTED)
+    if "X-Forwarded-For" not in request.headers:  # else all clients were the proxy
+        return _misconfigured(HTTPStatus.BAD_REQUEST, _WITHOUT_ADDRESS)
+    described = _described(request, method, _normalized(path), query)
+    response = enforce(described) or HttpResponse()
+    finish(response, described.limits, described.limits)
+    return response
+
+
+def _described(request: HttpRequest, method: str, path: str, query: str) -> LimitedRequest:
+    """Return the request that a proxy asks about, with the user and the session of the one by which it asks."""
+    described = LimitedRequest()
+    kept = {name: value for name, value in vars(request).items() if name not in {"GET", "headers", "limits"}}
+    vars(described).update(kept)
+    described.method, described.path, described.path_info, described.resolver_match = method, path, path, None
+    described.META = {**request.META, "REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
+    described.GET = QueryDict(query, encoding=described.encoding)
+    limits = described.limits = RequestLimits(described)
+    limits.has_middleware, limits.takes_permits = True, False
+    limits.user_without_session = getattr(getattr(request, "limits", None), "user_without_session", None)
+    return described
+
+
+def _normalized(path: str) -> str:
+    """Return a path without dots and empty segments, as nginx compares it with its locations.
+
+    Otherwise `/free/../api` would not be limited as `/api`.
+    """
+    is_folder = path.endswith(("/", "/.", "/.."))
+    normal = normpath("/" + path.lstrip("/"))
+    return normal + "/" if is_folder and normal != "/" else normal
+
+
+def _misconfigured(status: HTTPStatus, advice: str) -> HttpResponse:
+    _report_once(advice)
+    return HttpResponse(advice, status=status, content_type="text/plain")
+
+
+@cache
+def _report_once(advice: str) -> None:
+    logger.error("forward-auth rejects requests: %s", advice)

@@ -1,0 +1,196 @@
+"""Forward-auth: a proxy asks whether a request to another program is admitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import path, re_path
+from pytest_django import Settings
+from redis import Redis
+
+from limits_app import limits
+from limits_app.engine.limits import CallLimit, ResourceLimit
+from limits_app.integrations.forward_auth import STATUS_HEADER, ext_authz, forward_auth
+from limits_app.models import CountedBy, Endpoint, Entity
+from tests.integrations.site import endpoint, fine, left, limit
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Asks = Callable[..., Any]
+PROXY = "127.0.0.1"
+CLIENT = "203.0.113.7"
+
+
+@pytest.fixture(autouse=True)
+def site(settings: Settings) -> None:
+    """A site that proxies ask, and that has a page of its own."""
+    settings.LIMITS = {"STORES": settings.LIMITS["STORES"], "TRUSTED_PROXIES": [PROXY]}
+    settings.ROOT_URLCONF = (
+        path("limits/forward-auth/", forward_auth),
+        re_path("^limits/ext-authz/(?P<path>.*)$", ext_authz),
+        path("own/", fine, name="own"),
+    )
+
+
+@pytest.fixture
+def asks() -> Asks:
+    """Ask as a proxy does, about the request of a client."""
+    client = Client()
+
+    def ask(uri: str, method: str = "GET", by: str = "", address: str = CLIENT, **headers: str) -> Any:
+        described = {"X-Forwarded-Method": method, "X-Forwarded-Uri": uri, "X-Forwarded-For": address}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return client.get(f"/limits/forward-auth/{by}", headers=described | named)
+
+    return ask
+
+
+def test_a_request_is_admitted_until_the_limit_of_its_path_is_used_up(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(2, 60)), "/api/*")
+    answers = [asks("/api/reports?page=1") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[0].headers["RateLimit"].startswith('"call_count";r=1')
+    assert int(answers[2].headers["Retry-After"]) > 0
+    assert left("api", f"ip:{CLIENT}") == {"call_count": 0}
+
+
+def test_another_path_and_another_client_have_their_own_limits(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*")
+    assert asks("/api/a").status_code == 200
+    assert asks("/api/a").status_code == 429
+    assert asks("/elsewhere").status_code == 200
+    assert asks("/api/a", address="203.0.113.8").status_code == 200
+
+
+def test_the_method_is_that_of_the_request(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*", methods="POST")
+    assert [asks("/api/a", method).status_code for method in ("GET", "POST", "GET", "POST")] == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "/free/../api/a",
+        "//api//a",
+        "/free/%2e%2e/api/a",
+        "/free/..%2fapi/a",
+        "/./api/./a",
+        "/%61pi/a",
+        "http://example.com/api/a",
+        "/api/a#fragment",
+    ],
+)
+def test_no_spelling_of_a_path_escapes_its_limit(asks: Asks, uri: str) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*")
+    assert asks("/api/a").status_code == 200
+    assert asks(uri).status_code == 429
+
+
+def test_what_the_client_adds_to_the_forwarded_addresses_is_not_believed(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*")
+    answers = [asks("/api/a", address=f"198.51.100.{number}, {CLIENT}") for number in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 429, 429]
+
+
+def test_only_a_trusted_proxy_is_answered(settings: Settings, asks: Asks) -> None:
+    settings.LIMITS = settings.LIMITS | {"TRUSTED_PROXIES": ["10.0.0.1"]}
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*")
+    answer = asks("/api/a")
+    assert answer.status_code == 403
+    assert "TRUSTED_PROXIES" in answer.content.decode()
+    assert left("api", f"ip:{CLIENT}") == {"call_count": 1}
+
+
+@pytest.mark.parametrize("missing", ["X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-For"])
+def test_a_proxy_that_does_not_describe_the_request_is_told_so(asks: Asks, missing: str) -> None:
+    described = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/a", "X-Forwarded-For": CLIENT}
+    del described[missing]
+    answer = Client().get("/limits/forward-auth/", headers=described)
+    assert answer.status_code == 400
+    assert missing in answer.content.decode()
+
+
+def test_nginx_gets_403_for_every_refusal_and_the_status_in_a_header(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*")
+    assert STATUS_HEADER not in asks("/api/a", by="?as=403").headers
+    answer = asks("/api/a", by="?as=403")
+    assert answer.status_code == 403
+    assert answer.headers[STATUS_HEADER] == "429"
+    assert int(answer.headers["Retry-After"]) > 0
+
+
+def test_a_client_cannot_choose_how_it_is_refused(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*")
+    assert [asks("/api/a?as=403").status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_blocked_network_is_refused_also_where_no_rule_matches(asks: Asks) -> None:
+    Entity.objects.create(identifier="ip:203.0.113.0/24", blocked=True)
+    assert asks("/elsewhere").status_code == 403
+    assert asks("/elsewhere", address="198.51.100.1").status_code == 200
+
+
+def test_the_user_of_the_session_is_counted() -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*", counted_by=CountedBy.USER)
+    user = User.objects.create_user("ann")
+    client = Client()
+    client.force_login(user)
+    described = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/api/a", "X-Forwarded-For": CLIENT}
+    assert client.get("/limits/forward-auth/", headers=described).status_code == 200
+    assert left("api", f"user:{user.pk}") == {"call_count": 0}
+    assert left("api", f"ip:{CLIENT}") == {"call_count": 1}
+
+
+def test_no_permits_are_taken_and_the_calls_are(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(9, 60), ResourceLimit("slots", 1)), "/api/*")
+    with limits.acquire("api", entity=f"ip:{CLIENT}"):
+        assert asks("/api/a").status_code == 200
+    assert asks("/api/a").status_code == 200
+    assert left("api", f"ip:{CLIENT}") == {"call_count": 6, "slots": 1}
+
+
+def test_no_permits_are_taken_where_several_rules_match(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(9, 60), ResourceLimit("slots", 1)), "/api/*")
+    endpoint(limit("all", CallLimit(9, 60)), "/*")
+    with limits.acquire("api", entity=f"ip:{CLIENT}"):
+        assert asks("/api/a").status_code == 200
+    assert left("api", f"ip:{CLIENT}") == {"call_count": 7, "slots": 1}
+    assert left("all", f"ip:{CLIENT}") == {"call_count": 8}
+
+
+def test_rules_for_views_and_for_the_page_that_proxies_ask_do_not_apply(asks: Asks) -> None:
+    endpoint(limit("views", CallLimit(1, 60)), view_name="own")
+    endpoint(limit("asked", CallLimit(1, 60)), "/limits/*")
+    assert [asks("/own/").status_code for _ in range(3)] == [200] * 3
+
+
+def test_a_changed_rule_applies_to_the_next_request(asks: Asks) -> None:
+    rule = endpoint(limit("api", CallLimit(1, 60)), "/api/*")
+    assert asks("/api/a").status_code == 200
+    Endpoint.objects.filter(pk=rule.pk).first().delete()  # type: ignore[union-attr]
+    assert asks("/api/a").status_code == 200
+
+
+def test_envoy_asks_with_the_method_and_the_path_of_the_request() -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*", methods="POST")
+    client = Client(enforce_csrf_checks=True)
+    invented = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/free", "X-Forwarded-For": CLIENT}
+    answers = [client.post("/limits/ext-authz/api/a?as=403", headers=invented) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert client.get("/limits/ext-authz/", headers={"X-Forwarded-For": CLIENT}).status_code == 200
+
+
+@pytest.mark.usefixtures("on_redis")
+def test_the_store_is_asked_once(server_of_limits: RedisServer, asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(900, 60), ResourceLimit("slots", 9)), "/api/*")
+    endpoint(limit("all", CallLimit(900, 60)), "/*")
+    assert [asks("/api/a").status_code for _ in range(2)] == [200, 200]
+    with Redis(port=server_of_limits.port) as client:
+        before = int(client.info("stats")["total_reads_processed"])
+        assert [asks("/api/a").status_code for _ in range(10)] == [200] * 10
+        assert int(client.info("stats")["total_reads_processed"]) - before == 11  # with that of `info`
