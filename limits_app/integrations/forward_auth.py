@@ -25,6 +25,7 @@ from limits_app.integrations.identity import is_from_trusted_proxy
 from limits_app.integrations.middleware import enforce
 from limits_app.integrations.request import LimitedRequest, RequestLimits
 from limits_app.integrations.responses import finish
+from limits_app.services.site_urls import FORWARD_AUTH
 
 logger = logging.getLogger("limits_app")
 
@@ -72,6 +73,10 @@ def ext_authz(request: HttpRequest, path: str = "") -> HttpResponseBase:
     The proxy sends the address of the client as X-Forwarded-For. No other header describes the request.
     """
     return _decide(request, request.method or "", path, request.META.get("QUERY_STRING", ""))
+
+
+for _view in (forward_auth, ext_authz):
+    setattr(_view, FORWARD_AUTH, True)
 
 
 def _decide(request: HttpRequest, method: str, path: str, query: str) -> HttpResponseBase:

@@ -18,6 +18,8 @@ from django.utils.module_loading import import_string
 from limits_app.models.validators import WILDCARD, route_pattern
 from limits_app.services.site_views import other_methods
 
+FORWARD_AUTH: Final = "limits_forward_auth"
+"""The attribute of views that proxies ask about requests to other programs."""
 _MOST_VIEWS: Final = 100
 """Of how many views of one rule the methods are compared."""
 
@@ -43,19 +45,22 @@ class SiteUrls:
     def have(self, path: str, view_name: str) -> bool:
         """Whether there may be a view of this name or, without a name, one at this path.
 
-        Any may be at a route, below a wildcard, and at a path where paths depend on the language of a request.
+        Any may be at a route, below a wildcard, at a path where paths depend on the language of a request, and at one
+        of another program, where proxies ask this site about requests to it.
         """
         if self._urls is None or self._has_others:
             return True
         if view_name:
             return view_name in self.views
+        if self.answers_proxies:
+            return True
         if "<" in path or WILDCARD in path:
             return True
         return any(is_language_prefix_patterns_used(self._urls)) or self._match(path) is not None
 
     def matching(self, path: str) -> int | None:
         """How many URLs of the site a path, route or pattern matches; None where that is unknown."""
-        if self._urls is None or self._has_others:
+        if self._urls is None or self._has_others or self.answers_proxies:
             return None
         if "<" not in path and WILDCARD not in path:
             return int(self.have(path, ""))
@@ -97,6 +102,11 @@ class SiteUrls:
             for source in (view_class, *getattr(view_class, "throttle_classes", ())):
                 names = [getattr(source, name, None) for name in ("throttle_scope", "scope", "resource")]
                 yield from (name for name in names if isinstance(name, str))
+
+    @cached_property
+    def answers_proxies(self) -> bool:
+        """Whether a view for forward-auth is in the URLs, so that rules may be about paths of other programs."""
+        return bool(self.marked(FORWARD_AUTH))
 
     @cached_property
     def views(self) -> frozenset[str]:

@@ -15,7 +15,7 @@ from redis import Redis
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.integrations.forward_auth import STATUS_HEADER, ext_authz, forward_auth
-from limits_app.models import CountedBy, Endpoint, Entity
+from limits_app.models import CountedBy, Endpoint, Entity, Policy, PolicyEffect
 from tests.integrations.site import endpoint, fine, left, limit
 from tests.servers.redis import RedisServer
 
@@ -130,7 +130,8 @@ def test_a_client_cannot_choose_how_it_is_refused(asks: Asks) -> None:
 
 
 def test_a_blocked_network_is_refused_also_where_no_rule_matches(asks: Asks) -> None:
-    Entity.objects.create(identifier="ip:203.0.113.0/24", blocked=True)
+    network = Entity.objects.create(identifier="ip:203.0.113.0/24")
+    Policy.objects.create(entity=network, effect=PolicyEffect.BLOCKED)
     assert asks("/elsewhere").status_code == 403
     assert asks("/elsewhere", address="198.51.100.1").status_code == 200
 

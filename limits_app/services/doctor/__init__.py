@@ -21,6 +21,7 @@ from limits_app.services.doctor.environment import (
     used,
     waiting,
 )
+from limits_app.services.doctor.forwarded import not_forwarded
 from limits_app.services.emergency import emergency
 from limits_app.services.explain_text import emergency_text
 
@@ -66,6 +67,7 @@ def _of_database() -> Iterator[Finding]:
         yield from _lifted()
         stored = relevant(using)
         yield from configured(stored)
+        yield from not_forwarded(using)
         yield from used({key[0] for section, key in stored if section == "resources"}, using)
     except (*DATABASE_ERRORS, Unresolved) as error:
         yield Finding(

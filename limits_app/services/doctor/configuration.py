@@ -238,9 +238,9 @@ _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
 
 def unseen(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
-    """Endpoints of a site without LimitsMiddleware or a subclass of it."""
+    """Endpoints of a site without LimitsMiddleware or a subclass of it, that no proxy asks either."""
     many = sum(endpoint.state["enabled"] for endpoint in endpoints)
-    if many and not any(_is_ours(name) for name in settings.MIDDLEWARE):
+    if many and not any(_is_ours(name) for name in settings.MIDDLEWARE) and not SiteUrls().answers_proxies:
         yield Finding(
             "limits_app.D024",
             Severity.WARNING,
