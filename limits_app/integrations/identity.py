@@ -249,7 +249,7 @@ def address_of(request: HttpRequest) -> IPv4Address | IPv6Address | None:
 def is_from_trusted_proxy(request: HttpRequest) -> bool:
     """Whether the other end of the connection is a proxy in LIMITS["TRUSTED_PROXIES"]."""
     peer, _, proxies = _sources(request, conf.current())
-    return _is_trusted(peer, _address(peer), proxies)
+    return _is_trusted(peer, parse_address(peer), proxies)
 
 
 def client_at(address: str) -> str:
