@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from struct import pack
 from threading import Event
 from typing import Any, Final, Literal
 
@@ -445,11 +446,11 @@ def test_usage_that_waits_in_redis_is_found(settings: Settings) -> None:
         store = registry.store()
         assert isinstance(store, RedisStore)
         assert found("D027") == []
-        hours = store._names.finished_usage(store._names.tags[0], b"")[1]
+        usage = store._names.usage(store._names.tags[0], b"")
         with Redis(port=server.port) as client:
-            client.zadd(hours, {b"cx": store.clock() / HOUR_US - 2})
+            client.rpush(usage, b"c" + pack("<d", store.clock() / HOUR_US - 2))
             assert found("D027") == []
-            client.zadd(hours, {b"cy": store.clock() / HOUR_US - 4})
+            client.lpush(usage, b"c" + pack("<d", store.clock() / HOUR_US - 4))
             [said] = found("D027")
         assert said.startswith("the store 'default' has usage since ")
         store.close()

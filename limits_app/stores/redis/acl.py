@@ -15,7 +15,7 @@ redis-py also sends CLIENT SETINFO, and ignores the error; servers before 7.2 kn
 """
 _CLUSTER: Final = ("CLUSTER|SLOTS", "COMMAND")
 """To learn which server of a cluster has which keys."""
-_BESIDE_SCRIPTS: Final = ("GET", "HKEYS", "INFO", "MGET", "PUBLISH", "SET", "ZRANGE", "ZSCORE")
+_BESIDE_SCRIPTS: Final = ("GET", "HKEYS", "INFO", "LINDEX", "MGET", "PUBLISH", "SET")
 """Sent without a script; INFO for the checks."""
 
 

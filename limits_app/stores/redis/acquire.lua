@@ -81,7 +81,7 @@ local function decide(turn, reply)
       -- Without effect: does the server have memory for more? Counted usage gives way first.
       local room = redis.pcall('SETRANGE', KEYS[1], 0, '')
       is_full = type(room) == 'table' and string.find(room.err, 'OOM', 1, true) and has_no_record(scopes)
-      if is_full and not (drop_oldest_usage and drop_oldest_usage('+inf')) then return room end
+      if is_full and not (drop_oldest_usage and drop_oldest_usage()) then return room end
     end
     for index = 1, #scopes do
       local scope = scopes[index]

@@ -110,7 +110,7 @@ class PreparedShape:
             keys = self.counted.get(place, ())
             label = counted.index(place) if keys else 0
             digest = blake2b("\0".join(keys).encode(), digest_size=_DIGEST_LENGTH).digest()
-            parts += pack("<4d", len(limits), scope.lasting, len(keys), label) + digest
+            parts += pack("<4d", len(limits), scope.lasting, len(keys), label) + b"#" + digest
             parts += b"".join([self._limit(limit) for limit in limits])
         return pack("<2d", len(shape.scopes), len(self.limits)) + parts
 
@@ -178,7 +178,7 @@ class PreparedPlan:
     def _settling_frame(self, verb: bytes) -> ScriptFrame:
         shape, channel = self.shape, self.names.channel
         head = shape.calls.constants + verb + b"\0" + pack("<dd", shape.recorded_us, len(channel)) + channel
-        last = self.names.finished_usage(self.tag, self.counters) if shape.counts_usage else ()
+        last = [self.names.usage(self.tag, self.counters)] if shape.counts_usage else ()
         return ScriptFrame("settle", shape.algorithms, head + shape.description, key_count=len(self.keys), last=last)
 
 
@@ -207,7 +207,7 @@ def _acquire_frame(plans: Sequence[PreparedPlan], others: _Others, *, emptiest_f
         place += len(plan.shape.description)
         label += len(plan.shape.counted)
     # A plan without scopes has no counters.
-    last = calls.names.finished_usage(tag, max([plan.counters for plan in plans])) if counts_usage else ()
+    last = [calls.names.usage(tag, max([plan.counters for plan in plans]))] if counts_usage else ()
     return ScriptFrame(
         "acquire",
         frozenset[str]().union(*[plan.shape.algorithms for plan in plans]),

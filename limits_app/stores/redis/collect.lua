@@ -1,13 +1,13 @@
 -- Collect usage into a batch. A batch that was not forgotten is returned again, as it was.
 --
--- KEYS: scopes that may count usage, the batch, the finished usage, and its hours (see usage.lua).
+-- KEYS: scopes that may count usage, the batch, and what waits (see usage.lua).
 -- ARGV[3] is the step:
 --   look    the plan: how many fit into a batch, and when collecting began: later usage does not make a batch full.
---           The reply: the batch, or '', whether more than one batch is left, and the fields to take; or nothing.
---   take    ARGV from 4 on: the name of the new batch, what follows it, and the fields, first those of scopes, whose
---           keys are in the same order. The reply: the batch, or nothing where there was no usage.
+--           The reply: the batch, or '', whether more than one batch is left, and the entries to take; or nothing.
+--   take    ARGV from 4 on: the name of the new batch, what follows it, and the entries. Those that are not the first ones
+--           any more were taken or dropped meanwhile. The reply: the batch, or nothing where there was no usage.
 --   forget  ARGV[4] is the name of the batch.
-local batch = KEYS[#KEYS - 2]
+local batch = KEYS[#KEYS - 1]
 if ARGV[3] == 'forget' then
   if call('LINDEX', batch, 0) == ARGV[4] then call('DEL', batch) end
   return {}
@@ -16,25 +16,28 @@ local earlier = call('LRANGE', batch, 0, -1)
 if #earlier > 0 then return earlier end
 if ARGV[3] == 'look' then
   local most, began = unpack_from('<dd', plan, plan_at)
-  local fields = call('ZRANGE', hours, 0, most - 1)
-  if #fields == 0 then return {} end
-  return {'', call('ZCOUNT', hours, '-inf', began / HOUR_US) > most and 'full' or '', unpack(fields)}
+  local entries, next_one = call('LRANGE', waiting, 0, most - 1), call('LINDEX', waiting, most)
+  if #entries == 0 then return {} end
+  local is_full = next_one and unpack_from('<d', next_one, 2) <= began / HOUR_US
+  return {'', is_full and 'full' or '', unpack(entries)}
 end
 
-local collected, scopes = {ARGV[4], ARGV[5]}, #KEYS - 3
+local collected = {ARGV[4], ARGV[5]}
 for index = 6, #ARGV do
-  local field, key = ARGV[index], KEYS[index - 5]
-  local found = call('HGET', finished, field)
-  if found and index - 5 > scopes then
-    collected[#collected + 1] = string.sub(field, 2, 9) .. found
-  elseif found then
-    local usage = call('HGET', key, '#')
-    if usage and string.find(usage, '[^%z]', SUMS_AT) then
-      collected[#collected + 1] = string.sub(usage, 1, 8) .. found .. '\0' .. string.sub(usage, SUMS_AT)
+  local entry = ARGV[index]
+  if call('LINDEX', waiting, 0) == entry then
+    call('LPOP', waiting)
+    if sub(entry, 1, 1) == 'o' then
+      local field, key, label_at = scope_of_entry(entry)
+      local usage = call('HGET', key, field)
+      if usage and string.find(usage, '[^%z]', SUMS_AT) then
+        collected[#collected + 1] = sub(entry, label_at) .. '\0' .. usage
+      end
+      if usage then release_usage(key, field) end
+    else
+      collected[#collected + 1] = sub(entry, TEXT_AT)
     end
-    release_scope(key)
   end
-  drop_usage(field)
 end
 if #collected == 2 then return {} end
 call('RPUSH', batch, unpack(collected))

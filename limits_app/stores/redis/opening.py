@@ -31,7 +31,7 @@ _TYPES: Final[Mapping[bytes, bytes]] = {
     b"held": b"zset",
     b"version": b"string",
     b"changes": b"string",
-    b"hours": b"zset",
+    b"usage": b"list",
     b"batch": b"list",
 }
 """The type of what is stored under keys of these kinds, where the type is not a hash."""
@@ -87,9 +87,9 @@ class KeyNames:
         """Return the key of the log of changes, which is beside the version of the first tag."""
         return self._shared(self.tags[0], namespace_digest(namespace), b"changes")
 
-    def finished_usage(self, tag: bytes, namespace: bytes) -> list[bytes]:
-        """Return the keys of the finished usage of a namespace, which is given by its digest, and of its hours."""
-        return [self._shared(tag, namespace, b"usage"), self._shared(tag, namespace, b"hours")]
+    def usage(self, tag: bytes, namespace: bytes) -> bytes:
+        """Return the key of the usage of a namespace, which is given by its digest, that waits to be collected."""
+        return self._shared(tag, namespace, b"usage")
 
     def batch(self, tag: bytes, namespace: bytes) -> bytes:
         """Return the key of the batch of usage that was collected and is not forgotten."""

@@ -5,8 +5,9 @@
 --
 -- A scope is a hash. The field of a limit has its key as name, and as value the second until which the hash is kept, the
 -- tag of the rule that wrote it, and the numbers of the state. A tag is the letter of the algorithm and what is needed to
--- read the state. Other fields: @ the second until which the hash is kept and the time of the last reset, # the usage of
--- the current hour, ! until when a thread waits for the scope. A field of a limit that was removed stays, with its use.
+-- read the state. Other fields: @ the second until which the hash is kept and the time of the last reset, # and the digest
+-- of the limits' keys the usage of the current hour, ! until when a thread waits for the scope. A field of a limit that was
+-- removed stays, with its use.
 local call, pack, unpack_from, sub = redis.call, struct.pack, struct.unpack, string.sub
 local floor, max, min = math.floor, math.max, math.min
 local plan, numbers = ARGV[1], ARGV[2]
@@ -60,7 +61,7 @@ end
 local function write_now()
   for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
 end
-local count_usage, start_hour, add_finished_usage, drop_oldest_usage, keep_usage, drop_old_usage -- see usage.lua
+local count_usage, start_hour, add_finished_usage, drop_oldest_usage -- see usage.lua
 local written_by_others -- see carry.lua
 
 -- A server whose memory is full refuses the first write of a script if the command may need more memory, but none of
@@ -75,16 +76,18 @@ local function set_fields(key, fields)
   end
 end
 
--- The second until which a scope has to be kept for all its limits but the `own` ones, and for its last reset.
+-- The second until which a scope has to be kept for all its limits but the `own` ones, and for its last reset; and whether
+-- usage of it waits to be collected.
 local function kept_for_others(key, own)
-  local fields, latest = call('HGETALL', key), 0
+  local fields, latest, has_usage = call('HGETALL', key), 0, false
   for index = 1, #fields, 2 do
     local field = fields[index]
     if string.find(field, '^[%a@]') and not own[field] then
       latest = max(latest, (unpack_from('<I4', fields[index + 1])))
     end
+    has_usage = has_usage or sub(field, 1, 1) == '#'
   end
-  return latest
+  return latest, has_usage
 end
 
 -- The state of a limit that was never used: it is a list of what the value of its field has.
@@ -95,7 +98,7 @@ local function unused(rule) return {0, rule[TAG], 0, 0, 0, 0, 0, 0, 0, 0} end
 -- script has carry.lua, and with it the calendar that is needed to read this state, or ''.
 -- The amounts are in the numbers at `amounts_at`, and what belongs to them follows.
 -- Of each scope the plan has how many limits follow, whether it is kept while idle, how many sums its usage has, which of
--- the labels of the request is that of its usage, and the digest of their keys. ARGV[3] has the labels of all requests.
+-- the labels of the request is that of its usage, and the field of its usage. ARGV[3] has the labels of all requests.
 -- Usage is counted in the hour of `time`.
 -- `settles` is for claims that were charged before: then a state stays with the rule that wrote it, which is in `others`.
 local function load_request(at, first_key, amounts_at, time, settles)
@@ -103,20 +106,20 @@ local function load_request(at, first_key, amounts_at, time, settles)
   scope_count, total, at = unpack_from('<dd', plan, at)
   after_amounts = amounts_at + 8 * total
   for index = 1, scope_count do
-    local limit_count, lasting, sum_count, label, digest
-    limit_count, lasting, sum_count, label, digest, at = unpack_from('<ddddc4', plan, at)
+    local limit_count, lasting, sum_count, label, usage_field
+    limit_count, lasting, sum_count, label, usage_field, at = unpack_from('<ddddc5', plan, at)
     local key, limits, states, fields = KEYS[first_key + index - 1], {}, {}, {}
     -- With all fields, since each that is added makes a table grow.
     local scope = {
       key = key, limits = limits, states = states, full_at = lasting > 0 and math.huge or 0, kept_until = 0, label = label,
-      counts = false, is_known = false, is_moved = false, starts_hour = false, stored_sums = false, sums = false,
+      usage_field = usage_field, counts = false, is_known = false, is_moved = false, starts_hour = false, stored_sums = false, sums = false,
     }
     for place = 1, limit_count do
       local limit = {unpack_from('<sc1Bc0sddddddddd', plan, at)}
       at, limits[place], fields[place] = limit[NEXT], limit, limit[FIELD]
       if limit[KEY] > 0 then limit[KEY] = KEYS[first_key + limit[KEY] - 1] end
     end
-    if sum_count > 0 then fields[#fields + 1] = '#' end
+    if sum_count > 0 then fields[#fields + 1] = usage_field end
     if settles then fields[#fields + 1] = '@' end
     local stored = #fields > 0 and call('HMGET', key, unpack(fields)) or {} -- a blocked scope has no fields
     for place = 1, limit_count do
@@ -141,9 +144,8 @@ local function load_request(at, first_key, amounts_at, time, settles)
     end
     if sum_count > 0 then
       local hour, sums = floor(time / HOUR_US), stored[limit_count + 1]
-      local head = pack('<dc4', hour, digest)
-      scope.stored_sums, scope.starts_hour = sums, not sums or sub(sums, 1, 12) ~= head
-      scope.sums = scope.starts_hour and head .. string.rep('\0', 8 * sum_count) or sums
+      scope.stored_sums, scope.starts_hour = sums, not sums or unpack_from('<d', sums) ~= hour
+      scope.sums = scope.starts_hour and pack('<d', hour) .. string.rep('\0', 8 * sum_count) or sums
     end
     if settles then scope.reset_at = stored[#fields] and select(2, unpack_from('<I4d', stored[#fields])) or 0 end
     scopes[index] = scope
@@ -168,14 +170,15 @@ end
 -- scope until then. Appends their values, as the caller receives them, to `values`.
 local function save(scope, values)
   local key, full_in, expires, kept_until = scope.key, scope.full_at - now, false, scope.kept_until
-  local lives, fields = idle_us(full_in), {}
+  local lives, fields, has_usage = idle_us(full_in), {}, scope.counts or scope.stored_sums
   if full_in == math.huge then
     kept_until = ALWAYS
   elseif kept_until == ALWAYS or scope.counts and scope.starts_hour
     or kept_until * 1000000 < now + max(full_in, lives / 2) then
     local own = {}
     for place = 1, #scope.limits do own[scope.limits[place][FIELD]] = true end
-    kept_until = max(kept_until < ALWAYS and kept_until or 0, kept_for_others(key, own))
+    local kept_for, has_other_usage = kept_for_others(key, own)
+    kept_until, has_usage = max(kept_until < ALWAYS and kept_until or 0, kept_for), has_usage or has_other_usage
     if kept_until < ALWAYS then -- else use is kept that may return when the entity has its own limits again
       lives = max(lives, kept_until * 1000000 - now)
       kept_until, expires = min(floor((now + lives) / 1000000), ALWAYS - 1), true
@@ -193,12 +196,12 @@ local function save(scope, values)
     end
   end
   if scope.counts then
-    fields[#fields + 1] = '#'
+    fields[#fields + 1] = scope.usage_field
     fields[#fields + 1] = scope.sums
   end
   set_fields(key, fields)
   if full_in == math.huge and scope.kept_until ~= ALWAYS then call('PERSIST', key) end
   -- Usage is kept until it is collected.
-  if (scope.counts or scope.stored_sums) and lives < USAGE_KEPT_US then lives = USAGE_KEPT_US end
+  if has_usage and lives < USAGE_KEPT_US then lives = USAGE_KEPT_US end
   if expires then call('PEXPIRE', key, milliseconds(lives)) end
 end

@@ -1,23 +1,20 @@
-"""Collecting counted usage, which scripts keep beside the records and in one hash for each tag."""
+"""Collecting counted usage, which scripts keep beside the records and in one list for each tag."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
-from struct import calcsize, iter_unpack, pack, unpack_from
+from itertools import islice
+from struct import Struct, iter_unpack, pack
 from typing import Any, Final
 from zlib import crc32
 
 from limits_app.engine import (
-    IDS_LENGTH,
     Batch,
     Count,
     PackedRejection,
-    Rejected,
     RejectionCounts,
-    Times,
     namespace_digest,
     rejection_label,
     unique_name,
@@ -31,13 +28,17 @@ _TAG_LENGTH: Final = 2
 _MOST: Final = 500
 """The largest number of counts in a batch."""
 _COUNTING_SCOPE: Final = b"o"
+_TIME: Final = Struct("<d")
+_TIME_AT: Final = 1
+_KEY_AT: Final = 14
+"""Where entries of scopes that count have their keys; see usage.lua."""
 _FULL: Final = b"full"
 _REJECTED: Final = "rejected"
+_TIMES: Final = Struct("<ddd")
+"""Of rejections: how many, and when the first and the last one was."""
 _REJECTIONS_TOGETHER: Final = 100
 _TAGS_OF_REJECTIONS: Final = 16
 """Over how many tags of a cluster rejections are spread."""
-_HOUR_MINUTES: Final = 60
-_HOUR_BYTES: Final = 8
 
 
 class _Progress:
@@ -80,14 +81,15 @@ class UsageCollector:
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
         """See CountingStore.add_rejections."""
         tags = self._names.tags[:: max(len(self._names.tags) // _TAGS_OF_REJECTIONS, 1)]
-        by_tag: defaultdict[bytes, list[tuple[bytes, bytes, bytes]]] = defaultdict(list)
+        by_tag: defaultdict[bytes, list[bytes]] = defaultdict(list)
         for rejected, times in rejections.items():
-            parts = _parts(rejected, times)
-            by_tag[tags[crc32(parts[0]) % len(tags)]].append(parts)
-        for tag, arguments in by_tag.items():
-            keys, rest = self._names.finished_usage(tag, namespace_digest(namespace)), iter(arguments)
+            label = json.dumps({_REJECTED: rejection_label(rejected)}).encode()
+            entry = label + b"\0" + _TIMES.pack(times.number, times.first, times.last)
+            by_tag[tags[crc32(label) % len(tags)]].append(entry + times.ids.encode("utf-8", "replace"))
+        for tag, entries in by_tag.items():
+            keys, rest = [self._names.usage(tag, namespace_digest(namespace))], iter(entries)
             while some := list(islice(rest, _REJECTIONS_TOGETHER)):
-                self._run(self._calls.script("reject", keys, pack("<d", IDS_LENGTH), *chain.from_iterable(some)))
+                self._run(self._calls.script("reject", keys, b"", *some))
 
     def forget(self, name: str, namespace: str = "") -> None:
         """See CountingStore.forget_counts."""
@@ -99,12 +101,9 @@ class UsageCollector:
 
     def oldest_hour(self, namespace: str = "") -> float | None:
         """Return the hour since which usage waits to be collected, counted from 1970; None where none does."""
-        hours = []
-        for tag in self._names.tags:
-            key = self._names.finished_usage(tag, namespace_digest(namespace))[1]
-            fields = self._run(RedisCommand("ZRANGE", key, "0", "0"))
-            hours += [float(self._run(RedisCommand("ZSCORE", key, field)) or 0) for field in fields]
-        return min(hours, default=None)
+        keys = [self._names.usage(tag, namespace_digest(namespace)) for tag in self._names.tags]
+        entries = [self._run(RedisCommand("LINDEX", key, "0")) for key in keys]
+        return min([_TIME.unpack_from(entry, _TIME_AT)[0] for entry in entries if entry], default=None)
 
     def _collect_with(self, tag: bytes, namespace: bytes, began: int) -> Sequence[bytes]:
         """Return the name of the batch of a tag, whether it is full, and its counts; empty where there are none."""
@@ -112,38 +111,31 @@ class UsageCollector:
             answer = self._step(tag, namespace, [], pack("<dd", _MOST, began), b"look")
             if not answer or answer[0]:
                 return answer
-            fields = sorted(answer[2:], key=lambda field: not field.startswith(_COUNTING_SCOPE))
-            keys = [field[len(_COUNTING_SCOPE) :] for field in fields if field.startswith(_COUNTING_SCOPE)]
-            answer = self._step(tag, namespace, keys, b"", b"take", tag + unique_name().encode(), answer[1], *fields)
+            is_full, *entries = answer[1:]
+            keys = [entry[_KEY_AT:].partition(b"\0")[0] for entry in entries if entry.startswith(_COUNTING_SCOPE)]
+            answer = self._step(tag, namespace, keys, b"", b"take", tag + unique_name().encode(), is_full, *entries)
             if answer:
                 return answer
 
     def _step(
         self, tag: bytes, namespace: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes
     ) -> Sequence[bytes]:
-        keys = [*scopes, self._names.batch(tag, namespace), *self._names.finished_usage(tag, namespace)]
+        keys = [*scopes, self._names.batch(tag, namespace), self._names.usage(tag, namespace)]
         reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments))
         return reply
-
-
-def _parts(rejected: Rejected, times: Times) -> tuple[bytes, bytes, bytes]:
-    """The arguments of reject.lua for the rejections by a limit."""
-    label = json.dumps({_REJECTED: rejection_label(rejected)}).encode()
-    numbers = pack("<dddd", rejected.minute // _HOUR_MINUTES, times.number, times.first, times.last)
-    return label, numbers, times.ids.encode("utf-8", "replace")
 
 
 def _batch(name: str, stored: Iterable[bytes], *, is_full: bool) -> Batch:
     counts, rejections = list[Count](), list[PackedRejection]()
     for entry in stored:
-        packed, _, rest = entry[_HOUR_BYTES:].partition(b"\0")
+        packed, _, rest = entry.partition(b"\0")
         label = json.loads(packed)
         if isinstance(label, dict):
-            number, first, last = unpack_from("<ddd", rest)
-            ids = rest[calcsize("<ddd") :].decode("utf-8", "replace")
+            number, first, last = _TIMES.unpack_from(rest)
+            ids = rest[_TIMES.size :].decode("utf-8", "replace")
             rejections.append((*label[_REJECTED], int(number), first, last, ids))
         else:
-            counts.append(_count(label, entry[:_HOUR_BYTES] + rest))
+            counts.append(_count(label, rest))
     return Batch(name, counts, is_full, unpacked_rejections(rejections))
 
 

@@ -146,7 +146,7 @@ def test_keys_that_scopes_share_are_set_aside_too(
     assert store.changes_since(first - 1) is None
     second = store.advance_version([ROWS])
     assert store.changes_since(first) == (second, (ROWS,))
-    for name, collect in ((b"batch", store.collect_counts), (b"hours", store.collect_counts)):
+    for name, collect in ((b"batch", store.collect_counts), (b"usage", store.collect_counts)):
         key = names_of(store)._shared(names_of(store).tags[0], b"", name)
         client.set(key, "something else")
         with pytest.raises(RecordUnavailable):
