@@ -50,7 +50,7 @@ class Permission(BasePermission):
         return actions is None or any(may(request.user, action) for action in actions)  # None: it answers with 405
 
 
-def check(request: Request, action: Action, *more: str) -> None:
+def check(request: Request, action: Action, *more: Action | str) -> None:
     """Raise PermissionDenied unless the user may do this; see `rights.may`."""
     if not may(request.user, action, *more):
         raise PermissionDenied

@@ -373,7 +373,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'entity',
                 'verbose_name_plural': 'entities',
                 'ordering': ['identifier'],
-                'permissions': [('erase_entity', 'Can erase the identifier of an entity')],
+                'permissions': [('block_entity', 'Can block and unblock an entity'), ('erase_entity', 'Can erase the identifier of an entity'), ('register_entity', 'Can create the row of an entity that is boosted, blocked or limited')],
                 'abstract': False,
                 'base_manager_name': 'objects',
             },

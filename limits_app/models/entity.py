@@ -100,7 +100,11 @@ class Entity(Configuration):
         verbose_name = _("entity")
         verbose_name_plural = _("entities")
         ordering = ["identifier"]
-        permissions = [("erase_entity", "Can erase the identifier of an entity")]
+        permissions = [
+            ("block_entity", "Can block and unblock an entity"),
+            ("erase_entity", "Can erase the identifier of an entity"),
+            ("register_entity", "Can create the row of an entity that is boosted, blocked or limited"),
+        ]
         indexes = [
             models.Index(fields=["blocked", "unlimited"], name="limits_app_entity_flags"),
             models.Index(fields=["name", "id"], name="limits_app_entity_name"),  # for lists in this order

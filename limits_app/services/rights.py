@@ -27,6 +27,7 @@ class Action(StrEnum):
     RESET = "reset usage"
     TOP_UP = "top up a limit"
     BLOCK = "block an entity"
+    CREATE_CLIENT = "create the row of a client that an action is about"
     EXEMPT = "exempt a client or a plan"
     ERASE = "erase the identifier of an entity"
     ERASE_POLICIES = "erase it, and remove its policies and other configuration"
@@ -63,7 +64,8 @@ RIGHTS: Final[Mapping[Action, Permissions]] = {
     Action.BOOST_POLICIES: Permissions(("boost_policy", "add_policy")),
     Action.RESET: Permissions(("reset_resource",)),
     Action.TOP_UP: Permissions(("top_up_resource",)),
-    Action.BLOCK: Permissions(("change_entity",)),
+    Action.BLOCK: Permissions(any_of=("block_entity", "change_entity")),
+    Action.CREATE_CLIENT: Permissions(any_of=("register_entity", "add_entity")),
     Action.EXEMPT: Permissions(("add_policy",)),
     Action.ERASE: Permissions(("erase_entity",)),
     Action.ERASE_POLICIES: Permissions(
@@ -82,9 +84,13 @@ RIGHTS: Final[Mapping[Action, Permissions]] = {
 """The permissions of the app `limits_app` that each action needs."""
 
 
-def may(user: Any, action: Action, *more: str) -> bool:
-    """Whether the user may do this; `more` are permissions that it needs in this case, as `permission` names them."""
-    return RIGHTS[action].allow(user) and Permissions(more).allow(user)
+def may(user: Any, action: Action, *more: Action | str) -> bool:
+    """Whether the user may do this; `more` is what it needs besides in this case.
+
+    Further actions, and permissions as `permission` names them.
+    """
+    needed = (RIGHTS[right] if isinstance(right, Action) else Permissions((right,)) for right in (action, *more))
+    return all(permissions.allow(user) for permissions in needed)
 
 
 def permission(verb: str, model: Any) -> str:
@@ -113,11 +119,11 @@ def may_choose(user: Any, model: Any) -> bool:
     return Permissions(any_of=(permission("view", model), *names)).allow(user)
 
 
-def to_create_entity(identifier: str | None) -> tuple[str, ...]:
-    """The permission that an action needs beside its own where it creates the row of an entity (None: of none)."""
+def to_create_entity(identifier: str | None) -> tuple[Action, ...]:
+    """What an action needs beside its own permissions where it creates the row of an entity (None: of none)."""
     if identifier is None or Entity.objects.using(write_alias()).filter(identifier=identifier).exists():
         return ()
-    return (permission("add", Entity),)
+    return (Action.CREATE_CLIENT,)
 
 
 def to_replace_candidate(policy: Policy) -> tuple[str, ...]:

@@ -89,6 +89,7 @@ def table() -> Iterator[tuple[str, str]]:
     yield "change_emergencyswitch", "emergencyswitch_changelist"
     yield "reset_resource top_up_resource", ""
     yield "erase_entity", "entity_erase"
+    yield "block_entity register_entity", "entity_block"
 
 
 def addresses() -> Iterator[tuple[str, str]]:

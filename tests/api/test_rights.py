@@ -80,6 +80,11 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
             api("top-ups/", **entity, **credit),
         ],
         Action.BLOCK: [form("entity/block/", entity="user:1", reason="x")],
+        Action.CREATE_CLIENT: [
+            ("block_entity", form("entity/block/", entity="user:76", reason="x")),
+            ("boost_policy", form("policy/boost/", **boost | {"entity": "user:76"})),
+            ("boost_policy", api("boosts/", **raised | {"entity": "user:76"})),
+        ],
         Action.EXEMPT: [("view_policy", form("settingsentry/exemptions/", entity="user:2"))],
         Action.ERASE: [form("entity/erase/", entity="user:1")],
         Action.ERASE_POLICIES: [],  # test_configuration_is_removed_only_with_the_permissions_for_that
@@ -174,7 +179,7 @@ def creating() -> dict[str, tuple[str, Ask]]:
     return {
         "a boost on the page": ("boost_policy", form("policy/boost/", **SENT, **on_page)),
         "a boost in the API": ("boost_policy", api("boosts/", **SENT, **in_api)),
-        "a block": ("change_entity", form("entity/block/", **SENT)),
+        "a block": ("block_entity", form("entity/block/", **SENT)),
         "a limit of one client": (TO_LIMIT, form("limitsentry/limit/", **SENT, **BY_SENTENCE, who="entity")),
         "a limit of each user": (TO_LIMIT, form("limitsentry/limit/", **BY_SENTENCE, who="user")),
     }

@@ -147,7 +147,7 @@ _ACTS: Final[Mapping[str, Callable[[HttpRequest, str, QuickBoostForm], str]]] = 
 """What each button does; each returns a message, or nothing where the form has errors."""
 
 
-def _check(request: HttpRequest, action: Action, *more: str) -> None:
+def _check(request: HttpRequest, action: Action, *more: Action | str) -> None:
     if not may(request.user, action, *more):
         raise PermissionDenied
 
@@ -202,7 +202,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
 
 def _plans(request: HttpRequest, row: Entity | None) -> list[str]:
     """The plans that the user may give the client."""
-    to_create = (permission("add", Entity),) if row is None else ()
+    to_create = (Action.CREATE_CLIENT,) if row is None else ()
     if not may(request.user, Action.VIEW_LIMITS, permission("change", Entity), *to_create):
         return []
     return [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]]

@@ -24,7 +24,7 @@ from limits_app.services.usage import add_counts
 PageView = Callable[[AdminSite, HttpRequest], HttpResponse]
 
 
-def check(request: HttpRequest, action: Action, *more: str) -> None:
+def check(request: HttpRequest, action: Action, *more: Action | str) -> None:
     """Raise PermissionDenied unless the user may do this; see `rights.may`."""
     if not may(request.user, action, *more):
         raise PermissionDenied
