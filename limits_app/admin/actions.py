@@ -29,6 +29,7 @@ from limits_app.admin.action_forms import (
     TopUpForm,
 )
 from limits_app.admin.base import AuditedAdmin, confirmation
+from limits_app.admin.formatting import row_in_words
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.engine.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Policy, Resource
@@ -102,6 +103,7 @@ class ConfirmedAction:
     def _asked(self, page: AuditedAdmin, request: HttpRequest, rows: Sequence[Any], form: forms.Form) -> HttpResponse:
         context: dict[str, Any] = {
             "rows": rows,
+            "in_words": [row_in_words(row) for row in rows],
             "note": self._note(rows),
             "back": reverse(f"{page.admin_site.name}:{page.opts.app_label}_{page.opts.model_name}_changelist"),
             "action": self.__name__,
@@ -120,7 +122,7 @@ class ConfirmedAction:
                     with transaction.atomic(using=using):
                         self._do(row, data, key)
                 except LimitsError as error:
-                    problems.append(f"“{row}”: {error}")
+                    problems.append(f"“{row_in_words(row)}”: {error}")
                     if isinstance(error, StoreUnavailable):
                         break  # the others would wait for it too
             if problems:

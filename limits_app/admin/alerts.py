@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
-from limits_app.admin.base import ReadOnly, RobustListAdmin
+from limits_app.admin.base import ReadOnly, RobustListAdmin, moment_column
 from limits_app.alerts import NotDelivered, send_test
 from limits_app.models import Alert, AlertRule
 from limits_app.services.rights import Action, may
@@ -82,12 +82,16 @@ class AlertRuleAdmin(RobustListAdmin):
 class AlertAdmin(ReadOnly, RobustListAdmin):
     """The alerts."""
 
-    list_display = ["created_at", "rule", "about", "attempts", "next_attempt_at", "sent_at", "last_error"]
+    list_display = ["created", "rule", "about", "attempts", "next_attempt", "sent", "last_error"]
     list_filter = [("sent_at", admin.EmptyFieldListFilter)]
     list_select_related = ["rule"]
     search_fields = ["about"]
-    fields = ["rule", "about", "text", "created_at", "attempts", "next_attempt_at", "sent_at", "last_error"]
-    readonly_fields = ["text"]
+    fields = ["rule", "about", "text", "created", "attempts", "next_attempt", "sent", "last_error"]
+    readonly_fields = ["text", "created", "next_attempt", "sent"]
+
+    created = moment_column("created_at", _("created at"))
+    next_attempt = moment_column("next_attempt_at", _("next attempt at"))
+    sent = moment_column("sent_at", _("sent at"))
 
     @admin.display(description=_("text"))
     def text(self, alert: Alert) -> str:

@@ -22,7 +22,6 @@ from limits_app import audit
 from limits_app.admin.action_forms import RevertForm
 from limits_app.admin.audit_words import field_in_words, in_sentences, kind_in_words, source_in_words, value_in_words
 from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
-from limits_app.admin.formatting import moment
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.audit import MODELS
@@ -30,6 +29,7 @@ from limits_app.models import AuditEvent, Entity, Policy
 from limits_app.models.patterns import begins
 from limits_app.services import blocks
 from limits_app.services.clients import users_named
+from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_revert
 
 _LAST_EVENTS: Final = 100
@@ -44,7 +44,7 @@ def events_in_words(
     for event, sentence in zip(events, in_sentences(events, names), strict=True):
         revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk])
         yield {
-            "when": moment(event.when, "SHORT_DATETIME_FORMAT"),
+            "when": moment(event.when),
             "who": event.actor or source_in_words(event.source),
             "what": sentence,
             "reason": event.reason,
@@ -145,7 +145,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     actions = None
     change_form_template = "admin/limits_app/auditevent/change_form.html"
     fieldsets = [
-        (None, {"fields": ["number", "when", "actor", "way", "what", "verb", "kind", "object_label", "reason"]}),
+        (None, {"fields": ["number", "at", "actor", "way", "what", "verb", "kind", "object_label", "reason"]}),
         (_("What changed"), {"fields": ["differences"]}),
         (_("In full"), {"classes": ["collapse"], "fields": ["object_id", "before", "after", "previous", "digest"]}),
     ]
@@ -214,7 +214,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     @admin.display(description=_("when"), ordering="number")
     def at(self, event: AuditEvent) -> str:
         """Show the time as other pages do."""
-        return moment(event.when, "SHORT_DATETIME_FORMAT")
+        return moment(event.when)
 
     @admin.display(description=_("who"), ordering="actor")
     def who(self, event: AuditEvent) -> str:

@@ -12,10 +12,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
-from limits_app.admin.formatting import scope_in_words
+from limits_app.admin.formatting import change_in_words, scope_in_words
 from limits_app.audit import MODELS
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Counted, Entity, Policy, PolicyEffect, Verb
 from limits_app.models.limit_rules import noted_in, snapshot_text
 from limits_app.models.snapshots import Snapshot
@@ -54,8 +53,14 @@ def field_in_words(object_type: str, field: str) -> str:
     label = getattr(field_label, "verbose_name", None)  # the other side of a relation, such as candidates, has none
     if label is None:
         return field
-    parts = field.replace(f"limits {CallLimit.key}: ", f"limits {limit_name(CallLimit.key)}: ").split(": ")
-    return ": ".join([*parts[:-1], str(label)])
+    return ": ".join([*map(_part_in_words, field.split(": ")[:-1]), str(label)])
+
+
+def _part_in_words(part: str) -> str:
+    """Name a part of an object, such as “limit of requests” for `limits call_count`."""
+    kind, _space, name = part.partition(" ")
+    words = {"limits": gettext("limit of %(name)s"), "members": gettext("member %(name)s")}
+    return words.get(kind, part) % {"name": limit_name(name) if kind == "limits" else name}
 
 
 def value_in_words(object_type: str, field: str, value: Any) -> str:
@@ -157,9 +162,9 @@ def _changes(event: AuditEvent) -> Iterator[str]:
     fields = [change for change in audit.differences(*texts) if change.field not in _OF_THE_SCOPE]
     parts = {part: change.change for change in fields for part in [_whole_part(change)] if part}
     for part, kind in parts.items():
-        yield (gettext("added %(what)s") if kind == audit.FieldChange.ADDED else gettext("removed %(what)s")) % {
-            "what": part
-        }
+        what = ": ".join(map(_part_in_words, part.split(": ")))
+        text = gettext("added %(what)s") if kind == audit.FieldChange.ADDED else gettext("removed %(what)s")
+        yield text % {"what": what}
     for change in fields:
         if any(change.field.startswith(f"{part}: ") for part in parts):
             continue
@@ -194,8 +199,7 @@ def _changed(before: str | None, after: str | None) -> str:
         return gettext("added %(what)s") % {"what": after}
     if after is None:
         return gettext("removed %(what)s") % {"what": before}
-    amount, _space, unit = before.partition(" ")
-    return _arrow(amount, after) if after.partition(" ")[2] == unit else _arrow(before, after)
+    return change_in_words(before, after)
 
 
 def _arrow(before: str, after: str) -> str:

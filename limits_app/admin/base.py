@@ -8,7 +8,7 @@ from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -28,6 +28,7 @@ from limits_app import audit
 from limits_app.admin.forms import Autocomplete, DateTimeFormField, DateTimeWidget, JSONField, is_primary_key
 from limits_app.admin.menu import menu
 from limits_app.models.snapshots import snapshots
+from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_change_rows, may_choose
 
 _NUL = "\0"
@@ -181,6 +182,16 @@ class AuditedAdmin(RobustListAdmin):
         if self.has_view_or_change_permission(request):
             return reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_changelist")
         return reverse(f"{self.admin_site.name}:app_list", args=[self.opts.app_label])
+
+
+def moment_column(name: str, label: Any) -> Any:
+    """The column, or the field to read, of a moment, as all pages show them."""
+
+    @admin.display(description=label, ordering=name, empty_value="-")
+    def shown(_page: Any, row: Any) -> str | None:
+        return moment(getattr(row, name)) or None
+
+    return shown
 
 
 class ReadOnly:

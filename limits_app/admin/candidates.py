@@ -18,10 +18,12 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.base import AuditedAdmin, confirmation
-from limits_app.admin.formatting import percent
+from limits_app.admin.formatting import policy_in_words
 from limits_app.engine.errors import LimitsError
 from limits_app.models import Candidate, CandidateState, Policy
 from limits_app.services.candidates import reports
+from limits_app.services.display import amount, percent
+from limits_app.services.limit_words import limits_in_words
 from limits_app.services.rights import Action, may
 
 _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], object]]]] = {
@@ -33,11 +35,6 @@ _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], obj
 
 _USUAL_REVERT_PERCENT: Final = 10
 """The share of rejected entities above which a promotion is reverted, unless another one is chosen."""
-
-
-def _reported(name: str, label: Any) -> Callable[[Any, Any], Any]:
-    """A column with a number of the report of a candidate."""
-    return admin.display(description=label)(lambda _page, candidate: getattr(candidate.report, name))
 
 
 _BUTTON: Final = (
@@ -65,8 +62,8 @@ def _effect(candidate: Candidate) -> str:
     if not report.evaluated:
         return gettext("No request was evaluated so far: what it would reject is unknown.")
     values = {
-        "rejected": report.rejected,
-        "evaluated": report.evaluated,
+        "rejected": amount(report.rejected),
+        "evaluated": amount(report.evaluated),
         "share": percent(report.rejected / report.evaluated),
     }
     return gettext("It would have rejected %(rejected)s of %(evaluated)s requests (%(share)s).") % values
@@ -76,7 +73,7 @@ def _effect(candidate: Candidate) -> str:
 class CandidateAdmin(AuditedAdmin):
     """Candidates with what they would reject; the permission to change policies covers the actions."""
 
-    list_display = ["policy", "limits", "state", "percent", "evaluated", "rejected", "rejected_percent"]
+    list_display = ["about", "limits_in_words", "state", "share", "evaluated", "rejected", "rejected_share"]
     list_filter = ["state"]
     list_select_related = ["policy__resource", "policy__entity", "policy__plan"]
     search_fields = ["policy__resource__name", "policy__entity__identifier", "limits"]
@@ -102,12 +99,12 @@ class CandidateAdmin(AuditedAdmin):
         fields = [*super().get_fields(request, obj)]
         if obj is None:
             return fields
-        results = ["state", "evaluated", "rejected", "rejected_percent"]
+        results = ["state", "evaluated", "rejected", "rejected_share"]
         return [*fields, *results, *(["decide"] if self.has_promote_permission(request) else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Results cannot be edited."""
-        return [] if obj is None else ["state", "evaluated", "rejected", "rejected_percent", "decide"]
+        return [] if obj is None else ["state", "evaluated", "rejected", "rejected_share", "decide"]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Read the counts of one candidate."""
@@ -133,8 +130,10 @@ class CandidateAdmin(AuditedAdmin):
         form = PromotionForm(request.POST if "confirmed" in request.POST else None, instance=candidate)
         if decision == "promote" and not form.is_valid():
             back = reverse(f"{self.admin_site.name}:limits_app_candidate_changelist")
-            rows, note = [candidate.policy], _effect(candidate)
-            return confirmation(self, request, form, title=label, rows=rows, note=note, back=back)
+            values = {"limits": limits_in_words(candidate.limits), "policy": policy_in_words(candidate.policy, {})}
+            title = gettext("Enforce %(limits)s: %(policy)s?") % values
+            note = _effect(candidate)
+            return confirmation(self, request, form, title=title, button=label, note=note, back=back)
         try:
             with self.acting(request, _effect(candidate) if decision == "promote" else ""):
                 if decision == "promote":
@@ -144,7 +143,9 @@ class CandidateAdmin(AuditedAdmin):
             self.message_user(request, str(error), messages.ERROR)
         else:
             message = gettext("%(action)s: done for “%(policy)s”.")
-            self.message_user(request, message % {"action": label, "policy": candidate.policy}, messages.SUCCESS)
+            self.message_user(
+                request, message % {"action": label, "policy": policy_in_words(candidate.policy, {})}, messages.SUCCESS
+            )
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_candidate_changelist"))
 
     @admin.display(description=_("decision"))
@@ -152,7 +153,7 @@ class CandidateAdmin(AuditedAdmin):
         """Show the buttons for the state of the candidate."""
         name = f"{self.admin_site.name}:limits_app_candidate"
         buttons = (
-            (reverse(f"{name}_{decision}", args=[candidate.pk]), label, candidate.policy)
+            (reverse(f"{name}_{decision}", args=[candidate.pk]), label, policy_in_words(candidate.policy, {}))
             for decision, (state, label, _do) in _DECISIONS.items()
             if state == candidate.state
         )
@@ -175,6 +176,33 @@ class CandidateAdmin(AuditedAdmin):
         changelist.result_list = rows
         return changelist
 
-    evaluated = _reported("evaluated", _("evaluated"))
-    rejected = _reported("rejected", _("would reject"))
-    rejected_percent = _reported("rejected_percent", _("%"))
+    @admin.display(description=_("policy"))
+    def about(self, candidate: Candidate) -> str:
+        """Say whom its policy is about, and on what."""
+        return policy_in_words(candidate.policy, {})
+
+    @admin.display(description=_("limits"))
+    def limits_in_words(self, candidate: Candidate) -> str:
+        """Show its limits."""
+        return limits_in_words(candidate.limits)
+
+    @admin.display(description=_("clients"))
+    def share(self, candidate: Candidate) -> str:
+        """Show for how many of the clients it is evaluated."""
+        return percent(candidate.percent / 100)
+
+    @admin.display(description=_("evaluated requests"))
+    def evaluated(self, candidate: Any) -> str:
+        """Show how many requests were evaluated."""
+        return amount(candidate.report.evaluated)
+
+    @admin.display(description=_("would reject"))
+    def rejected(self, candidate: Any) -> str:
+        """Show how many of them it would have rejected."""
+        return amount(candidate.report.rejected)
+
+    @admin.display(description=_("share"))
+    def rejected_share(self, candidate: Any) -> str:
+        """Show what part of them that is."""
+        report = candidate.report
+        return percent(report.rejected / report.evaluated if report.evaluated else None)

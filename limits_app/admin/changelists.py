@@ -27,7 +27,8 @@ from limits_app.models.patterns import begins
 from limits_app.policies import Pair
 from limits_app.services import LimitState, RowState
 from limits_app.services.clients import users_named
-from limits_app.services.limit_words import amount, limit_name
+from limits_app.services.display import amount
+from limits_app.services.limit_words import limit_name
 
 MOST_COUNTED: Final = 10_000
 """The maximum number of rows that a list counts and pages through; users filter or search for others."""

@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import services
 from limits_app.admin.action_forms import BoostEnd, EmergencyForm
 from limits_app.admin.base import AuditedAdmin, confirmation
-from limits_app.admin.formatting import moment
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import EmergencySwitch, Enforcement
+from limits_app.services.display import moment
 from limits_app.services.rights import Action, may
 
 _MODES: Final[Mapping[Enforcement, Any]] = {

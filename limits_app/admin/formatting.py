@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from math import ceil, floor
 from typing import Any, Final
 
-from django.utils.formats import date_format, number_format
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
-from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import CallLimit
+from limits_app.engine.limits import CallLimit, LimitDefinition
 from limits_app.models import TOTALS, Limit, Policy, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus
-from limits_app.services import LimitState
+from limits_app.services import LimitState, PlannedBoost
 from limits_app.services.clients import with_name
-from limits_app.services.limit_words import amount, limit_in_words
+from limits_app.services.display import amount, moment
+from limits_app.services.limit_words import limit_in_words
 
 _NEAR: Final = 0.8
 
@@ -78,36 +76,6 @@ def bar_of(limit: LimitState) -> Bar:
     return bar(limit.key, limit.used or 0, limit.capacity, limit.available, in_slices=limit.in_slices)
 
 
-def percent(share: float | None) -> str:
-    """A share in percent; a small one is not said to be none."""
-    if share is None:
-        return "-"
-    if 0 < share < 0.001:
-        return "< 0.1 %"
-    return f"{number_format(round(share * 100, 1), use_l10n=True)} %"
-
-
-def moment(at: datetime | None, form: str = "DATETIME_FORMAT") -> str:
-    """A moment by the site's clock, which is named; empty without one."""
-    if at is None:
-        return ""
-    local = at if is_naive(at) else _local(at)
-    zone = local.tzname()
-    return date_format(local, form) + (f" ({zone})" if zone else "")
-
-
-def short_moment(at: datetime) -> str:
-    """A moment as it fits into a sentence or a list."""
-    return moment(at, "SHORT_DATETIME_FORMAT")
-
-
-def _local(at: datetime) -> datetime:
-    try:
-        return localtime(at)
-    except OverflowError:  # at the ends of the calendar, this date does not exist in the local zone
-        return at
-
-
 def written_limits(limits: Iterable[Limit]) -> SafeString:
     """Rows of limits in words, one below the other; an invalid one as it is stored."""
     return format_html_join("", "<div>{}</div>", ((_in_words(limit),) for limit in limits))
@@ -126,6 +94,31 @@ _WHERE: Final[Mapping[str, Any]] = {
     "total": _("%(whom)s, over all resources together"),
     "": _("%(whom)s, on each resource"),
 }
+
+
+def row_in_words(row: Any) -> str:
+    """A row as people know it: a policy with whom it is about and when, else its name."""
+    if not isinstance(row, Policy):
+        return str(row)
+    words = policy_in_words(row, {})
+    return f"{words} ({row.when(moment)})" if row.valid_from or row.weekly_hours else words
+
+
+def boost_in_words(boost: PlannedBoost) -> str:
+    """What a boost changes, such as “60 → 90 requests per minute”."""
+    return ", ".join(_raised(old.limit, new.limit) for old, new in zip(boost.before, boost.after, strict=True))
+
+
+def _raised(old: LimitDefinition, new: LimitDefinition) -> str:
+    if old == new:
+        return gettext("%(limit)s stays as it is (rounded down)") % {"limit": limit_in_words(old)}
+    return change_in_words(limit_in_words(old), limit_in_words(new))
+
+
+def change_in_words(before: str, after: str) -> str:
+    """How a limit in words changed, such as “10 → 3 requests per minute”."""
+    number, _space, unit = before.partition(" ")
+    return f"{number if after.partition(' ')[2] == unit else before} → {after}"
 
 
 def policy_in_words(policy: Policy, names: Mapping[str, str]) -> str:

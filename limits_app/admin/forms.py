@@ -28,8 +28,8 @@ from limits_app.engine.limits import RateLimitAlgorithm
 from limits_app.models import Limit
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json
+from limits_app.services.display import amount
 from limits_app.services.limit_fields import FIELDS, LimitKind, join, split
-from limits_app.services.limit_words import amount
 from limits_app.services.policy_warnings import left_without
 
 

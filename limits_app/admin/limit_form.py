@@ -17,7 +17,6 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.action_forms import DayEnd, ReasonForm, end_of_day
-from limits_app.admin.formatting import moment
 from limits_app.admin.forms import AmountFormField
 from limits_app.engine import amount_text, check_resource, parse_limit
 from limits_app.engine.errors import InvalidLimit
@@ -26,6 +25,7 @@ from limits_app.models import Plan, PlanGroup
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
 from limits_app.models.validators import validate_identifier, validate_path, validate_text
 from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.display import moment
 from limits_app.services.limit_sentences import (
     OF_ONE,
     PERIODS,
@@ -127,7 +127,7 @@ class SimpleLimitForm(ReasonForm):
         if groups_have_plans(router.db_for_write(Plan)):
             self.fields["groups"].queryset = memberships().related_model._base_manager.order_by("name")  # type: ignore[attr-defined]
         if instance is not None and instance.until is not None:
-            same = gettext("%(date)s, as before") % {"date": moment(instance.until, "SHORT_DATETIME_FORMAT")}
+            same = gettext("%(date)s, as before") % {"date": moment(instance.until)}
             self.fields["ends"].choices = [("same", same), *self.fields["ends"].choices]  # type: ignore[attr-defined]
         periods = [*PERIODS, *_other_periods(instance)]
         for row in range(1, self._row_count() + 1):

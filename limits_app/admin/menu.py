@@ -15,7 +15,6 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.formatting import moment
 from limits_app.models import (
     ActivityEntry,
     Alert,
@@ -38,6 +37,7 @@ from limits_app.models import (
     SettingsEntry,
     UsageSnapshot,
 )
+from limits_app.services.display import moment
 from limits_app.services.emergency import emergency
 from limits_app.services.rights import Action, may
 

@@ -32,9 +32,9 @@ from limits_app.admin.actions import (
     boost_client,
     dropped_limits_warning,
 )
-from limits_app.admin.base import PartOf, confirmation
+from limits_app.admin.base import PartOf, confirmation, moment_column
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
-from limits_app.admin.formatting import STANDINGS, policy_in_words, short_moment, written_limits
+from limits_app.admin.formatting import STANDINGS, boost_in_words, policy_in_words, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
 from limits_app.admin.limit_links import LimitsChangeList, full_form_address, limit_address
 from limits_app.admin.own_blocks import ConfirmedBlocks
@@ -43,6 +43,7 @@ from limits_app.models import Counted, Endpoint, Enforcement, Limit, Policy, Pol
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.clients import client_names
+from limits_app.services.display import moment
 from limits_app.services.limit_fields import LimitKind, of_kind
 from limits_app.services.limit_sentences import rule_of
 from limits_app.services.policy_warnings import overriding_block
@@ -187,12 +188,14 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
     actions = POLICY_ACTIONS
     autocomplete_fields = ["resource", "entity", "plan"]
     radio_fields = {"counted": admin.VERTICAL}
-    readonly_fields = ["created_at", "updated_at"]
+    readonly_fields = ["created", "updated"]
+    created = moment_column("created_at", _("created at"))
+    updated = moment_column("updated_at", _("updated at"))
     fieldsets = [
         (None, {"fields": ["resource", "entity", "plan", "counted", "effect", "extends", "reason"]}),
         (_("Validity"), {"fields": [("valid_from", "valid_until"), ("weekly_hours", "time_zone")]}),
         (_("Enforcement"), {"fields": [("enforcement", "rollout_percent"), "on_unavailable"]}),
-        (_("Advanced"), {"fields": ["slice_seconds", "created_at", "updated_at"], "classes": ["collapse"]}),
+        (_("Advanced"), {"fields": ["slice_seconds", "created", "updated"], "classes": ["collapse"]}),
     ]
     inlines = [LimitInline]
     form = PolicyForm
@@ -246,9 +249,9 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         is_on = standing in _COUNTING
         word = gettext("Unknown") if standing is None else capfirst(STANDINGS[standing])
         if is_on and policy.extends and policy.valid_until:
-            word = gettext("Boost until %(date)s") % {"date": short_moment(policy.valid_until)}
+            word = gettext("Boost until %(date)s") % {"date": moment(policy.valid_until)}
         elif policy.valid_from or policy.weekly_hours:
-            word = f"{word} ({policy.when(short_moment)})"
+            word = f"{word} ({policy.when(moment)})"
         if policy.rollout_percent != 100:
             word = f"{word}, {policy.rollout_percent} %"
         return format_html('<span class="limits-chip{}">{}</span>', " limits-chip--on" if is_on else "", word)
@@ -325,7 +328,11 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         ):
             return HttpResponseRedirect(self.list_or_index(request))
         title = gettext("Grant a boost")
-        return confirmation(self, request, form, title=title, boosts=boosts, back=self.list_or_index(request))
+        shown = [
+            {"policy": policy_in_words(boost.policy, {}), "text": boost_in_words(boost), "problem": boost.problem}
+            for boost in boosts
+        ]
+        return confirmation(self, request, form, title=title, boosts=shown, back=self.list_or_index(request))
 
     def _boost_listed(self, request: HttpRequest, form: GrantForm, boosts: Sequence[PlannedBoost]) -> bool:
         """Boost the policies that can be boosted, once the list of changes was confirmed."""
@@ -340,7 +347,7 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         except LimitsError as error:
             form.add_error(None, str(error))
             return False
-        values = {"count": len(possible), "until": short_moment(data["until"])}
+        values = {"count": len(possible), "until": moment(data["until"])}
         message = ngettext(
             "%(count)s policy is boosted until %(until)s.",
             "%(count)s policies are boosted until %(until)s.",
@@ -366,7 +373,10 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         except LimitsError as error:
             form.add_error(None, str(error))
             return False
-        values = {"policies": ", ".join(map(str, boosted)), "when": boosted[0].when(short_moment)}
+        values = {
+            "policies": ", ".join(policy_in_words(policy, {}) for policy in boosted),
+            "when": boosted[0].when(moment),
+        }
         message = gettext("Boosted %(when)s: %(policies)s.") % values
         self.message_user(request, message, messages.SUCCESS)
         return True

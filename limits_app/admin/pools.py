@@ -22,7 +22,8 @@ from limits_app.engine.errors import LimitsError
 from limits_app.models import Pool, PoolMember
 from limits_app.models.limit import limit_texts
 from limits_app.services import definitions
-from limits_app.services.limit_words import amount, limit_name
+from limits_app.services.display import amount
+from limits_app.services.limit_words import limit_name
 from limits_app.services.pools import member_use
 
 _NEW_MEMBERS: Final = 3

@@ -33,6 +33,7 @@ from limits_app.policies import Pair
 from limits_app.services import RowState
 from limits_app.services.clients import client_names, user_names, with_name
 from limits_app.services.limit_sentences import has_total
+from limits_app.services.limit_words import limits_in_words
 from limits_app.services.rights import Action, may, to_replace_row
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import most_rejected, never_used
@@ -303,7 +304,7 @@ class EndpointAdmin(LargeListAdmin):
     @admin.display(description=_("limits or resource"))
     def charged(self, endpoint: Endpoint) -> str:
         """Show the limits of the rule, or else the resource that it charges."""
-        return endpoint.limits or endpoint.resource_name
+        return limits_in_words(endpoint.limits) if endpoint.limits else endpoint.resource_name
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Save the endpoint, and warn if it has no effect."""

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit
-from limits_app.engine import MAX_AMOUNT, Account, Amount, Noted, check_entity, limit_text, shown
+from limits_app.engine import MAX_AMOUNT, Account, Amount, Noted, check_entity, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit
 from limits_app.models import (
@@ -127,16 +127,6 @@ class PlannedBoost:
     before: tuple[Noted, ...] = ()
     after: tuple[Noted, ...] = ()
     problem: str = ""
-
-    @property
-    def text(self) -> str:
-        """For example “calls=60/min → calls=90/min”."""
-        return ", ".join(
-            gettext("%(limit)s stays as it is (rounded down)") % {"limit": limit_text(old.limit)}
-            if old == new
-            else f"{limit_text(old.limit)} → {limit_text(new.limit)}"
-            for old, new in zip(self.before, self.after, strict=True)
-        )
 
 
 def planned_boosts(policies: Iterable[Policy], factor: Decimal | float, until: datetime) -> list[PlannedBoost]:

@@ -9,7 +9,6 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from django.utils import timezone
-from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext, ngettext
 
 from limits_app.engine import CALLS, RESOURCE_PATTERN, Noted
@@ -29,6 +28,7 @@ from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import is_pattern
 from limits_app.services.clients import find_clients
 from limits_app.services.code_names import names_in_code
+from limits_app.services.display import amount, moment
 from limits_app.services.limit_changes import entity_of, replaced, resource_of
 from limits_app.services.limit_sentences import (
     OF_ONE,
@@ -89,7 +89,7 @@ def matches_in_words(what: What, path: str) -> str:
     matching = SiteUrls().matching(path) if what == What.URL else None
     if matching is None:
         return ""
-    return ngettext("matches %(count)s URL", "matches %(count)s URLs", matching) % {"count": number_format(matching)}
+    return ngettext("matches %(count)s URL", "matches %(count)s URLs", matching) % {"count": amount(matching)}
 
 
 def resource_names() -> list[str]:
@@ -128,9 +128,7 @@ def _in_words(limits: list[Any]) -> str:
 
 def _notes(limit: SimpleLimit) -> Iterator[str]:
     if limit.until:
-        yield gettext("It ends on %(date)s.") % {
-            "date": date_format(timezone.localtime(limit.until), "DATETIME_FORMAT")
-        }
+        yield gettext("It ends on %(date)s.") % {"date": moment(limit.until)}
     if limit.who == Who.PLAN and not Plan.objects.filter(name=limit.plan).exists():
         yield gettext("The plan %(plan)s is new: it is made.") % {"plan": limit.plan}
     if limit.who == Who.TEAM:
@@ -139,7 +137,7 @@ def _notes(limit: SimpleLimit) -> Iterator[str]:
 
 def _members_in_words(limit: SimpleLimit) -> str:
     count, uncounted = members(limit.entity).count(), uncounted_members(limit.entity).count()
-    values = {"team": limit.entity, "count": number_format(count), "uncounted": number_format(uncounted)}
+    values = {"team": limit.entity, "count": amount(count), "uncounted": amount(uncounted)}
     if not count:
         return gettext("%(team)s has no members so far: they are the clients whose parent it is.") % values
     text = ngettext("%(team)s has %(count)s member.", "%(team)s has %(count)s members.", count) % values
@@ -210,7 +208,7 @@ def _outlook(limit: SimpleLimit) -> str:
     foreseen = forecast(policy, proposed, now=timezone.now())
     if limit.who == Who.TOGETHER:
         used, lost = sum(use.used for use in foreseen.consumers), sum(use.lost for use in foreseen.consumers)
-        share = number_format(round(100 * lost / used, 1) if used else 0)
+        share = amount(round(100 * lost / used, 1) if used else 0)
         return gettext("Last %(days)s days: %(share)s %% of the use would have been rejected.") % {
             "days": DAYS,
             "share": share,
@@ -225,7 +223,7 @@ def _outlook(limit: SimpleLimit) -> str:
     )
     if foreseen.is_cut:
         text = gettext("Last %(days)s days: at least %(count)s clients would have been rejected.")
-    return text % {"days": DAYS, "count": number_format(count)}
+    return text % {"days": DAYS, "count": amount(count)}
 
 
 def _replayable(limit: SimpleLimit) -> Iterator[Noted]:

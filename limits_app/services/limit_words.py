@@ -9,14 +9,14 @@ from math import ceil, floor
 from typing import Final
 
 from django.utils import timezone
-from django.utils.formats import number_format
 from django.utils.translation import gettext
 
-from limits_app.engine import CALLS, NAMES, seconds_text
-from limits_app.engine.errors import LimitsError
+from limits_app.engine import CALLS, NAMES, parse_limits, seconds_text
+from limits_app.engine.errors import InvalidLimit, LimitsError
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
 from limits_app.models import Endpoint, Entity, Resource
+from limits_app.services.display import amount
 from limits_app.services.status import status_of_each
 
 _MOST: Final = 100
@@ -52,6 +52,14 @@ def limit_in_words(limit: LimitDefinition) -> str:
     return gettext("%(limit)s, only reported") % {"limit": words} if limit.soft else words
 
 
+def limits_in_words(text: str) -> str:
+    """The limits that a text in the notation has, in words; an invalid text as it is."""
+    try:
+        return ", ".join(limit_in_words(noted.limit) for noted in parse_limits(text))
+    except InvalidLimit:
+        return text
+
+
 def burst_in_words(limit: LimitDefinition) -> str:
     """How much more than its amount a limit allows within one of its times after a pause; empty where it never does."""
     if not isinstance(limit, RateLimit | CallLimit):
@@ -70,12 +78,6 @@ def period_in_words(limit: LimitDefinition) -> str:
         case _:
             period = _period(None, limit.window_seconds)
     return gettext("per %(period)s") % {"period": period}
-
-
-def amount(number: float) -> str:
-    """An amount with at most three decimals, grouped as the language of the user does."""
-    text = f"{number:.3f}".rstrip("0").rstrip(".")
-    return number_format(text, use_l10n=True, force_grouping=True)
 
 
 def _capacity(capacity: float, unit: str, period: str = "") -> str:

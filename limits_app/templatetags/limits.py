@@ -10,10 +10,13 @@ from django.templatetags.static import static
 
 from limits_app.integrations.request import limits_of
 from limits_app.services import limit_words
+from limits_app.services.display import duration, moment
 from limits_app.services.limit_words import OwnLimit, limit_name, own_limits_or_none
 
 register = template.Library()
 register.filter(limit_name)
+register.filter(moment)
+register.filter(duration)
 
 
 @register.simple_tag

@@ -61,7 +61,7 @@ def test_policies_are_enforced_tried_or_switched_off(
 ) -> None:
     Policy.objects.filter(pk=policy.pk).update(enforcement="off" if enforcement == "enforce" else "enforce")
     asked = act(admin_client, action, policy)
-    assert "entity user:1 on api" in asked.content.decode()
+    assert "user:1 on api" in asked.content.decode()
     assert events("update") == []
     done = act(admin_client, action, policy, confirmed="yes", reason="a trial")
     policy.refresh_from_db()
@@ -117,7 +117,7 @@ def test_totals_are_reset_and_topped_up_for_entities_and_the_system(admin_client
     act(admin_client, "reset_state", Entity.objects.get(identifier="user:1"), **why)
     assert used_in_total() == [0, 0]
     done = act(admin_client, "reset_state", plan, **why)
-    assert "“plan pro in total”: each entity has its own usage: choose entities" in said(done)
+    assert "“Plan pro, over all resources together”: each entity has its own usage: choose entities" in said(done)
 
 
 @committed
@@ -176,14 +176,14 @@ def test_an_action_changes_all_rows_or_none(admin_client: Client, policy: Policy
     site = limits.set_system_limits([TPM])
     done = act(admin_client, "reset_state", policy, site, confirmed="yes", reason="sorry")
     assert said(done) == [
-        "“system”: usage is counted for each resource separately: choose policies with a resource",
+        "“Everyone, on each resource”: usage is counted for each resource separately: choose policies with a resource",
         NOTHING,
     ]
     assert (used(), events("reset")) == (400, [])
     blocked = limits.set_resource_limits("api", [], effect="blocked")
     says = {"confirmed": "yes", "reason": "launch", "factor": "2", "until": tomorrow()}
     done = act(admin_client, "boost_entities", policy, blocked, site, **says)
-    assert sorted(said(done)[2:]) == [NOTHING, "“resource api”: resource api: it has no limits"]
+    assert sorted(said(done)[2:]) == [NOTHING, "“Everyone on api”: resource api: it has no limits"]
     assert not Policy.objects.filter(valid_until__isnull=False).exists()
 
 
@@ -252,7 +252,7 @@ def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: P
     assert (done.status_code, done.headers["location"]) == (302, address("policy_changelist"))
     boosts = {str(one): one.definitions()[0].capacity for one in Policy.objects.exclude(valid_until=None)}
     assert boosts == {"entity user:new": 2 * TPM.capacity}
-    assert re.fullmatch(r"Boosted from [\d/]+ .* \(UTC\) until [\d/]+ .* \(UTC\): .*\.", said(done)[0])
+    assert re.fullmatch(r"Boosted from [\d :-]+ \(UTC\) until [\d :-]+ \(UTC\): .*\.", said(done)[0])
     assert {event.actor for event in events("create")} == {"admin"}
 
 
@@ -264,10 +264,10 @@ def test_everybody_is_boosted_once_the_changes_were_confirmed(admin_client: Clie
     limits.grant_boost("user:1", "api", [TPM], timezone.now() + timedelta(days=1), "before")
     says = {"whom": "everybody", "factor": "1.5", "reason": "holidays"}
     listed = grant(admin_client, **says).content.decode()
-    assert "resource api: calls=60/min → calls=90/min, slots=4 → slots=6" in listed
-    assert "resource some: calls=1/min stays as it is (rounded down), slots=4 → slots=6" in listed
-    assert "resource once will not change: this factor changes no limit: amounts are rounded down." in listed
-    assert "entity user:1 on api will not change: a temporary policy applies in this time already." in listed
+    assert "Everyone on api: 60 → 90 requests per minute, 4 → 6 slots at the same time" in listed
+    assert "Everyone on some: 1 request per minute stays as it is (rounded down), 4 → 6 slots" in listed
+    assert "Everyone on once will not change: this factor changes no limit: amounts are rounded down." in listed
+    assert "user:1 on api will not change: a temporary policy applies in this time already." in listed
     assert not Policy.objects.filter(reason="holidays").exists()
     done = grant(admin_client, **says, listed="1")
     assert said(done)[0].startswith("3 policies are boosted until ")
@@ -330,8 +330,8 @@ def test_a_question_tells_rows_about_the_same_apart(admin_client: Client) -> Non
     always = limits.set_resource_limits("api", [TPM])
     dated = limits.set_resource_limits("api", [TPM], weekly_hours="mon 09:00-17:00")
     asked = act(admin_client, "reset_state", always, dated).content.decode()
-    assert "<li>resource api</li>" in asked
-    assert "<li>resource api (mon 09:00-17:00 " in asked
+    assert "<li>Everyone on api</li>" in asked
+    assert "<li>Everyone on api (mon 09:00-17:00 " in asked
 
 
 def test_one_entity_is_erased_on_a_page_of_its_own(admin_client: Client, policy: Policy) -> None:

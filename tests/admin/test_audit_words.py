@@ -29,7 +29,7 @@ def test_the_audit_log_is_read_in_the_words_of_the_forms(admin_client: Client) -
     for kind, source in (("policy", "app function"), ("usage", "cron")):
         assert f'<td class="field-who">{source}</td>' in page
         assert len(re.findall(f">\\s*(?:{kind}|{source})\\s*</a>", page)) == 2  # what the list can be filtered by
-    assert '<th scope="row">limits requests: limit</th>' in shown[0]
+    assert '<th scope="row">limit of requests: limit</th>' in shown[0]
     assert '<th scope="row">reason</th>' in shown[1]
 
 
@@ -37,7 +37,7 @@ def test_the_audit_log_is_read_in_the_words_of_the_forms(admin_client: Client) -
     ("kind", "field", "words"),
     [
         ("policy", "rollout_percent", "rollout (%)"),
-        ("pool", "members eu: limits tpm: shared", "members eu: limits tpm: shared by all entities"),
+        ("pool", "members eu: limits tpm: shared", "member eu: limit of tpm: shared by all entities"),
         ("policy", "limits a: b", "limits a: b"),
         ("policy", "colour", "colour"),
         ("policy", "candidates", "candidates"),
@@ -91,7 +91,7 @@ def test_an_event_is_a_sentence(db: None) -> None:
     assert last_sentence() == f"{label}: blocked no → yes"
     pool = Pool.objects.create(name="eu")
     PoolMember.objects.create(pool=pool, name="eu-1", weight=7)
-    assert last_sentence() == "pool eu: added members eu-1"
+    assert last_sentence() == "pool eu: added member eu-1"
     Plan.objects.create(name="gold")
     assert last_sentence() == "Added plan gold"
     limits.set_plan_limits("gold", "9/min", resource="api")

@@ -13,13 +13,12 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.formats import date_format
 from django.utils.translation import gettext
 
 from limits_app import audit, services
 from limits_app.admin.action_forms import QuickBoostForm
 from limits_app.admin.audit_log import events_in_words
-from limits_app.admin.formatting import moment, written_limits
+from limits_app.admin.formatting import policy_in_words, written_limits
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
@@ -34,8 +33,9 @@ from limits_app.services.clients import (
     resources_of,
     user_names,
 )
+from limits_app.services.display import amount, day, moment
 from limits_app.services.explain import explain_each
-from limits_app.services.limit_words import amount, limit_name
+from limits_app.services.limit_words import limit_name
 from limits_app.services.rejections import rejections_of
 from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity
 from limits_app.usage.reading import Use, never_used
@@ -113,7 +113,7 @@ def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> 
     policy = boosts.filter(pk=_number(request.POST["_end_boost"])).first()
     if policy is None:
         return gettext("This boost has ended already.")
-    name = str(policy)
+    name = policy_in_words(policy, {})
     policy.delete()
     return gettext("Ended: %(policy)s.") % {"policy": name}
 
@@ -180,7 +180,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
             {
                 "policy": policy,
                 "limits": written_limits(policy.limits.all()),
-                "until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
+                "until": moment(policy.valid_until),
             }
             for policy in ending(policies)
         ],
@@ -244,7 +244,7 @@ def _days(uses: Iterable[Use]) -> Iterator[dict[str, Any]]:
         total[1] += use.refused
     for (start, key, _bucket), (allowed, rejected) in list(sums.items())[:_MOST_DAYS_SHOWN]:
         yield {
-            "day": "" if start is None else date_format(start, "SHORT_DATE_FORMAT"),
+            "day": day(start),
             "limit": limit_name(key),
             "allowed": amount(allowed),
             "rejected": amount(rejected),
@@ -254,7 +254,7 @@ def _days(uses: Iterable[Use]) -> Iterator[dict[str, Any]]:
 def _rejections(client: Entity) -> Iterator[dict[str, Any]]:
     for rejection in rejections_of(client, most=_MOST_REJECTIONS):
         yield {
-            "minute": moment(rejection.count.minute, "SHORT_DATETIME_FORMAT"),
+            "minute": moment(rejection.count.minute),
             "why": rejection.why,
             "times": amount(rejection.count.count),
             "resource": rejection.count.resource,

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.changelists import CappedPaginator
-from limits_app.admin.formatting import STANDINGS, short_moment
+from limits_app.admin.formatting import STANDINGS
 from limits_app.admin.pages.common import check, page
 from limits_app.conf import parsed_network
 from limits_app.integrations.identity import client_at
@@ -31,6 +31,7 @@ from limits_app.models.validators import validate_requester, validate_text
 from limits_app.policies import Access, PolicyStatus, standings, verdict_on
 from limits_app.services import exemptions
 from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_change_rows, to_create_entity
 from limits_app.services.site_urls import SiteUrls
 
@@ -238,7 +239,7 @@ def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[ExemptionR
     for policy, (status, is_exempt) in zip(rows, standings(rows), strict=True):
         entity = policy.entity
         name = gettext("plan %(name)s") % {"name": policy.plan} if entity is None else entity.identifier
-        when = policy.when(short_moment) if policy.valid_from or policy.weekly_hours else ""
+        when = policy.when(moment) if policy.valid_from or policy.weekly_hours else ""
         share = gettext("%(percent)s %% of them") % {"percent": policy.rollout_percent}
         details = [
             "" if entity is None else entity.name,

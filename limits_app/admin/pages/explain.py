@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, bar, moment, percent
+from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, bar
 from limits_app.admin.pages.common import check, entity_or_none, page, problem_with
 from limits_app.engine import UPSTREAM_LEVEL
 from limits_app.engine.errors import LimitsError
@@ -21,9 +21,10 @@ from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus
 from limits_app.models import Plan, PolicyEffect, Resource
 from limits_app.policies import PolicyValue
+from limits_app.services.display import amount, moment, percent
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
-from limits_app.services.limit_words import amount, limit_in_words, limit_name
+from limits_app.services.limit_words import limit_in_words, limit_name
 from limits_app.services.rights import Action
 from limits_app.usage.reading import never_used
 
@@ -140,8 +141,8 @@ def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
         "level": capfirst(LEVELS[policy.level]),
         "url": "" if key is None else reverse(f"{site.name}:limits_app_policy_change", args=[key]),
         "details": details,
-        "valid_from": moment(policy.valid_from, "SHORT_DATETIME_FORMAT"),
-        "valid_until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
+        "valid_from": moment(policy.valid_from),
+        "valid_until": moment(policy.valid_until),
         "weekly": policy.hours is not None,
     }
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from time import time
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app.admin.formatting import bar_of
@@ -56,7 +56,8 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
     """
     check(request, Action.VIEW_USAGE)
     stores_down = bring_up_to_date()
-    since = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    now = datetime.now(UTC)
+    since = now.replace(minute=0, second=0, microsecond=0)
     hours = {"period": "hour", "since": since - timedelta(hours=1)}
     totals = Counter[str]()
     refused = Counter[str]()
@@ -66,7 +67,8 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
     tightest, is_known = tightest_limits(_MOST_SHOWN)
     tightest = named(tightest, client_names(limit["entity"] or "" for limit in tightest))
     state = {
-        "at": time(),
+        "at": now.timestamp(),
+        "clock": f"{timezone.localtime(now):%H:%M:%S}",
         "totals": {key: {"admitted": totals[key], "refused": refused[key]} for key in sorted(totals)},
         "tightest": page(site, request, "tightest", title="", context={"tightest": tightest}).rendered_content,
         "known": is_known and not stores_down,

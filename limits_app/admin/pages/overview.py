@@ -18,21 +18,25 @@ from limits_app import conf, services
 from limits_app.acquiring import BreakerState
 from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.audit_words import clients_of
-from limits_app.admin.formatting import moment, percent, policy_in_words
+from limits_app.admin.formatting import policy_in_words
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import named, tightest_limits
+from limits_app.admin.pages.usage import chart_of
 from limits_app.conf import OnUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.models import AuditEvent, BucketKind, CandidateState, Policy
-from limits_app.models.fields import in_site_time
+from limits_app.models import AuditEvent, BucketKind, CandidateState, Policy, UsagePeriod
+from limits_app.models.fields import aware, in_site_time
 from limits_app.services.clients import client_names
-from limits_app.services.limit_words import amount, limit_name
+from limits_app.services.display import amount, moment, percent
+from limits_app.services.limit_words import limit_name, limits_in_words
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
 from limits_app.services.usage import usage
-from limits_app.usage.reading import most_rejected
+from limits_app.usage.reading import Use, most_rejected
 
 _MOST: Final = 5
+_MOST_CHANGES: Final = 30
+_CHART: Final = timedelta(hours=23)
 _SOON: Final = timedelta(days=7)
 _MOST_ENDING: Final = 20
 
@@ -47,11 +51,12 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the state of the site at a glance."""
     check(request, Action.VIEW_USAGE)
     bring_up_to_date()
-    midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
+    now = datetime.now(UTC)
+    midnight = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     tightest, is_known = tightest_limits(_MOST)
     by_client = most_rejected("entity", since=midnight, most=_MOST)
     policies = _ending() if may(request.user, Action.VIEW_LIMITS) else None
-    events = [*AuditEvent.objects.order_by("-number")[:_MOST]] if may(request.user, Action.VIEW_HISTORY) else None
+    events = _recent(midnight - timedelta(days=1)) if may(request.user, Action.VIEW_HISTORY) else None
     names = client_names(
         {
             *clients_of(events or ()),
@@ -60,8 +65,12 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
             *(limit["entity"] or "" for limit in tightest),
         }
     )
+    time = UsagePeriod.HOUR, now.replace(minute=0, second=0, microsecond=0) - _CHART, now
+    uses = usage(key=CallLimit.key, by="period", period="hour", since=time[1])
     context = {
-        "totals": [*_totals(midnight, tightest, policies)],
+        "stores": _stores(),
+        "totals": [*_totals([use for use in uses if aware(use.start or now) >= midnight], tightest, policies)],
+        "chart": chart_of(time, uses, CallLimit.key),
         "changes": None if events is None else [*events_in_words(site, events, names)],
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
         "warnings": list(_warnings()),
@@ -77,9 +86,22 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     return page(site, request, "overview", title=gettext("Overview"), context=context)
 
 
-def _totals(midnight: datetime, tightest: list[dict[str, Any]], ending: list[Any] | None) -> Iterator[tuple[Any, str]]:
+def _recent(yesterday: datetime) -> list[AuditEvent]:
+    """The changes since yesterday, and without such the last ones: one of a colleague is undone from here."""
+    events = [*AuditEvent.objects.order_by("-number")[:_MOST_CHANGES]]
+    return [event for number, event in enumerate(events) if number < _MOST or aware(event.when) >= yesterday]
+
+
+def _stores() -> tuple[bool, str]:
+    """Whether all stores are available, and that in words."""
+    health = store_health()
+    if down := [alias for alias, store in health.items() if store.state == BreakerState.OPEN]:
+        return False, gettext("Unavailable: %(stores)s") % {"stores": ", ".join(down)}
+    return True, gettext("Stores are available") if len(health) > 1 else gettext("The store is available")
+
+
+def _totals(uses: list[Use], tightest: list[dict[str, Any]], ending: list[Any] | None) -> Iterator[tuple[Any, str]]:
     """What happened today in numbers, each with its label."""
-    uses = usage(key=CallLimit.key, period="hour", since=midnight.astimezone(UTC))
     allowed, rejected = sum(use.admitted for use in uses), sum(use.refused for use in uses)
     yield gettext("Allowed today"), amount(allowed)
     share = f" ({percent(rejected / (allowed + rejected))})" if rejected else ""
@@ -94,7 +116,11 @@ def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
     """Limits that are tried, and how much they would reject."""
     for report in services.candidates()[:_MOST]:
         if report.state == CandidateState.TESTING:
-            values = {"policy": report.policy, "limits": report.limits, "share": percent(report.rejected_percent / 100)}
+            values = {
+                "policy": report.policy,
+                "limits": limits_in_words(report.limits),
+                "share": percent(report.rejected_percent / 100),
+            }
             yield {
                 "what": gettext("%(policy)s: %(limits)s would reject %(share)s") % values,
                 "url": reverse(f"{site.name}:limits_app_candidate_changelist"),
@@ -137,6 +163,6 @@ def _ends(site: AdminSite, policy: Policy, names: dict[str, str]) -> dict[str, s
     return {
         "name": policy_in_words(policy, names),
         "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),
-        "until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
+        "until": moment(policy.valid_until),
         "reason": policy.reason,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib.admin import AdminSite, ModelAdmin
@@ -12,12 +13,12 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from limits_app.admin.formatting import moment, percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
 from limits_app.engine import HOUR, MILLI, Noted
 from limits_app.models import Enforcement, Limit, Policy
-from limits_app.services.limit_words import amount, limit_name
+from limits_app.services.display import amount, moment, percent
+from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.simulation.forecast import DAYS, MOST, STEP_SECONDS, Consumer, Forecast, forecast
 
@@ -105,7 +106,7 @@ def _row(consumer: Consumer) -> dict[str, Any]:
         "lost": amount(consumer.lost),
         "share": percent(consumer.share),
         "hours": len(consumer.refused),
-        "first": moment(consumer.first, "SHORT_DATETIME_FORMAT"),
+        "first": moment(consumer.first),
     }
 
 
@@ -120,8 +121,7 @@ def _chart(foreseen: Forecast) -> dict[str, Any] | None:
     last = max(hours)
     drawn = [hours.get(hour, (0, 0)) for hour in range(first, last + 1)]
     return {
-        "starts": [hour * HOUR * 1000 for hour in range(first, last + 1)],
-        "moments": "hours of days",
+        "times": [moment(datetime.fromtimestamp(hour * HOUR, UTC)) for hour in range(first, last + 1)],
         "admitted": [fits / MILLI for fits, _ in drawn],
         "refused": [lost / MILLI for _, lost in drawn],
         "labels": {

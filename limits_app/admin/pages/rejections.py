@@ -11,13 +11,13 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from limits_app.admin.formatting import moment
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import BucketKind
 from limits_app.models.fields import aware
 from limits_app.services.clients import client_of
-from limits_app.services.limit_words import amount, limit_keys, limit_name
+from limits_app.services.display import amount, moment
+from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.rights import Action
 
@@ -97,7 +97,7 @@ def _row(rejection: Rejection) -> dict[str, Any]:
     count = rejection.count
     return {
         "found": rejection,
-        "minute": moment(count.minute, "SHORT_DATETIME_FORMAT"),
+        "minute": moment(count.minute),
         "times": amount(count.count),
         "entity": count.entity if count.bucket == BucketKind.ENTITY else "",
     }

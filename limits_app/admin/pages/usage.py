@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.formatting import bar, moment, percent
+from limits_app.admin.formatting import bar
 from limits_app.admin.pages.common import (
     bring_up_to_date,
     check,
@@ -27,7 +27,8 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.models import BucketKind, CollectedBatch, Entity, UsagePeriod
 from limits_app.models.fields import aware
 from limits_app.services.clients import client_names, client_of, with_name
-from limits_app.services.limit_words import amount, limit_name
+from limits_app.services.display import amount, clock, day, moment, percent
+from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.safe_text import csv_text
 from limits_app.services.usage import usage
@@ -176,7 +177,7 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
         "key": key,
         "keys": keys,
         "resources": sorted({use.resource for use in of_resources if use.resource} | {resource or ""} - {""}),
-        "chart": _chart(time, usage(by="period", **chosen), key),
+        "chart": chart_of(time, usage(by="period", **chosen), key),
         "totals": _totals([use for use in of_limit if resource in (None, use.resource)]),
         "consumers": _rows(clients, names),
         "by_resource": _rows(of_limit)[:_MOST_RESOURCES],
@@ -194,7 +195,7 @@ def _keys(uses: Iterable[Use]) -> list[str]:
     return sorted(totals, key=lambda key: (totals[key][0] <= 0, -totals[key][1], key))
 
 
-def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
+def chart_of(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
     """What the chart draws: a period where nothing happened is one with nothing."""
     period, since, until = time
     step = timedelta(hours=1) if period == UsagePeriod.HOUR else _DAY
@@ -206,8 +207,7 @@ def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
         admitted[start] = admitted.get(start, 0) + use.admitted
         refused[start] = refused.get(start, 0) + use.refused
     return {
-        "starts": [start.isoformat() for start in admitted],
-        "moments": "hours" if period == UsagePeriod.HOUR else "days",
+        "times": [clock(start) if period == UsagePeriod.HOUR else day(start) for start in admitted],
         "admitted": list(admitted.values()),
         "refused": list(refused.values()),
         "labels": {

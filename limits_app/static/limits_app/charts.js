@@ -58,14 +58,6 @@ window.limitsCharts = (() => {
     scales,
   });
 
-  // Hours are those of who looks; days are those of UTC, by which they are counted.
-  const MOMENTS = {
-    hours: { hour: "2-digit", minute: "2-digit" },
-    days: { day: "numeric", month: "short", timeZone: "UTC" },
-    "hours of days": { day: "numeric", month: "short", hour: "numeric" },
-  };
-  const moment = (start, kind) => new Date(start).toLocaleString(document.documentElement.lang, MOMENTS[kind]);
-
   const fromPage = (canvas) => {
     const data = JSON.parse(document.getElementById(canvas.dataset.chart).textContent);
     const stacked = "stacked" in canvas.dataset;
@@ -75,7 +67,7 @@ window.limitsCharts = (() => {
     draw(canvas, {
       type: "bar",
       data: {
-        labels: data.starts.map((start) => moment(start, data.moments)),
+        labels: data.times,
         datasets: [
           { label: data.labels.admitted, data: data.admitted, yAxisID: "y", order: 1 },
           stacked

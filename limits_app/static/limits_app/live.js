@@ -43,7 +43,7 @@
     };
     element("admitted").textContent = shown(rates.admitted);
     element("refused").textContent = shown(rates.refused);
-    chart.data.labels.push(new Date(state.at * 1000).toLocaleTimeString(document.documentElement.lang));
+    chart.data.labels.push(state.clock);
     chart.data.datasets[0].data.push(rates.admitted);
     chart.data.datasets[1].data.push(rates.refused);
     for (const list of [chart.data.labels, ...chart.data.datasets.map(({ data }) => data)]) {
