@@ -195,7 +195,7 @@ def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, An
         )
         parts = (*parts, groups)
     first, *others = [part.order_by() for part in parts]
-    return first.union(*others)
+    return first.union(*others).order_by()  # Django 6.1 orders a union by the model otherwise
 
 
 def _effective(using: str, now: datetime) -> QuerySet[Policy]:
