@@ -370,7 +370,7 @@ def test_two_collectors_take_each_entry_once(store: RedisStore, client: Redis) -
             thread.start()
         for thread in threads:
             thread.join()
-        assert [count.admitted for batch in batches.values() for count in batch.counts] == [{"tokens": 2_000}]
+        assert [count.amounts for batch in batches.values() for count in batch.counts] == [{"tokens": 2_000}]
     assert client.llen(waiting(store)) == 0
 
 
