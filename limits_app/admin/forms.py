@@ -120,7 +120,7 @@ class SecondsField(AmountFormField):
 
 LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
     ("kind", "key", "capacity", "window_seconds", "period", "algorithm"),
-    ("burst", "session_seconds", "time_zone", "max_hold_seconds", "shared", "soft"),
+    ("burst", "time_zone", "starts", "session_seconds", "max_hold_seconds", "shared", "soft"),
 )
 """The rows of fields; those that most limits need come first."""
 
@@ -152,6 +152,7 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in i
     max_hold_seconds = _number("max_hold_seconds", SecondsField)
     period = FIELDS["period"].formfield()
     time_zone = FIELDS["time_zone"].formfield(widget=_short_text())
+    starts = FIELDS["starts"].formfield(widget=_short_text())
     session_seconds = _number("session_seconds", SecondsField)
     soft = FIELDS["soft"].formfield()
 

@@ -182,6 +182,7 @@ class EntityRows(ExchangeTable):
 
     parent = Field("parent", "parent", Named(Entity, "identifier"))
     plan = Field("plan", "plan", Named(Plan, "name"))
+    billing_from = Field("billing_from", "billing_from", TimestampWidget())
     metadata = Field("metadata", "metadata", JsonWidget(), default=dict)
 
     class Meta(ExchangeTable.Meta):

@@ -27,6 +27,7 @@ from limits_app.models.validators import validate_identifier, validate_path, val
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
 from limits_app.services.limit_sentences import (
+    BILLING_MONTH,
     OF_ONE,
     PERIODS,
     SimpleAmount,
@@ -226,6 +227,8 @@ class SimpleLimitForm(ReasonForm):
                 )
                 self.add_error(unit.name, problem % {"unit": text.unit or gettext("requests")})
             keys.add(limit.key)
+            if text.per == BILLING_MONTH and cleaned.get("who") == Who.TOGETHER:
+                self.add_error(per.name, gettext("Everyone together has no billing date: choose a calendar month."))
             yield text.text
 
     @staticmethod

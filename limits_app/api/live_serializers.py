@@ -38,6 +38,7 @@ class BucketSerializer(StrictSerializer):
     holders = serializers.IntegerField(required=False)
     period = serializers.CharField(required=False, allow_null=True)
     time_zone = serializers.CharField(required=False, allow_null=True)
+    starts = serializers.CharField(required=False)
     in_slices = Number(required=False)
 
 

@@ -118,6 +118,7 @@ from limits_app.engine.notation import (
     CALLS,
     Noted,
     amount_text,
+    check_shared,
     checked_limits,
     limit_body,
     limit_text,
@@ -127,6 +128,7 @@ from limits_app.engine.notation import (
     seconds_text,
     without_zone,
 )
+from limits_app.engine.period_starts import AS_THE_CALENDAR, CLIENT_START, PeriodStart
 from limits_app.engine.periods import DAY, HOUR, NAMES, QuotaPeriod
 from limits_app.engine.plan import (
     MOST_SHAPES,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
 
@@ -21,6 +21,7 @@ from limits_app.engine.limit_checks import (
     parse_per,
     parse_rate,
 )
+from limits_app.engine.period_starts import AS_THE_CALENDAR, CLIENT_START, PeriodStart
 from limits_app.engine.periods import DAY, HOUR, MINUTE, SECOND, WEEK, QuotaPeriod
 
 
@@ -246,6 +247,9 @@ class QuotaLimit:
 
     The period is a calendar period (`period`: hour, day, week or month, as clocks in `time_zone` show it),
     or a session of `session_seconds`, which starts with the first use.
+    Calendar periods begin at midnight, of Monday or of the first of the month, or as `starts` says: on a day of the
+    month (`"15"`; in a shorter month on its last day), on a weekday (`"sun"`), at a time (`"6h"`), both (`"15+6h"`), or
+    with the billing date of the client (`"client"`), which policies fill in.
     At its end all of the capacity is available again; before that only unused amounts are refunded.
     A `soft` quota rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
     Raises InvalidLimit (a ValueError) that names the limit and the field.
@@ -257,6 +261,7 @@ class QuotaLimit:
     time_zone: str = DEFAULT_ZONE
     session_seconds: float | None = None
     soft: bool = False
+    starts: str = ""
 
     def __post_init__(self) -> None:
         check_key(self.key)
@@ -276,25 +281,56 @@ class QuotaLimit:
         """The largest amount that can be admitted at one time."""
         return self.capacity
 
+    @property
+    def starts_with_client(self) -> bool:
+        """Whether periods begin with the billing date of the client."""
+        return self.starts == CLIENT_START
+
+    @property
+    def start(self) -> PeriodStart:
+        """When calendar periods begin; those of clients without a billing date begin as the calendar does."""
+        if not self.starts or self.starts_with_client or self.period is None:
+            return AS_THE_CALENDAR
+        return PeriodStart.parse(QuotaPeriod(self.period), self.starts)
+
+    def started(self, billing_from: datetime | None) -> Self:
+        """Return the quota of a client with a billing date (None: without one); one with another start stays as it is.
+
+        The day and the time are those that clocks in the time zone of the quota show, in whole minutes.
+        """
+        if not self.starts_with_client or self.period is None:
+            return self
+        if billing_from is None:
+            return replace(self, starts="")
+        period = QuotaPeriod(self.period)
+        start = PeriodStart.at(period, billing_from.astimezone(zone_of(self.time_zone)))
+        return replace(self, starts=start.text(period))
+
     @classmethod
     def per_hour(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
         """At most `capacity` per full hour of the clock."""
         return cls(key, capacity, QuotaPeriod.HOUR, time_zone, soft=soft)
 
     @classmethod
-    def per_day(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
-        """At most `capacity` from midnight to midnight."""
-        return cls(key, capacity, QuotaPeriod.DAY, time_zone, soft=soft)
+    def per_day(
+        cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, starts: str = ""
+    ) -> Self:
+        """At most `capacity` from midnight to midnight, or with another start."""
+        return cls(key, capacity, QuotaPeriod.DAY, time_zone, soft=soft, starts=starts)
 
     @classmethod
-    def per_week(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
-        """At most `capacity` from Monday to Sunday."""
-        return cls(key, capacity, QuotaPeriod.WEEK, time_zone, soft=soft)
+    def per_week(
+        cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, starts: str = ""
+    ) -> Self:
+        """At most `capacity` from Monday to Sunday, or with another start."""
+        return cls(key, capacity, QuotaPeriod.WEEK, time_zone, soft=soft, starts=starts)
 
     @classmethod
-    def per_month(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
-        """At most `capacity` per month of the calendar."""
-        return cls(key, capacity, QuotaPeriod.MONTH, time_zone, soft=soft)
+    def per_month(
+        cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, starts: str = ""
+    ) -> Self:
+        """At most `capacity` per month of the calendar, or with another start."""
+        return cls(key, capacity, QuotaPeriod.MONTH, time_zone, soft=soft, starts=starts)
 
     @classmethod
     def per_session(cls, key: str, capacity: int, session_seconds: float, *, soft: bool = False) -> Self:
@@ -319,11 +355,23 @@ class QuotaLimit:
                 f"limit {self.key!r}: time_zone {shown(self.time_zone)} is not known here: "
                 "use an IANA name such as 'Europe/Berlin', and install tzdata where the system has no time zones"
             )
+        self._check_start(QuotaPeriod(self.period))
+
+    def _check_start(self, period: QuotaPeriod) -> None:
+        if self.starts == "" or (self.starts == CLIENT_START and period is not QuotaPeriod.HOUR):
+            return
+        try:
+            starts = PeriodStart.parse(period, self.starts).text(period)
+        except ValueError as error:
+            raise InvalidLimit(f"limit {self.key!r}: starts {error}, not {shown(self.starts)}") from None
+        object.__setattr__(self, "starts", starts)
 
     def _check_session(self) -> None:
         check_seconds(self.key, "session_seconds", self.session_seconds)
         if self.time_zone != DEFAULT_ZONE:
             raise InvalidLimit(f"limit {self.key!r}: time_zone goes with a period; leave it out for a session")
+        if self.starts:
+            raise InvalidLimit(f"limit {self.key!r}: starts goes with a period; leave it out for a session")
 
 
 @dataclass(frozen=True, slots=True)

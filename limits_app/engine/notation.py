@@ -4,13 +4,14 @@
 limits   =  limit, with spaces, "," or ";" between several
 limit    =  KEY "=" AMOUNT                              permits held at the same time
          |  [KEY "="] AMOUNT "/" WINDOW                 a rate; without a key, or with "calls", a call limit
-         |  KEY "=" AMOUNT "/" PERIOD ["@" ZONE]        a quota per period of a calendar
+         |  KEY "=" AMOUNT "/" PERIOD ["@" ZONE]        a quota per period of a calendar, or of billing with "from="
          |  KEY "=" AMOUNT "/" WINDOW ":session"        a quota per session
             followed by any number of ":" OPTION
 AMOUNT   =  digits, with up to three decimals, and "k", "M" or "G"; or with commas between thousands
 WINDOW   =  [number] ("ms" | "s" | "min" | "h" | "d")
-PERIOD   =  "week" | "month", or with a zone also "hour" | "day"
-OPTION   =  an algorithm | "burst=" AMOUNT | "hold=" WINDOW | "soft" | "shared" | "rate" | "permits"
+PERIOD   =  "week" | "month", with a zone or a start also "day", and with a zone "hour"
+OPTION   =  an algorithm | "burst=" AMOUNT | "hold=" WINDOW | "from=" START | "soft" | "shared" | "rate" | "permits"
+START    =  a day of the month | a weekday | a time such as "6h" | a day "+" a time | "client"
 ```
 """
 
@@ -54,14 +55,15 @@ _ALGORITHMS: Final = tuple(map(str, RateLimitAlgorithm))
 _RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared")
 _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "permits": ("permits, which have no window", ("hold", "shared", "permits")),
-    "quota": ("a quota per period", ("soft", "shared")),
+    "quota": ("a quota per period", ("from", "soft", "shared")),
     "session": ("a quota per session", ("soft", "shared", "session")),
     "calls": ("calls", _RATES),
     "rate": ("a rate", (*_RATES, "rate")),
 }
 """What each kind of limit is called in errors, and the options that go with it."""
 _OPTIONS: Final = tuple(dict.fromkeys(option for _, options in _KINDS.values() for option in options))
-_WITH_VALUE: Final = ("burst", "hold")
+_START: Final = "from"
+_WITH_VALUE: Final = ("burst", "hold", _START)
 
 
 class Noted(NamedTuple):
@@ -85,9 +87,20 @@ def parse_limit(text: str) -> Noted:
         raise InvalidLimit(f"limit {shown(text)} must look like {_EXAMPLES}")
     try:
         options = _options(words)
-        return Noted(_limit(key, parse_amount(amount), window=window, zone=zone, options=options), "shared" in options)
+        limit = _limit(key, parse_amount(amount), window=window, zone=zone, options=options)
+        check_shared(limit, shared="shared" in options)
     except InvalidLimit as error:
         raise type(error)(f"{text!r}: {error}") from None
+    return Noted(limit, "shared" in options)
+
+
+def check_shared(limit: LimitDefinition, *, shared: bool) -> None:
+    """Raise InvalidLimit for a limit that all entities share although its periods begin with each of them."""
+    if shared and isinstance(limit, QuotaLimit) and limit.starts_with_client:
+        raise InvalidLimit(
+            f"limit {limit.key!r}: starts cannot be client for a limit that is shared, since all clients have the same "
+            "periods: use a day such as from=15, or leave it out"
+        )
 
 
 def parse_body(key: str, text: str) -> LimitDefinition:
@@ -141,8 +154,8 @@ def limit_text(limit: LimitDefinition, *, shared: bool = False) -> str:
         case ResourceLimit(key=key, capacity=capacity, max_hold_seconds=hold):
             hold_option = "" if hold is None else f"hold={seconds_text(hold)}"
             words = [amount_text(capacity), _if(key in _CALL_KEYS, "permits"), hold_option]
-        case QuotaLimit(key=key, capacity=capacity, period=str(period), time_zone=zone):
-            words = [f"{amount_text(capacity)}/{period}@{zone}"]
+        case QuotaLimit(key=key, capacity=capacity, period=str(period), time_zone=zone, starts=starts):
+            words = [f"{amount_text(capacity)}/{period}@{zone}", _if(bool(starts), f"{_START}={starts}")]
         case QuotaLimit(key=key, capacity=capacity, session_seconds=session):
             words = [f"{amount_text(capacity)}/{_window(session or 0)}", "session"]
         case CallLimit():
@@ -186,7 +199,8 @@ def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mappi
             # The definition validates the capacity.
             return ResourceLimit(key, capacity, hold and parse_seconds(hold))  # type: ignore[arg-type]
         case "quota":
-            return QuotaLimit(key, capacity, window.lower(), zone or DEFAULT_ZONE, soft=soft)  # type: ignore[arg-type]
+            calendar = (window.lower(), zone or DEFAULT_ZONE)
+            return QuotaLimit(key, capacity, *calendar, soft=soft, starts=options.get(_START, ""))  # type: ignore[arg-type]
         case "session":
             return QuotaLimit(key, capacity, session_seconds=parse_seconds(window), soft=soft)  # type: ignore[arg-type]
     algorithms = [option for option in options if option in _ALGORITHMS]
@@ -205,7 +219,7 @@ def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
         if key in _CALL_KEYS and "permits" not in options:
             raise InvalidLimit(f"missing time window: write {key}=30/10s, or {key}=10:permits for a concurrency limit")
         return "permits"
-    if zone or window in _ONLY_PERIODS:
+    if zone or window in _ONLY_PERIODS or (_START in options and window in tuple(QuotaPeriod)):
         return "quota"
     if "session" in options:
         return "session"

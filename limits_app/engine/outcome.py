@@ -158,6 +158,7 @@ class Stats(TypedDict, total=False):
     holders: int
     period: str | None
     time_zone: str | None
+    starts: str
     resource: str | None
     entity: str | None
     level: str

@@ -108,7 +108,8 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
 
     Fields: `type` (rate, call, quota or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
     `utilization` (0 to 1, above 1 in debt), for resources `holders`, the number of current holders,
-    and for quotas `period` and `time_zone`, with the length of a session as their `window_seconds`.
+    and for quotas `period` and `time_zone`, with the length of a session as their `window_seconds`; `starts` where
+    periods do not begin as the calendar does.
     Rates, calls and quotas have `reset_after`, the seconds until nothing is used if no further request is admitted.
     A rate or call limit with a `burst` has that field: `available` and `utilization` are measured against it.
     Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
@@ -164,6 +165,8 @@ def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
         stats["type"], stats["window_seconds"] = "quota", definition.session_seconds
         stats["period"] = definition.period
         stats["time_zone"] = definition.time_zone if definition.period else None
+        if definition.starts:
+            stats["starts"] = definition.starts
     elif not isinstance(definition, Blocked):
         stats["type"] = "call" if isinstance(definition, CallLimit) else "rate"
         stats["algorithm"], stats["window_seconds"] = str(definition.algorithm), definition.window_seconds

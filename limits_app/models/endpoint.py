@@ -14,7 +14,8 @@ from django.utils.text import slugify
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import limit_text
+from limits_app.engine import check_shared, limit_text
+from limits_app.engine.errors import InvalidLimit
 from limits_app.models.audit_log import AuditEvent
 from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
@@ -211,12 +212,21 @@ class Endpoint(Configuration):
         self.limits = " ".join(self.limits.split())
         if bool(self.limits) is (self.resource is not None):
             raise ValidationError({"limits": _LIMITS_OR_RESOURCE})
+        if self.counted_by == CountedBy.EVERYONE:
+            self._check_shared_limits()
         if bool(self.path) is bool(self.view_name):
             raise ValidationError({"path": _PATH_OR_VIEW_NAME})
         if (self.counted_by == CountedBy.HEADER) is not bool(self.header):
             raise ValidationError(
                 {"header": _("Enter a header when counting by request header; leave it empty otherwise.")}
             )
+
+    def _check_shared_limits(self) -> None:
+        try:
+            for noted in noted_limits(self.limits) if self.limits else ():
+                check_shared(noted.limit, shared=True)
+        except InvalidLimit as error:
+            raise ValidationError({"limits": str(error)}) from error
 
     @classmethod
     def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:

@@ -20,10 +20,10 @@ from limits_app.models.validators import validate_identifier, validate_json, val
 
 _UNLIMITED_AND_BLOCKED: Final = _("An entity cannot be both unlimited and blocked: choose one.")
 _PATTERN_WITH_FIELDS: Final = _(
-    "A pattern has no parent, plan, cascade or flags: leave them empty, and add a policy with the effect “blocked” or "
-    "“unlimited” for it."
+    "A pattern has no parent, plan, cascade, flags or billing date: leave them empty, and add a policy with the effect "
+    "“blocked” or “unlimited” for it."
 )
-_NOT_OF_PATTERNS: Final = ("parent", "plan", "cascade", "unlimited", "blocked")
+_NOT_OF_PATTERNS: Final = ("parent", "plan", "cascade", "unlimited", "blocked", "billing_from")
 _INHERITED: Final = ("identifier", "parent", "plan", "cascade")
 """The fields by which others may be blocked or exempt that are below it, besides the flags."""
 IS_UNLIMITED: Final = Q(blocked__in=[False], unlimited__in=[True])
@@ -87,6 +87,15 @@ class Entity(Configuration):
     )
     blocked = models.BooleanField(
         _("blocked"), default=False, help_text=_("All requests are rejected, whatever the policies are.")
+    )
+    billing_from = models.DateTimeField(
+        _("billing date"),
+        null=True,
+        blank=True,
+        help_text=_(
+            "When its billing began: quotas “per billing month of the client” begin on this day of the month, at this "
+            "time. Leave empty for the billing date of its parent, or calendar months if there is none."
+        ),
     )
     metadata = models.JSONField(
         _("metadata"),
@@ -159,7 +168,7 @@ class Entity(Configuration):
         super().check_written(written, using)
         for _before, now in written.values():
             if is_pattern(now["identifier"]) and any(now.get(name) for name in _NOT_OF_PATTERNS):
-                raise IntegrityError("a pattern has no parent, plan, cascade or flags")
+                raise IntegrityError("a pattern has no parent, plan, cascade, flags or billing date")
             if now["parent"] is not None and is_pattern(now["parent"]):
                 raise IntegrityError("a pattern cannot be a parent")
         moved = [key for key, (before, now) in written.items() if now["parent"] not in {None, before.get("parent")}]

@@ -11,7 +11,7 @@ from django.db import models
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import Noted, checked_limits, limit_body, parse_limits
+from limits_app.engine import Noted, check_shared, checked_limits, limit_body, parse_limits
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models.base import Configuration
@@ -97,6 +97,7 @@ class Limit(Configuration):
             return  # reported by the field
         if (policy is None) == (member is None):
             raise ValidationError({"policy": gettext("A limit must belong to either a policy or a pool member.")})
+        self._check_start(is_shared=self.shared or policy is None)
         if policy is None:
             if self.shared:
                 raise ValidationError({"shared": gettext("Limits of pool members are always shared.")})
@@ -115,6 +116,12 @@ class Limit(Configuration):
                 gettext("A policy with the effect “%(effect)s” cannot have limits: remove this one, or use “limits”.")
                 % {"effect": PolicyEffect(effect).label}
             )
+
+    def _check_start(self, *, is_shared: bool) -> None:
+        try:
+            check_shared(self.definition(), shared=is_shared)
+        except InvalidLimit as error:
+            raise ValidationError({"text": str(error)}) from error
 
 
 @lru_cache(maxsize=1024)

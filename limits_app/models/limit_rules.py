@@ -11,7 +11,7 @@ from django.db import IntegrityError, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import Noted, limit_text, parse_body
+from limits_app.engine import Noted, check_shared, limit_text, parse_body
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
@@ -53,7 +53,9 @@ def snapshot_text(limit: Mapping[str, Any]) -> str:
 
 def noted_in(limit: Mapping[str, Any]) -> Noted:
     """Return the limit of a snapshot; raises InvalidLimit if it is invalid."""
-    return Noted(definition_of(limit.get("key", ""), limit.get("text", "")), limit.get("shared", False))
+    noted = Noted(definition_of(limit.get("key", ""), limit.get("text", "")), limit.get("shared", False))
+    check_shared(noted.limit, shared=noted.shared)
+    return noted
 
 
 def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:

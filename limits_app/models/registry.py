@@ -126,7 +126,17 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
             Registered(
                 Entity,
                 identity=("identifier",),
-                fields=("identifier", "name", "parent", "plan", "cascade", "unlimited", "blocked", "metadata"),
+                fields=(
+                    "identifier",
+                    "name",
+                    "parent",
+                    "plan",
+                    "cascade",
+                    "unlimited",
+                    "blocked",
+                    "billing_from",
+                    "metadata",
+                ),
                 section="entities",
                 unwritten=_PRIMARY_KEY,
             ),

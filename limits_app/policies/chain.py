@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -12,9 +12,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.acquiring import Cooling
 from limits_app.conf import OnUnavailable
-from limits_app.engine import Noted
+from limits_app.engine import CLIENT_START, Noted
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.limits import LimitDefinition
+from limits_app.engine.limits import LimitDefinition, QuotaLimit
 from limits_app.models.candidate import CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency
 from limits_app.models.fields import from_column
@@ -67,10 +67,14 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True)
 class EntityPolicies:
-    """An entity (None: the site itself), and the policies that may apply to it, in no particular order."""
+    """An entity (None: the site itself), and the policies that may apply to it, in no particular order.
+
+    `billing_from` is its billing date, or that of the nearest entity above it that has one (None: none has one).
+    """
 
     entity: str | None
     policies: tuple[PolicyValue, ...]
+    billing_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +110,13 @@ class Subject(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A policy for a subject, with one of its limits; fields are None where one of them is missing."""
+    """A policy for a subject, with one of its limits; fields are None where one of them is missing.
+
+    `billing_from` is the billing date of the entity of the level, or of one above it.
+    """
 
     number: int
+    billing_from: Any
     level: int
     blocked: bool | None
     unlimited: bool | None
@@ -175,11 +183,30 @@ class StoredChain:
         """The identifiers of the rows."""
         return {row.identifier for row in self.rows if row.identifier is not None}
 
-    def content(self) -> Hashable:
+    def content(self, default_limits: Sequence[object] = ()) -> Hashable:
         """What the rows say without the name of the entity: entities with equal contents have the same limits.
 
-        A policy whose decisions are counted, by its primary key, is in the content of no other entity.
+        A policy whose decisions are counted, by its primary key, is in the content of no other entity. Of the billing
+        dates, it has the start of each quota that begins with the client: most entities share few of these.
+        `default_limits` are those that code sets.
         """
+        return self._rows_content(), self._starts(default_limits)
+
+    def _starts(self, default_limits: Sequence[object]) -> Hashable:
+        dates = {row.level: row.billing_from for row in self.rows if row.billing_from is not None}
+        if not dates:
+            return None
+        limits = [*default_limits, *[limit for row in self.rows for limit in _limits_with_client(row)]]
+        quotas = {limit for limit in limits if isinstance(limit, QuotaLimit) and limit.starts_with_client}
+        return frozenset(
+            [
+                (level, quota.started(from_column(date, self.connection)))
+                for level, date in dates.items()
+                for quota in quotas
+            ]
+        )
+
+    def _rows_content(self) -> Hashable:
         entity, rows = self.entity, [row for row in self.rows if row.level != ABOVE]
         named = [] if entity is None or is_pattern(entity) else [row for row in rows if row.identifier == entity]
         own = [row for row in named if row.level == 0 and row.enforcement != Enforcement.SHADOW]
@@ -216,7 +243,9 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
         own = next((row for row in of_level if row.identifier is not None and not row.is_pattern), None)
         has_row = has_row or own is not None
         name = entity if level == 0 or own is None else own.identifier
-        links.append(EntityPolicies(name, (*_own_flags(own), *_policy_values(of_level, connection), *everybody)))
+        billing_from = next((row.billing_from for row in of_level if row.billing_from is not None), None)
+        policies = (*_own_flags(own), *_policy_values(of_level, connection), *everybody)
+        links.append(EntityPolicies(name, policies, from_column(billing_from, connection)))
     first = rows[0]
     until = from_column(first.until, connection)
     switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
@@ -321,14 +350,29 @@ def _candidate(row: Row, connection: BaseDatabaseWrapper) -> CandidateValue | No
     until = from_column(row.watched_until, connection)
     if row.candidate_state == CandidateState.PROMOTED and until is None:
         return None
-    try:
-        noted = noted_limits(row.candidate_limits)
-    except InvalidLimit as error:  # written past the validation of the model
-        logger.warning("the candidate of policy %s is not evaluated: %s", row.policy_id, error)
+    noted = _candidate_limits(row)
+    if noted is None:
         return None
     limits = tuple(definition.limit for definition in noted)
     shared = frozenset(definition.limit.key for definition in noted if definition.shared)
     return CandidateValue(row.candidate_id or 0, limits, shared, row.candidate_percent, until)
+
+
+def _candidate_limits(row: Row) -> tuple[Noted, ...] | None:
+    """The limits of the candidate of a policy; None for invalid ones."""
+    try:
+        return noted_limits(row.candidate_limits)
+    except InvalidLimit as error:  # written past the validation of the model
+        logger.warning("the candidate of policy %s is not evaluated: %s", row.policy_id, error)
+        return None
+
+
+def _limits_with_client(row: Row) -> Iterator[LimitDefinition]:
+    """The limits of a row and its candidate whose texts may say that periods begin with the client."""
+    if row.text and CLIENT_START in row.text and (limit := _limit(row)) is not None:
+        yield limit
+    if row.candidate_limits and CLIENT_START in row.candidate_limits:
+        yield from [noted.limit for noted in _candidate_limits(row) or ()]
 
 
 def _limit(row: Row) -> LimitDefinition | None:

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Final
 
 from limits_app.conf import OnUnavailable
-from limits_app.engine.limits import AnyLimit, Blocked
+from limits_app.engine.limits import AnyLimit, Blocked, LimitDefinition, QuotaLimit
 from limits_app.models import TOTALS, Enforcement, PolicyEffect, PolicyScope
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
 
@@ -129,10 +129,9 @@ def judge(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Polic
     on_unavailable = next(
         (policy.on_unavailable for policy in applied_policies(verdicts) if policy.on_unavailable), None
     )
-    limits_of_totals = [limit for policy in applied_policies(totals) for limit in _merged([policy])]
-    return PolicyChoice(
-        link.entity, verdicts, _merged(applied_policies(exclusive)), on_unavailable, tuple(limits_of_totals)
-    )
+    limits = _merged(applied_policies(exclusive), link.billing_from)
+    of_totals = [limit for policy in applied_policies(totals) for limit in _merged([policy], link.billing_from)]
+    return PolicyChoice(link.entity, verdicts, limits, on_unavailable, tuple(of_totals))
 
 
 def _judged(policies: Iterable[PolicyValue], now: datetime, position: int, *, shadow: bool) -> list[Verdict]:
@@ -246,12 +245,21 @@ def _is_in_force(policy: PolicyValue, now: datetime) -> bool:
     return policy.hours is None or policy.hours.holds(now)
 
 
-def _merged(applied: list[PolicyValue]) -> tuple[EffectiveLimit, ...]:
-    """The limits of several policies by key, where each policy but the last extends the next one."""
+def _merged(applied: list[PolicyValue], billing_from: datetime | None) -> tuple[EffectiveLimit, ...]:
+    """The limits of several policies by key, where each policy but the last extends the next one.
+
+    Quotas that begin with the client begin with its billing date.
+    """
     limits: dict[str, EffectiveLimit] = {}
     for policy in reversed(applied):
         if policy.effect == PolicyEffect.BLOCKED:
             return (EffectiveLimit(Blocked(), policy),)
         if policy.effect == PolicyEffect.LIMITS:
-            limits |= {limit.key: EffectiveLimit(limit, policy, limit.key in policy.shared) for limit in policy.limits}
+            for limit in policy.limits:
+                started = _started(limit, billing_from)
+                limits[limit.key] = EffectiveLimit(started, policy, limit.key in policy.shared)
     return tuple(limits[key] for key in sorted(limits))
+
+
+def _started(limit: LimitDefinition, billing_from: datetime | None) -> LimitDefinition:
+    return limit.started(billing_from) if isinstance(limit, QuotaLimit) else limit

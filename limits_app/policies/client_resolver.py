@@ -177,7 +177,7 @@ class Resolver(BaseResolver):
         """See `_read`, for the rows of a key: of all that have the same ones, the first one is compiled."""
         resource, entity, default_limits, plan = key
         configuration = before.configuration
-        alike: Alike = resource, default_limits, stored.content()
+        alike: Alike = resource, default_limits, stored.content(default_limits)
         if general is None:
             kept = self._template(configuration.alike.get(alike), entity, before)
             if kept is not None:

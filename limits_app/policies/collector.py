@@ -6,6 +6,7 @@ It finds what the query finds in a database; a test compares the two on random c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -33,6 +34,7 @@ class EntityRow(NamedTuple):
     cascade: bool = False
     parent: str = ""
     plan: str = ""
+    billing_from: datetime | None = None
 
 
 class Client(NamedTuple):
@@ -90,7 +92,7 @@ class Collector:
         current = entity
         for level in range(MAX_LEVELS):
             client = self.client(current or "", plan or "") if level == 0 else self._parent(current or "")
-            yield EntityPolicies(current, self.policies(resource, client))
+            yield EntityPolicies(current, self.policies(resource, client), self._billing_of_rows(client.entity))
             row = self.entities.get(client.entity)
             if row is None or not row.cascade or not row.parent:
                 return
@@ -167,11 +169,17 @@ class Collector:
 
     def _plan_of_rows(self, entity: str) -> str:
         """The plan of an entity, or of the nearest one above it that has one."""
+        return next((row.plan for row in self._rows_up(entity) if row.plan), "")
+
+    def _billing_of_rows(self, entity: str) -> datetime | None:
+        """The billing date of an entity, or of the nearest one above it that has one."""
+        return next((row.billing_from for row in self._rows_up(entity) if row.billing_from), None)
+
+    def _rows_up(self, entity: str) -> Iterator[EntityRow]:
+        """The rows of an entity and of those above it."""
         for _ in range(MAX_LEVELS):
             row = self.entities.get(entity)
             if row is None:
-                return ""
-            if row.plan:
-                return row.plan
+                return
+            yield row
             entity = row.parent
-        return ""

@@ -28,11 +28,11 @@ from limits_app.policies.chain import ABOVE, EVERYBODY, PolicyChain, Row, Stored
 _QUERY: Final = """
     WITH RECURSIVE request (number, resource, entity, client, plan, person) AS (
         {requests}
-    ), chain (number, level, id, identifier, cascades, parent_id, plan_id, is_charged) AS (
-        SELECT k.number, 0, e.id, e.identifier, e.{cascade}, e.parent_id, e.plan_id, TRUE
+    ), chain (number, level, id, identifier, cascades, parent_id, plan_id, billing_from, is_charged) AS (
+        SELECT k.number, 0, e.id, e.identifier, e.{cascade}, e.parent_id, e.plan_id, e.billing_from, TRUE
         FROM request k JOIN {entity} e ON e.identifier = k.entity
         UNION ALL
-        SELECT c.number, c.level + 1, e.id, e.identifier, e.{cascade}, e.parent_id, e.plan_id,
+        SELECT c.number, c.level + 1, e.id, e.identifier, e.{cascade}, e.parent_id, e.plan_id, e.billing_from,
             c.is_charged AND c.cascades
         FROM chain c JOIN {entity} e ON e.id = c.parent_id WHERE c.level < {most}
     ), client (number, level, identifier, plan_id) AS (
@@ -51,19 +51,22 @@ _QUERY: Final = """
         SELECT number, level, identifier, {length}(identifier) FROM client
         UNION ALL
         SELECT number, level, identifier, size - 1 FROM prefix WHERE size > 1
-    ), subject (number, level, entity_id, plan_id) AS (
-        SELECT number, {everybody}, 0, 0 FROM request
-        UNION ALL SELECT number, CASE WHEN is_charged THEN level ELSE {above} END, id, 0 FROM chain
-        UNION ALL SELECT number, level, 0, plan_id FROM client
-        UNION ALL SELECT x.number, x.level, (SELECT e.id FROM {entity} e WHERE e.identifier = {pattern}), 0
+    ), subject (number, level, entity_id, plan_id, billing_from) AS (
+        SELECT d.number, CASE WHEN d.is_charged THEN d.level ELSE {above} END, d.id, 0,
+            (SELECT c.billing_from FROM chain c
+             WHERE c.number = d.number AND c.level >= d.level AND c.billing_from IS NOT NULL ORDER BY c.level LIMIT 1)
+        FROM chain d
+        UNION ALL SELECT number, {everybody}, 0, 0, NULL FROM request
+        UNION ALL SELECT number, level, 0, plan_id, NULL FROM client
+        UNION ALL SELECT x.number, x.level, (SELECT e.id FROM {entity} e WHERE e.identifier = {pattern}), 0, NULL
         FROM prefix x WHERE SUBSTR(x.identifier, x.size, 1) IN ({separators})
         {networks}
     ), place (number, resource_id) AS (
         SELECT number, 0 FROM request
         UNION ALL SELECT k.number, r.id FROM request k JOIN {resource} r ON r.name = k.resource
     )
-    SELECT s.number, s.level, e.blocked, e.unlimited, q.name, r.store, o.until, o.length, x.mode, x.until,
-           e.identifier, n.name, p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends,
+    SELECT s.number, s.billing_from, s.level, e.blocked, e.unlimited, q.name, r.store, o.until, o.length, x.mode,
+           x.until, e.identifier, n.name, p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends,
            p.enforcement, p.rollout_percent, p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
            d.id, d.limits, d.percent, d.state, d.watched_until, l.shared, l.{key}, l.text
     FROM subject s
@@ -84,11 +87,11 @@ _QUERY: Final = """
 
 A request is one of several: its number, its resource, the entity as a row (NULL where it can have none) and as text,
 the name of the plan that the request has, and the primary key of the user. The chain has the entity with all above it,
-which may have its plan, and of which some are charged; of the others, only the identifiers are returned. Patterns are
-found by each prefix after a separator.
+which may have its plan or its billing date, and of which some are charged; of the others, only the identifiers are
+returned. Patterns are found by each prefix after a separator.
 """
 
-_NETWORKS: Final = "UNION ALL SELECT {number}, 0, e.id, 0 FROM {entity} e WHERE e.identifier IN ({identifiers})"
+_NETWORKS: Final = "UNION ALL SELECT {number}, 0, e.id, 0, NULL FROM {entity} e WHERE e.identifier IN ({identifiers})"
 
 _PLAN_OF_GROUPS: Final = """
     (SELECT n.id FROM {members} m JOIN {plangroup} g ON g.group_id = m.{group} JOIN {plan} n ON n.id = g.plan_id

@@ -22,7 +22,10 @@ from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
 
 _MOST_MEMBERS: Final = 10_000
 """How many members of plans are looked at, to see which patterns match them."""
-_ENTITY: Final = ("pk", "identifier", "blocked", "unlimited", "cascade", "parent", "parent__identifier", "plan__name")
+_ENTITY: Final = (
+    *("pk", "identifier", "blocked", "unlimited", "cascade"),
+    *("parent", "parent__identifier", "plan__name", "billing_from"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,8 @@ def _entities(clients: Mapping[Any, Entity], members: Iterable[Any], using: str)
     missing, read = {*members} - clients.keys(), set[Any]()
     for pk, row in clients.items():
         if row.parent_id is None and row.plan_id is None:  # nothing else has to be read
-            entities[row.identifier] = EntityRow(row.blocked, row.unlimited, row.cascade)
+            begins = row.billing_from and aware(row.billing_from)
+            entities[row.identifier] = EntityRow(row.blocked, row.unlimited, row.cascade, billing_from=begins)
             read.add(pk)
         else:
             missing.add(pk)
@@ -130,8 +134,9 @@ def _entities(clients: Mapping[Any, Entity], members: Iterable[Any], using: str)
         for batch in batches(missing):
             values += rows.filter(pk__in=batch).values_list(*_ENTITY)
         missing = set()
-        for pk, name, blocked, unlimited, cascade, parent, parent_name, plan in values:
-            entities[name] = EntityRow(blocked, unlimited, cascade, parent_name or "", plan or "")
+        for pk, name, blocked, unlimited, cascade, parent, parent_name, plan, billing in values:
+            billing_from = None if billing is None else aware(billing)
+            entities[name] = EntityRow(blocked, unlimited, cascade, parent_name or "", plan or "", billing_from)
             read.add(pk)
             missing.add(parent)
         missing -= read | {None}

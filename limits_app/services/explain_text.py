@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from limits_app.engine import UPSTREAM_LEVEL, limit_text
-from limits_app.engine.limits import CallLimit, RateLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.engine.outcome import LimitStatus
 from limits_app.models import TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, Access, AccessVerdict, PolicyStatus, PolicyValue
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import limit_name, period_in_words
 
 if TYPE_CHECKING:
     from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
@@ -62,11 +62,11 @@ def sentences(explanation: Explanation) -> Iterator[str]:
     yield from _about(first)
     if explanation.dropped:
         yield f"Unlimited here, but limited by a replaced policy: {', '.join(map(limit_name, explanation.dropped))}."
-    yield from map(_limit, first.limits)
+    yield from _limits(first.limits)
     for link in above:
         yield f"It cascades to {link.entity}, which is charged too."
         yield from _about(link)
-        yield from (f"{link.entity}, {_limit(limit)}" for limit in link.limits)
+        yield from (f"{link.entity}, {text}" for text in _limits(link.limits))
     if explanation.pool is not None:
         yield from _pool(explanation.pool, blocked=explanation.outcome.blocked)
     yield from _most_per_window(first.limits)
@@ -165,6 +165,14 @@ def _name(limit: ExplainedLimit) -> str:
     if limit.effective.policy.level in TOTALS:
         key = f"{key}, over all resources"
     return f"{key}, shared by all" if limit.effective.shared else key
+
+
+def _limits(limits: Iterable[ExplainedLimit]) -> Iterator[str]:
+    for limit in limits:
+        yield _limit(limit)
+        quota = limit.effective.limit
+        if isinstance(quota, QuotaLimit) and quota.starts:
+            yield f"{_name(limit)}: it counts {period_in_words(quota)}, {quota.time_zone}."
 
 
 def _limit(limit: ExplainedLimit) -> str:

@@ -13,7 +13,16 @@ from django.db.models import Q
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import DEFAULT_ZONE, LONGEST_ZONE_NAME, Amount, Noted, QuotaPeriod, parse_body, without_zone
+from limits_app.engine import (
+    DEFAULT_ZONE,
+    LONGEST_ZONE_NAME,
+    Amount,
+    Noted,
+    QuotaPeriod,
+    check_shared,
+    parse_body,
+    without_zone,
+)
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limits import (
     CallLimit,
@@ -104,6 +113,16 @@ class LimitFields(models.Model):
         blank=True,
         help_text=_("Time zone of the calendar period, such as “Europe/Berlin”. Leave empty for UTC."),
     )
+    starts = ExactTextField(
+        _("periods begin"),
+        max_length=16,
+        blank=True,
+        help_text=_(
+            "The day of the month, such as “15”, the weekday, such as “sun”, the time, such as “6h”, or both, such as "
+            "“15+6h”. “client” is the billing date of each client. Leave empty for midnight of the first day. Only for "
+            "days, weeks and months."
+        ),
+    )
     session_seconds = _number(
         _("from first use (seconds)"),
         _("Length of a quota period that begins with the first use, such as 18000, instead of a calendar period."),
@@ -128,7 +147,7 @@ FIELDS: Final[Mapping[str, Any]] = MappingProxyType(
 """The fields of a limit: the first and the last are columns, and the others are in its text."""
 
 _RATE: Final = ("window_seconds", "algorithm", "burst")
-_QUOTA: Final = ("period", "time_zone", "session_seconds")
+_QUOTA: Final = ("period", "time_zone", "starts", "session_seconds")
 _PERMIT: Final = ("max_hold_seconds",)
 _FORBIDDEN: Final[Mapping[LimitKind, tuple[str, ...]]] = {
     LimitKind.RATE: (*_QUOTA, *_PERMIT),
@@ -172,8 +191,8 @@ def _split(limit: LimitDefinition) -> dict[str, Any]:
     match limit:
         case ResourceLimit():
             return fields | {"kind": LimitKind.RESOURCE, "max_hold_seconds": _decimal(limit.max_hold_seconds)}
-        case QuotaLimit(period=str(period), time_zone=zone):
-            return fields | {"kind": LimitKind.QUOTA, "period": period, "time_zone": zone}
+        case QuotaLimit(period=str(period), time_zone=zone, starts=starts):
+            return fields | {"kind": LimitKind.QUOTA, "period": period, "time_zone": zone, "starts": starts}
         case QuotaLimit():
             return fields | {"kind": LimitKind.QUOTA, "session_seconds": _decimal(limit.session_seconds)}
     return fields | {
@@ -193,7 +212,9 @@ def join(values: Mapping[str, Any]) -> Noted | None:
     if len(fields) < len(FIELDS):
         return None
     try:
-        return Noted(_joined(fields), fields["shared"])
+        limit = _joined(fields)
+        check_shared(limit, shared=fields["shared"])
+        return Noted(limit, fields["shared"])
     except InvalidLimit as error:
         key = fields["key"]
         if not key:
@@ -225,7 +246,8 @@ def _joined(fields: Mapping[str, Any]) -> LimitDefinition:
             return ResourceLimit(key, capacity, amount_of(fields["max_hold_seconds"]))
         case LimitKind.QUOTA:
             calendar = (fields["period"] or None, fields["time_zone"] or DEFAULT_ZONE)
-            return QuotaLimit(key, capacity, *calendar, amount_of(fields["session_seconds"]), soft)
+            seconds, starts = amount_of(fields["session_seconds"]), fields["starts"]
+            return QuotaLimit(key, capacity, *calendar, seconds, soft, starts)
     algorithm = RateLimitAlgorithm(fields["algorithm"] or RateLimitAlgorithm.TOKEN_BUCKET)
     rate = (capacity, amount_of(fields["window_seconds"]), algorithm, amount_of(fields["burst"]), soft)
     return CallLimit(*rate) if fields["kind"] == LimitKind.CALL else RateLimit(key, *rate)
@@ -273,7 +295,7 @@ def _wrong_times(present: Collection[str]) -> dict[str, Any]:
         return {}
     return {
         field: gettext("Not allowed with seconds from the first use: leave one of them empty.")
-        for field in ("period", "time_zone")
+        for field in ("period", "time_zone", "starts")
         if field in present
     }
 

@@ -18,7 +18,17 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import CALLS, Amount, Noted, QuotaPeriod, amount_text, limit_body, limit_text, parse_limit
+from limits_app.engine import (
+    CALLS,
+    CLIENT_START,
+    Amount,
+    Noted,
+    QuotaPeriod,
+    amount_text,
+    limit_body,
+    limit_text,
+    parse_limit,
+)
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit, LimitDefinition, ResourceLimit
 from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Entity, Policy, PolicyEffect, write_alias
@@ -67,6 +77,7 @@ _SUBJECTS: Final = {
 _NUMBER: Final = re.compile(r"[0-9.]+[kMG]?", re.ASCII)
 
 AT_A_TIME: Final = ""
+BILLING_MONTH: Final = "billing-month"
 _CALENDAR: Final = (QuotaPeriod.DAY, QuotaPeriod.WEEK, QuotaPeriod.MONTH)
 PERIODS: Final = (
     ("s", _("per second")),
@@ -75,9 +86,11 @@ PERIODS: Final = (
     (QuotaPeriod.DAY.value, _("per calendar day")),
     (QuotaPeriod.WEEK.value, _("per calendar week")),
     (QuotaPeriod.MONTH.value, _("per calendar month")),
+    (BILLING_MONTH, _("per billing month of the client")),
     (AT_A_TIME, _("at a time")),
 )
-"""The periods that people choose from: clocks run through, and days, weeks and months are those of the calendar."""
+"""The periods that people choose from: clocks run through, days, weeks and months are those of the calendar, and
+those of billing begin with the billing date of the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +110,9 @@ class SimpleAmount:
         key, number = unit_key(self.unit), amount_text(self.number)
         if self.per in _CALENDAR:
             return f"{key}={number}/{self.per}@{timezone.get_default_timezone_name()}"
+        if self.per == BILLING_MONTH:
+            zone = timezone.get_default_timezone_name()
+            return f"{key}={number}/{QuotaPeriod.MONTH}@{zone}:from={CLIENT_START}"
         if self.per == AT_A_TIME:
             return f"{key}={number}:permits"
         if self.per not in dict(PERIODS):

@@ -9,9 +9,10 @@ from math import ceil, floor
 from typing import Final
 
 from django.utils import timezone
+from django.utils.dates import WEEKDAYS
 from django.utils.translation import gettext
 
-from limits_app.engine import CALLS, NAMES, parse_limits, seconds_text
+from limits_app.engine import CALLS, NAMES, QuotaPeriod, parse_limits, seconds_text
 from limits_app.engine.errors import InvalidLimit, LimitsError
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
@@ -46,7 +47,7 @@ def limit_in_words(limit: LimitDefinition) -> str:
         case ResourceLimit():
             words = gettext("%(amount)s at the same time") % {"amount": _capacity(limit.capacity, unit)}
         case QuotaLimit():
-            words = _capacity(limit.capacity, unit, _period(limit.period, limit.session_seconds))
+            words = _capacity(limit.capacity, unit, _quota_period(limit))
         case _:
             words = _capacity(limit.capacity, unit, _period(None, limit.window_seconds))
     return gettext("%(limit)s, only reported") % {"limit": words} if limit.soft else words
@@ -74,7 +75,7 @@ def period_in_words(limit: LimitDefinition) -> str:
         case ResourceLimit():
             return gettext("at a time")
         case QuotaLimit():
-            period = _period(limit.period, limit.session_seconds)
+            period = _quota_period(limit)
         case _:
             period = _period(None, limit.window_seconds)
     return gettext("per %(period)s") % {"period": period}
@@ -90,6 +91,28 @@ def _unit(key: str, capacity: float) -> str:
     if key not in {CallLimit.key, CALLS}:
         return limit_name(key).replace("_", " ")
     return gettext("request") if capacity == 1 else gettext("requests")
+
+
+def _quota_period(quota: QuotaLimit) -> str:
+    """For example “month”, “month from day 15, 06:00” or “billing month of the client”; or the length of a session."""
+    if quota.period is None or not quota.starts:
+        return _period(quota.period, quota.session_seconds)
+    period = gettext(quota.period)
+    if quota.starts_with_client:
+        return gettext("billing %(period)s of the client") % {"period": period}
+    return gettext("%(period)s from %(start)s") % {"period": period, "start": _start_in_words(quota)}
+
+
+def _start_in_words(quota: QuotaLimit) -> str:
+    """For example “day 15”, “Sunday, 06:00” or “06:00”."""
+    start, words = quota.start, []
+    if quota.period == QuotaPeriod.MONTH:
+        words.append(gettext("day %(number)s") % {"number": start.days + 1})
+    elif quota.period == QuotaPeriod.WEEK:
+        words.append(str(WEEKDAYS[start.days]))
+    if start.minutes or not words:
+        words.append("{:02}:{:02}".format(*divmod(start.minutes, 60)))
+    return ", ".join(words)
 
 
 def _period(period: str | None, seconds: float | None) -> str:

@@ -63,7 +63,8 @@ class EntityFields(TypedDict, total=False):
     """The fields of an entity, with the names of the model, where each is explained.
 
     `parent` is the entity above it, and with `cascade` the limits of the parent apply too. `plan` names a plan.
-    An entity that is `unlimited` has no limits, and one that is `blocked` is always rejected.
+    An entity that is `unlimited` has no limits, and one that is `blocked` is always rejected. `billing_from` is when
+    its billing began, for quotas whose periods begin with the client.
     """
 
     name: str
@@ -72,6 +73,7 @@ class EntityFields(TypedDict, total=False):
     cascade: bool
     unlimited: bool
     blocked: bool
+    billing_from: datetime | None
     metadata: Mapping[str, Any]
 
 

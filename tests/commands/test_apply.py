@@ -396,7 +396,8 @@ def files(draw: st.DrawFn) -> dict[str, Any]:
         )
     )
     resource = {"description": TEXT} | ({"pool": st.sampled_from([*pools])} if pools else {})
-    entity = {"name": TEXT, "cascade": st.booleans(), "metadata": JSON}
+    dates = st.sampled_from([None, "2026-01-31T06:00:00+00:00"])
+    entity = {"name": TEXT, "cascade": st.booleans(), "billing_from": dates, "metadata": JSON}
     policy = st.fixed_dictionaries(
         {"limits": LIMITS},
         optional={

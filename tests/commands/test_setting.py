@@ -278,3 +278,12 @@ def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(
     assert run(f"resource set api calls=5/min {options} --yes").code == 0
     assert caplog.text.count("Saving ") == 2
     assert run(f"resource set api calls=5/min {options}").code == 0
+
+
+def test_billing_date_of_an_entity_is_set_and_removed() -> None:
+    run("resource set api tokens=5/month:from=client")
+    assert run("entity billing tenant:acme 2026-01-15T06:00+01:00").code == 0
+    assert limits.status("api", entity="tenant:acme").limits["tokens"]["starts"] == "15+5h"
+    assert run("entity billing tenant:acme ''").code == 0
+    assert Entity.objects.get().billing_from is None
+    assert "is not a valid date or time" in run("entity billing tenant:acme soon").err

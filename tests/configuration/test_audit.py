@@ -75,6 +75,7 @@ def test_other_objects_are_remembered_field_by_field(api: Resource, user: Entity
         "cascade": False,
         "unlimited": False,
         "blocked": False,
+        "billing_from": None,
         "metadata": {"plan": ["pro"]},
     }
     assert snapshot(rule)["resource"] == "api"

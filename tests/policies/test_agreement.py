@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 
 from limits_app import limits
-from limits_app.engine.limits import CallLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, ResourceLimit
 from limits_app.models import CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import Subject, dropped_keys
 from limits_app.policies.choose import CODE
@@ -168,6 +168,7 @@ def test_a_limit_is_dropped_by_a_level_for_requests_as_for_warnings(
 
 
 NAMES = ["tenant:t", "team:a", "user:1", "user:2", "user:03", "ip:10.1.2.3", "ip:2001:db8::/64", "ip:2001:db8::2"]
+BILLING_DATES = [datetime(2026, 1, 31, 6, tzinfo=UTC), datetime(2025, 7, 3, 22, 30, tzinfo=UTC)]
 PATTERNS = ["user:*", "ip:*", "ip:10.*", "ip:10.0.0.0/8", "ip:10.1.0.0/16", "ip:2001:db8::/32", "team:*"]
 
 
@@ -183,6 +184,7 @@ def make_site(drawn: random.Random) -> None:
     entities: list[Entity | None] = [None]
     for name in drawn.sample(NAMES, 5):
         fields = {"parent": drawn.choice(entities), "plan": drawn.choice(plans), "cascade": drawn.random() < 0.6}
+        fields["billing_from"] = drawn.choice([None, None, *BILLING_DATES])
         entities.append(Entity.objects.create(identifier=name, **fields, blocked=drawn.random() < 0.2))
     entities += [Entity.objects.create(identifier=name) for name in drawn.sample(PATTERNS, 5)]
     resources = [None, *[Resource.objects.create(name=name) for name in ("api", "mail")]]
@@ -190,7 +192,9 @@ def make_site(drawn: random.Random) -> None:
     scopes = [(resource, *subject) for resource in resources for subject in subjects]
     for resource, entity, plan in drawn.sample(scopes, len(scopes) * 2 // 3):
         policy = Policy.objects.create(resource=resource, entity=entity, plan=plan, extends=drawn.random() < 0.5)
+        starts = drawn.choice(["", "15", "client"])
         Limit.from_definition(policy, CallLimit.per_day(drawn.randint(1, 9))).save()
+        Limit.from_definition(policy, QuotaLimit.per_month("tokens", drawn.randint(1, 9), starts=starts)).save()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -217,6 +221,7 @@ def test_rows_in_memory_give_the_chains_of_the_query(seed: int) -> None:
         stored = policies_for(Subject(resource, client, plan), "default", NOW).links
         found = list(collector.links(resource, client, plan))
         assert [link.entity for link in found] == [link.entity for link in stored], (resource, client)
+        assert [link.billing_from for link in found] == [link.billing_from for link in stored], (resource, client)
         for link, of_query in zip(found, stored, strict=True):
             policies = [replace(one, policy_id=keys.get(one.policy_id or 0)) for one in link.policies]
             assert sorted(policies, key=repr) == sorted(of_query.policies, key=repr), (resource, client, plan)

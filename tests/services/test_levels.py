@@ -176,9 +176,10 @@ def test_each_entity_that_matches_a_pattern_has_its_own_bucket_and_so_have_paren
     assert limits.try_acquire("api", entity="tenant:other")
 
 
-@pytest.mark.parametrize("field", ["parent", "plan", "cascade", "unlimited", "blocked"])
+@pytest.mark.parametrize("field", ["parent", "plan", "cascade", "unlimited", "blocked", "billing_from"])
 def test_a_pattern_has_no_parent_plan_or_flags(field: str) -> None:
-    value = {"parent": Entity.objects.create(identifier="tenant:1"), "plan": Plan.objects.get()}.get(field, True)
+    tenant, plan = Entity.objects.create(identifier="tenant:1"), Plan.objects.get()
+    value = {"parent": tenant, "plan": plan, "billing_from": datetime.now(UTC)}.get(field, True)
     with pytest.raises(ValidationError, match="A pattern has no"):
         Entity(identifier="key:*", **{field: value}).full_clean()
     with pytest.raises(IntegrityError, match="a pattern has no"):

@@ -100,6 +100,8 @@ def test_every_limit_is_saved_unchanged_by_the_form(limit: LimitDefinition, db: 
             "5/month @ Mars/X : soft",
             {"period": "month", "time_zone": "Mars/X", "soft": True},
         ),
+        ("tokens", "5 / month : from = 031", {"capacity": None}),
+        ("tokens", "5/month:from=31+06h", {"kind": "quota", "period": "month", "starts": "31+6h"}),
         ("call_count", "5/60s", {"kind": "call", "capacity": 5, "window_seconds": 60}),
         ("slots", "5", {"kind": "resource", "capacity": 5, "max_hold_seconds": None}),
         ("tpm", "many", {"kind": "rate", "capacity": None}),
@@ -150,6 +152,9 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (QUOTA, {"key": "call_count"}, "key", "is reserved for the kind “requests”"),
     (QUOTA, {"period": ""}, "period", "Choose a calendar period, or enter the seconds from the first use."),
     (QUOTA, {"period": "year"}, "period", "'year' is not a valid choice"),
+    (QUOTA, {"starts": "15"}, "starts", "starts must be a time such as 6h or 390min, or client, not '15'"),
+    (QUOTA, {"starts": "client", "shared": True}, "starts", "cannot be client for a limit that is shared"),
+    (QUOTA | {"period": "hour"}, {"starts": "6h"}, "starts", "starts goes with a day, a week or a month"),
     (QUOTA, {"session_seconds": 5}, "period", "Not allowed with seconds from the first use: leave one of them empty."),
     (QUOTA, {"period": "", "session_seconds": 5}, "time_zone", "Not allowed with seconds"),
     (

@@ -1,7 +1,7 @@
 """Periods of a calendar: from which moment to which one clocks show the same hour, day, week or month.
 
-A day, week or month begins when the clocks of its zone first reach its midnight, or skip it:
-a midnight that comes twice counts once, and a day that no clock shows has no length.
+A day, week or month begins when the clocks of its zone first reach its midnight, or skip it; or the time of another
+start. A time that comes twice counts once, and a day that no clock shows has no length.
 An hour is sixty minutes from one full hour of the clock to the next, also where clocks are set back by an hour;
 where they are set by less, one hour ends with the old time and the next begins with the new one.
 """
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from typing import Final
 
 from limits_app.engine.clock import EPOCH, MICROSECOND
+from limits_app.engine.period_starts import AS_THE_CALENDAR, PeriodStart
 from limits_app.engine.periods import HOUR, QuotaPeriod
 
 CalendarPeriod = tuple[int, int]
@@ -27,11 +28,12 @@ _END_OF_TIME_US: Final = 2**62
 class Calendar:
     """Periods of one kind in one zone; remembers the one that was found last, and reckons when that one is over."""
 
-    __slots__ = ("_found", "_kind", "_zone")
+    __slots__ = ("_found", "_kind", "_start", "_zone")
 
-    def __init__(self, kind: QuotaPeriod, zone: tzinfo) -> None:
+    def __init__(self, kind: QuotaPeriod, zone: tzinfo, start: PeriodStart = AS_THE_CALENDAR) -> None:
         self._kind = kind
         self._zone = zone
+        self._start = start
         self._found: CalendarPeriod = (0, 0)
 
     def period_at(self, now: int) -> CalendarPeriod:
@@ -57,13 +59,13 @@ class Calendar:
             return min(now, 0), max(now + 1, _END_OF_TIME_US)
 
     def _days_at(self, now: int) -> CalendarPeriod:
-        midnight = _first_midnight(self._kind, _shown(self._zone, now))
+        begins = self._start.last_before(self._kind, _shown(self._zone, now))
         start, end = now, now
         while end <= now:
-            # More than once where clocks were set back behind a midnight, or skipped a day.
-            start = _reached(self._zone, midnight)
-            midnight = _next_midnight(self._kind, midnight)
-            end = _reached(self._zone, midnight)
+            # More than once where clocks were set back behind the time, or skipped a day.
+            start = _reached(self._zone, begins)
+            begins = self._start.next_after(self._kind, begins)
+            end = _reached(self._zone, begins)
         return start, end
 
 
@@ -83,25 +85,12 @@ def _hour_at(zone: tzinfo, now: int) -> CalendarPeriod:
     return start, end
 
 
-def _first_midnight(kind: QuotaPeriod, shown: datetime) -> datetime:
-    day = shown.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
-    if kind is QuotaPeriod.WEEK:
-        return day - timedelta(days=day.weekday())
-    return day.replace(day=1) if kind is QuotaPeriod.MONTH else day
-
-
-def _next_midnight(kind: QuotaPeriod, midnight: datetime) -> datetime:
-    if kind is QuotaPeriod.MONTH:
-        return (midnight + timedelta(days=31)).replace(day=1)
-    return midnight + timedelta(days=7 if kind is QuotaPeriod.WEEK else 1)
-
-
-def _reached(zone: tzinfo, midnight: datetime) -> int:
-    """The first moment at which clocks show a midnight, or a later time if they skip it."""
-    by_old_time, by_new_time = ((midnight.replace(tzinfo=zone, fold=fold) - EPOCH) // MICROSECOND for fold in (0, 1))
+def _reached(zone: tzinfo, time: datetime) -> int:
+    """The first moment at which clocks show a time, or a later one if they skip it."""
+    by_old_time, by_new_time = ((time.replace(tzinfo=zone, fold=fold) - EPOCH) // MICROSECOND for fold in (0, 1))
     if by_old_time <= by_new_time:  # it exists, perhaps twice
         return by_old_time
-    return _first(by_new_time, by_old_time, lambda moment: _shown(zone, moment) >= midnight)
+    return _first(by_new_time, by_old_time, lambda moment: _shown(zone, moment) >= time)
 
 
 def _first(start: int, end: int, holds: Callable[[int], bool]) -> int:

@@ -1,6 +1,6 @@
 """Quota: at most `capacity` until the period ends, and then all of it again.
 
-Periods are those of a calendar, or sessions that start with the first use.
+Periods are those of a calendar, which may begin on another day or time, or sessions that start with the first use.
 Unused amounts are refunded only within the period in which they were charged;
 over-use counts against the period in which it is reported.
 Weakness: nothing returns before the period ends, so capacity that is used early is missing for the rest of the period,
@@ -107,7 +107,7 @@ class QuotaRule(Rule):
 
 def _calendar(limit: QuotaLimit) -> Calendar | None:
     zone = zone_of(limit.time_zone)
-    return None if limit.period is None or zone is None else Calendar(QuotaPeriod(limit.period), zone)
+    return None if limit.period is None or zone is None else Calendar(QuotaPeriod(limit.period), zone, limit.start)
 
 
 def _session_us(limit: QuotaLimit) -> int:

@@ -82,6 +82,11 @@ def moment(text: str) -> datetime:
         raise InvalidLimit(f"{text!r} is out of range: must be in the years 1 to 9999 in UTC") from None
 
 
+def moment_or_none(text: str) -> datetime | None:
+    """A date or a time, or None for an empty text."""
+    return moment(text) if text else None
+
+
 @_reading
 def age(text: str) -> datetime:
     """A date, a time or an age."""

@@ -18,6 +18,7 @@ from limits_app.management.limits.arguments import (
     argument,
     limits_and_effect,
     moment,
+    moment_or_none,
     one_of,
     percent,
 )
@@ -236,6 +237,18 @@ def _set_plan(options: Namespace, out: Output) -> None:
         limits.set_entity(options.entity, plan=options.plan or None, reason=options.reason)
 
 
+@subcommand(
+    "set the billing date of an entity, with which its quotas `from=client` begin; recorded use is kept",
+    ENTITY,
+    argument("billing_from", metavar="TIME", type=moment_or_none, help="such as 2026-01-15, or '' for none of its own"),
+    examples=("entity billing tenant:acme 2026-01-15T06:00+01:00", "entity billing tenant:acme ''"),
+    writes=True,
+)
+def _set_billing(options: Namespace, out: Output) -> None:
+    with changing(options, out):
+        limits.set_entity(options.entity, billing_from=options.billing_from, reason=options.reason)
+
+
 SYSTEM: Final = _scope(
     "the system",
     "system {}",
@@ -266,6 +279,7 @@ ENTITY_POLICIES: Final = _scope(
     which=Q(entity__isnull=False),
     set_examples=("budget=5M/month@Europe/Berlin", "tpm=100k/min --on openai/gpt-4 --extends", "tokens=1M/day --total"),
     plan=_set_plan,
+    billing=_set_billing,
 )
 PLAN_POLICIES: Final = _scope(
     "a plan",

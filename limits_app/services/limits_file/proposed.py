@@ -19,7 +19,7 @@ def proposed_rows(entries: Iterable[FileEntry]) -> ProposedRows:
             case "policies":
                 rows.policies[number] = _proposed_policy(entry)
             case "entities":
-                rows.entities[entry.key[0]] = entry.state
+                rows.entities[entry.key[0]] = {**entry.state, "billing_from": _date(entry.state["billing_from"])}
             case "plans":
                 rows.priorities[entry.key[0]] = entry.state["priority"]
             case "plan_groups":

@@ -32,6 +32,8 @@ LETTERS: Final = {
 _LOG_ENTRY: Final = Struct("<dd")
 _LOG_PLACE: Final = 5
 """Where the log is in the state of a sliding window."""
+_START_SIGN: Final = ":"
+"""Before the start of periods in the name of a calendar."""
 _BOUNDARIES: Final = 2
 """How many calendar boundaries before a time, and how many after it, scripts receive."""
 
@@ -66,16 +68,18 @@ def calendar_of(rule: Rule) -> bytes:
     quota = rule.limit
     if not isinstance(quota, QuotaLimit) or quota.period is None:
         return b""
-    return f"{quota.period}@{quota.time_zone}".encode()
+    starts = "" if quota.starts_with_client else quota.starts
+    return f"{quota.period}@{quota.time_zone}{starts and _START_SIGN}{starts}".encode()
 
 
 def boundaries_of(calendar: bytes, now: int) -> bytes:
     """Return the boundaries of a calendar around a time, for scripts; those of UTC for an unknown time zone."""
-    period, _, zone = calendar.decode().partition("@")
+    period, _, place = calendar.decode().partition("@")
+    zone, _, starts = place.partition(_START_SIGN)
     try:
-        rule = compile_rule(QuotaLimit("calendar", 1, period, zone), 0)
+        rule = compile_rule(QuotaLimit("calendar", 1, period, zone, starts=starts), 0)
     except InvalidLimit:
-        rule = compile_rule(QuotaLimit("calendar", 1, period, "UTC"), 0)
+        rule = compile_rule(QuotaLimit("calendar", 1, period, "UTC", starts=starts), 0)
     return pack("<4d", *rule.boundaries(now, _BOUNDARIES))
 
 

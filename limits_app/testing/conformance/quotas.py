@@ -31,7 +31,8 @@ from limits_app.testing.conformance.contract import (
 
 SESSION = QuotaLimit.per_session(KEY, 10, HOUR)
 MONTH = QuotaLimit.per_month(KEY, 10, "Europe/Berlin")
-QUOTAS = [QuotaLimit.per_day(KEY, 10), MONTH, SESSION]
+BILLED = QuotaLimit.per_month(KEY, 10, "Europe/Berlin", starts="31+6h")
+QUOTAS = [QuotaLimit.per_day(KEY, 10), MONTH, BILLED, SESSION]
 SOFT = [*[RateLimit(KEY, 10, HOUR, algorithm, soft=True) for algorithm in ALGORITHMS], replace(SESSION, soft=True)]
 PERIODS = {
     "hour": (QuotaLimit.per_hour(KEY, 10), "2026-01-01 10:20", 2 / 3),
@@ -39,10 +40,15 @@ PERIODS = {
     "week": (QuotaLimit.per_week(KEY, 10), "2026-01-01 10:00", 4 * 24 - 10),
     "month_of_a_leap_year": (QuotaLimit.per_month(KEY, 10), "2024-02-01 00:00", 29 * 24),
     "month_in_which_summer_time_begins": (MONTH, "2026-03-01 12:00", 31 * 24 - 14),
+    "month_from_a_day": (BILLED, "2026-02-28 05:00", 31 * 24 - 1),
+    "month_from_a_day_that_is_missing": (BILLED, "2026-02-28 04:00", 1),
+    "month_from_a_leap_day": (QuotaLimit.per_month(KEY, 10, starts="30"), "2024-01-30 00:00", 30 * 24),
+    "week_from_a_day": (QuotaLimit.per_week(KEY, 10, starts="sun+6h"), "2026-01-01 10:00", 2 * 24 + 20),
+    "day_from_an_hour": (QuotaLimit.per_day(KEY, 10, starts="6h"), "2026-02-28 05:00", 1),
     "session": (SESSION, "2026-01-01 10:20", 1),
 }
 """Quotas, the time in UTC when they are first used, and after how many hours their period ends."""
-every_quota = pytest.mark.parametrize("quota", QUOTAS, ids=lambda quota: quota.period or "session")
+every_quota = pytest.mark.parametrize("quota", QUOTAS, ids=["day", "month", "billed", "session"])
 
 
 def us_of(time: str) -> int:
@@ -133,6 +139,21 @@ class Quotas(Contract):
         assert larger.try_acquire({KEY: 1})
         settle(before, claim, {KEY: -4})
         assert used(larger) == 4
+
+    @pytest.mark.parametrize("starts", ["", "15", "31+6h"])
+    def test_a_changed_start_ends_the_period_later_or_earlier(
+        self, store: Store, clock: FakeClock, starts: str
+    ) -> None:
+        clock.move(us_of("2026-02-10 12:00") - clock.now_us)
+        for before in ("", "15", "31+6h"):
+            first = limits_of(store, QuotaLimit.per_month(KEY, 10, starts=before), entity=before)
+            assert first.try_acquire({KEY: 7})
+            changed = QuotaLimit.per_month(KEY, 10, starts=starts)
+            second = limits_of(store, changed, entity=before)
+            assert not second.try_acquire({KEY: 4})
+            unused = limits_of(store, changed, entity=f"unused {before}")
+            assert unused.try_acquire({KEY: 10})
+            assert wait_us(second.try_acquire({KEY: 4})) == wait_us(unused.try_acquire({KEY: 4}))
 
     def test_a_refusal_of_another_limit_leaves_a_quota_as_it_was(self, store: Store) -> None:
         parts = [scoped(store, SESSION, entity="child"), scoped(store, CallLimit(1, HOUR), entity="parent")]

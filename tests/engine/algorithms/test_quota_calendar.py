@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from limits_app.engine import AS_THE_CALENDAR, PeriodStart
 from limits_app.engine.algorithms.calendar import Calendar
 from limits_app.engine.limits import QuotaPeriod
 from tests.engine.algorithms.definitions import examples
@@ -35,38 +36,40 @@ def moment_of(microseconds: int) -> datetime:
     return EPOCH + timedelta(microseconds=microseconds)
 
 
-def period_of(kind: QuotaPeriod, zone: str, now: int) -> tuple[int, int]:
+def period_of(kind: QuotaPeriod, zone: str, now: int, start: PeriodStart = AS_THE_CALENDAR) -> tuple[int, int]:
     """From when until when the period lasts in which a moment lies."""
-    boundaries = [us(boundary) for boundary in _boundaries(kind, zone, moment_of(now))]
+    boundaries = [us(boundary) for boundary in _boundaries(kind, zone, moment_of(now), start)]
     return (
         max(boundary for boundary in boundaries if boundary <= now),
         min(boundary for boundary in boundaries if boundary > now),
     )
 
 
-def _boundaries(kind: QuotaPeriod, zone: str, now: datetime) -> list[datetime]:
+def _boundaries(kind: QuotaPeriod, zone: str, now: datetime, start: PeriodStart) -> list[datetime]:
     if kind is QuotaPeriod.HOUR:
         return list(_full_hours(zone, now.replace(second=0, microsecond=0)))
     today, most = now.date(), MOST_DAYS[kind]
     days = [today + timedelta(days=number) for number in range(-most, most + 1)]
-    return [_reached(zone, day) for day in days if _begins(kind, day)]
+    return [_reached(zone, day, start.minutes) for day in days if _begins(kind, day, start.days)]
 
 
-def _begins(kind: QuotaPeriod, day: date) -> bool:
+def _begins(kind: QuotaPeriod, day: date, days: int) -> bool:
     match kind:
         case QuotaPeriod.MONTH:
-            return day.day == 1
+            is_last = (day + timedelta(days=1)).day == 1
+            return day.day == days + 1 or (is_last and day.day <= days)
         case QuotaPeriod.WEEK:
-            return day.strftime("%A") == "Monday"
+            return day.isoweekday() == days + 1
         case _:
             return True
 
 
 @cache
-def _reached(zone: str, day: date) -> datetime:
-    """The first minute at which a wall clock shows a day, or a later one."""
-    minute = datetime(day.year, day.month, day.day, tzinfo=UTC) - timedelta(hours=26)
-    while _shown(zone, minute).date() < day:
+def _reached(zone: str, day: date, minutes: int) -> datetime:
+    """The first minute at which a wall clock shows a day and a time, or a later one."""
+    time = datetime(day.year, day.month, day.day) + timedelta(minutes=minutes)  # noqa: DTZ001 - as a wall clock shows it
+    minute = time.replace(tzinfo=UTC) - timedelta(hours=26)
+    while _shown(zone, minute) < time:
         minute += MINUTE
     return minute
 
@@ -122,6 +125,18 @@ def test_a_period_is_the_one_that_a_wall_clock_shows(kind: QuotaPeriod, where: t
     assert Calendar(kind, ZoneInfo(zone)).period_at(now) == period_of(kind, zone, now)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DAY, WEEK, MONTH])
+@examples(150)
+@given(where=moments(), day=st.integers(0, 30), minutes=st.sampled_from([0, 90, 150, 180, 1439]))
+def test_a_period_with_another_start_is_the_one_that_a_wall_clock_shows(
+    kind: QuotaPeriod, where: tuple[str, int], day: int, minutes: int
+) -> None:
+    zone, now = where
+    start = PeriodStart({WEEK: day % 7, MONTH: day}.get(kind, 0), minutes)
+    assert Calendar(kind, ZoneInfo(zone), start).period_at(now) == period_of(kind, zone, now, start)
+
+
 @pytest.mark.parametrize("kind", QuotaPeriod)
 @pytest.mark.parametrize("zone", UNUSUAL)
 def test_each_period_begins_where_the_one_before_ends(kind: QuotaPeriod, zone: str) -> None:
@@ -136,9 +151,9 @@ def test_each_period_begins_where_the_one_before_ends(kind: QuotaPeriod, zone: s
                 assert calendar.period_at(inside) == (start, end)
 
 
-def spans(kind: QuotaPeriod, zone: str, start: str, count: int) -> str:
+def spans(kind: QuotaPeriod, zone: str, start: str, count: int, starts: PeriodStart = AS_THE_CALENDAR) -> str:
     """How the periods from a moment on are shown, in local time, and how many hours each lasts."""
-    calendar, now = Calendar(kind, ZoneInfo(zone)), us(datetime.fromisoformat(start))
+    calendar, now = Calendar(kind, ZoneInfo(zone), starts), us(datetime.fromisoformat(start))
     said = []
     for _ in range(count):
         begins, ends = calendar.period_at(now)
@@ -192,6 +207,44 @@ DAYS = {
 @pytest.mark.parametrize(("kind", "zone", "start", "said"), DAYS.values(), ids=DAYS)
 def test_periods_on_unusual_days(kind: QuotaPeriod, zone: str, start: str, said: str) -> None:
     assert spans(kind, zone, start, said.count(",") + 1) == said
+
+
+STARTED = {
+    "the_last_day_and_back": (
+        MONTH,
+        "31",
+        "UTC",
+        "2026-01-31T12:00Z",
+        "01-31 00:00 672, 02-28 00:00 744, 03-31 00:00 720, 04-30 00:00 744",
+    ),
+    "a_leap_day": (MONTH, "30", "UTC", "2024-01-30T12:00Z", "01-30 00:00 720, 02-29 00:00 720, 03-30 00:00 744"),
+    "the_end_of_a_year": (MONTH, "15", "UTC", "2025-12-20T00:00Z", "12-15 00:00 744, 01-15 00:00 744"),
+    "a_day_and_a_time": (MONTH, "15+6h", "UTC", "2026-03-15T05:59Z", "02-15 06:00 672, 03-15 06:00 744"),
+    "a_weekday": (WEEK, "sun", "Europe/Berlin", "2026-03-25T00:00Z", "03-22 00:00 168, 03-29 00:00 167"),
+    "a_weekday_and_a_time": (WEEK, "sun+6h", "UTC", "2026-03-29T05:00Z", "03-22 06:00 168, 03-29 06:00 168"),
+    "a_time": (DAY, "6h", "Europe/Berlin", "2026-03-29T03:59Z", "03-28 06:00 23, 03-29 06:00 24"),
+    "a_time_that_is_skipped": (
+        DAY,
+        "150min",
+        "Europe/Berlin",
+        "2026-03-28T12:00Z",
+        "03-28 02:30 23.5, 03-29 03:00 23.5, 03-30 02:30 24",
+    ),
+    "a_time_that_comes_twice_counts_once": (
+        DAY,
+        "150min",
+        "Europe/Berlin",
+        "2026-10-24T12:00Z",
+        "10-24 02:30 24, 10-25 02:30 25, 10-26 02:30 24",
+    ),
+    "between_both": (DAY, "150min", "Europe/Berlin", "2026-10-25T01:15Z", "10-25 02:30 25"),
+}
+"""As `DAYS`, for periods with another start."""
+
+
+@pytest.mark.parametrize(("kind", "starts", "zone", "start", "said"), STARTED.values(), ids=STARTED)
+def test_periods_with_another_start(kind: QuotaPeriod, starts: str, zone: str, start: str, said: str) -> None:
+    assert spans(kind, zone, start, said.count(",") + 1, PeriodStart.parse(kind, starts)) == said
 
 
 def test_boundaries_surround_a_moment() -> None:

@@ -209,9 +209,9 @@ def quota(random: Random) -> LimitDefinition:
     size, soft = random.choice(SIZES)(random), random.random() < 0.2
     if random.random() < 0.5:
         return QuotaLimit.per_session("units", size, random.choice(SECONDS)(random), soft=soft)
-    return QuotaLimit(
-        "units", size, random.choice(list(QuotaPeriod)), random.choice(["UTC", "Europe/Berlin"]), soft=soft
-    )
+    period, zone = random.choice(list(QuotaPeriod)), random.choice(["UTC", "Europe/Berlin"])
+    starts = random.choice(["", *{"day": ["6h"], "week": ["sun+6h"], "month": ["15", "31+6h"]}.get(period, [])])
+    return QuotaLimit("units", size, period, zone, soft=soft, starts=starts)
 
 
 def permits(random: Random) -> LimitDefinition:
