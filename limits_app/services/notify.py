@@ -175,13 +175,8 @@ thresholds: Final = Thresholds()
 
 
 def _window_end(limit: PlannedLimit, state: State) -> str:
-    """The end of a fixed window in microseconds since 1970; empty for other limits."""
-    match limit.rule.limit:
-        case RateLimit(algorithm=algorithm) | CallLimit(algorithm=algorithm):
-            is_fixed = algorithm is RateLimitAlgorithm.FIXED_WINDOW
-        case definition:
-            is_fixed = isinstance(definition, QuotaLimit)
-    return str(limit.rule.restored_at(state)) if is_fixed else ""
+    """The end of a window or a period in microseconds since 1970; empty for limits without a fixed end."""
+    return str(limit.rule.restored_at(state)) if limit.rule.has_fixed_end else ""
 
 
 def _window_seconds(limit: AnyLimit) -> float:

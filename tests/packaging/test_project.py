@@ -11,7 +11,8 @@ import yaml
 
 from limits_app.engine.algorithms import compile_rule
 from limits_app.engine.limits import RateLimit, RateLimitAlgorithm
-from limits_app.stores.redis.states import LETTERS
+from limits_app.stores.redis.commands import ScriptFrame
+from limits_app.stores.redis.states import LUA_ALGORITHMS
 from tests.docs.pages import ROOT
 from tests.packaging.audit import verdict
 from tests.packaging.matrix import DJANGOS, PYTHONS, fits
@@ -111,8 +112,18 @@ def test_a_target_of_the_guide_exists() -> None:
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_an_algorithm_has_a_rule_a_lua_implementation_a_stored_format_and_a_page(algorithm: RateLimitAlgorithm) -> None:
     rule = compile_rule(RateLimit("x", 10, 60, algorithm), 0)
-    letter = LETTERS[rule.lua[0]].decode()
-    scripts = [file.read_text() for file in (ROOT / "limits_app" / "stores" / "redis").glob("*.lua")]
-    assert sum(f"function algorithms.{letter}(" in script for script in scripts) == 1
+    lua = LUA_ALGORITHMS[rule.lua[0]]
+    script = (ROOT / "limits_app" / "stores" / "redis" / f"{lua.file}.lua").read_text()
+    letter = lua.letter.decode()
+    assert script.count(f"function algorithms.{letter}(") == 1
+    assert f"'{''.join(f'I{size}' for size in lua.tag_sizes)}'" in script
+    assert (f"has_parts.{letter}" in script) is lua.has_parts
     assert len(rule.lua_format) >= len(rule.start)
     assert f"## {algorithm.label[0].upper()}{algorithm.label[1:]}" in (ROOT / "docs" / "algorithms.md").read_text()
+
+
+def test_a_script_that_reads_states_of_every_rule_has_all_algorithms_with_letters_of_their_own() -> None:
+    script = ScriptFrame("acquire", frozenset(), b"", key_count=1).carrying(0).text
+    for algorithm in LUA_ALGORITHMS.values():
+        assert script.count(f"function algorithms.{algorithm.letter.decode()}(") == 1
+    assert len({algorithm.letter for algorithm in LUA_ALGORITHMS.values()}) == len(LUA_ALGORITHMS)

@@ -25,6 +25,7 @@ from limits_app.engine.periods import QuotaPeriod
 class QuotaRule(Rule):
     """A count that starts again with each period."""
 
+    has_fixed_end = True
     lua_format = "QQQ"
 
     def __init__(self, limit: QuotaLimit) -> None:

@@ -39,6 +39,8 @@ class Rule(ABC):
     """Whether amounts are held by leases and returned by release instead of by time."""
     has_log = False
     """Whether the last item of the state is a log."""
+    has_fixed_end = False
+    """Whether all recorded use ends at one time, which further use does not move: the end of a window or a period."""
     lua: LuaRule
     """The name and the parameters that the Lua implementation needs to decide alike."""
     lua_format = ""

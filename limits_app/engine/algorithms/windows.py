@@ -37,6 +37,7 @@ _START: Final[State] = (0, 0, 0, 0, 0, EMPTY_LOG)
 class FixedWindow(Rule):
     """A count that starts again with each window."""
 
+    has_fixed_end = True
     lua_format = "QQ"
 
     def __init__(self, limit: RateLimit | CallLimit) -> None:

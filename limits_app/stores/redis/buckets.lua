@@ -2,6 +2,7 @@
 -- `l`. Numbers: level, tick. Parameters: rate, length of a tick, window.
 formats.b, tags.b = 'I8I8', 'I7I7I6I6'
 formats.l, tags.l = formats.b, tags.b
+has_parts.b, has_parts.l = true, true
 
 function current.b(state, rule)
   if state[4] * rule[B] - now <= rule[C] then return false end
@@ -9,6 +10,11 @@ function current.b(state, rule)
   return true
 end
 current.l = current.b
+
+function reads.b(_, rule, limit)
+  return rule[PARTS] == limit[PARTS] and rule[A] == limit[A] and rule[B] == limit[B]
+end
+reads.l = reads.b
 
 function algorithms.b(verb, state, amount, rule)
   local level, tick, rate, tick_us = state[3], state[4], rule[A], rule[B]

@@ -13,12 +13,9 @@ local function rule_of(key, value)
   local letter = sub(value, 5, 5)
   if not algorithms[letter] then return nil end
   local rule, parameters = {}, {unpack_from('<' .. tags[letter], value, 6)}
-  rule[LETTER], rule[KEY], rule[PARTS], rule[TAG] = letter, key, 1, sub(value, 5, parameters[#parameters] - 1)
-  if letter == 'b' or letter == 'l' then
-    rule[PARTS], rule[A], rule[B], rule[C] = unpack(parameters)
-  else
-    rule[A], rule[B] = unpack(parameters)
-  end
+  rule[LETTER], rule[KEY], rule[TAG] = letter, key, sub(value, 5, table.remove(parameters) - 1)
+  rule[PARTS] = has_parts[letter] and table.remove(parameters, 1) or 1
+  rule[A], rule[B], rule[C] = unpack(parameters)
   rule.calendar = letter == 'q' and rule[A] == 0 and rule[B]
   rule.bounds, rule[FORMAT] = rule.calendar and calendars[rule.calendar], '<I4c' .. #rule[TAG] .. formats[letter]
   return rule, {unpack_from(rule[FORMAT], value)}
@@ -43,14 +40,9 @@ local function carried(limit, rule, state)
   if letter == 'p' or new_letter == 'p' then -- permits are held and not used; their leases are counted again
     return new
   end
-  local is_bucket = (letter == 'b' or letter == 'l') and (new_letter == 'b' or new_letter == 'l')
-  if is_bucket and rule[PARTS] == limit[PARTS] and rule[A] == limit[A] and rule[B] == limit[B]
-    or letter == new_letter and (letter == 'f' or letter == 's') then
+  local are_read = reads[new_letter]
+  if are_read and are_read == reads[letter] and are_read(state, rule, limit) then
     state[2] = limit[TAG]
-    if letter == 's' and limit[A] > rule[A] then -- the log is kept for a window
-      state[10] = math.floor((now + idle_us(limit[A])) / 1000000)
-      write_later('PEXPIRE', limit[KEY], milliseconds(idle_us(limit[A])))
-    end
     return state
   end
   local used = math.min(scaled(algorithms[letter]('used', state, 0, rule), limit[PARTS], rule[PARTS]), MOST_DEBT)

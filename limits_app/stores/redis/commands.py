@@ -12,9 +12,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-_FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket"], "buckets")
-"""The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
-CARRYING: Final = frozenset(["buckets", "carry", "fixed_window", "permits", "quota", "sliding_window"])
+from limits_app.stores.redis.states import LUA_ALGORITHMS
+
+CARRYING: Final = frozenset(["carry", *LUA_ALGORITHMS])
 """What scripts need to read states of every rule."""
 _TIMES: Final = Struct("<2d")
 """What the numbers of every call start with; see prelude.lua."""
@@ -24,9 +24,9 @@ _TIMES: Final = Struct("<2d")
 def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> tuple[str, str]:
     """Return the script of a verb for limits of these algorithms, and the digest by which servers know it.
 
-    `usage` is an algorithm of scopes that count.
+    `algorithms` also has `usage` for scopes that count, and `carry` to read states of every rule.
     """
-    needed = {_FILES.get(name, name) for name in algorithms}
+    needed = {LUA_ALGORITHMS[name].file if name in LUA_ALGORITHMS else name for name in algorithms}
     folder = Path(__file__).parent
     text = "\n".join([(folder / f"{name}.lua").read_text() for name in ("prelude", *sorted(needed), verb)])
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()

@@ -1,6 +1,8 @@
 -- Fixed window, as engine/algorithms/windows.py. Numbers: start of the window, amount in it. Parameter: window.
 formats.f, tags.f = 'I8I8', 'I6'
 
+function reads.f() return true end
+
 function current.f(state, rule)
   if state[3] - now <= rule[A] then return false end
   state[3] = now

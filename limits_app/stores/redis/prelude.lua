@@ -43,12 +43,15 @@ local function milliseconds(us) return min(floor(us / 1000) + 1, 100000000000000
 -- `tags` say how what follows the letter in a tag is packed, and `formats` the numbers of a state.
 -- `rejected` has functions without a verb that change the state to what the caller receives; for a log, it also returns
 -- the time and the total of the entry with which the amount fits again.
+-- `has_parts` names the letters whose tags begin with the parts of a unit; the other algorithms count whole units.
+-- `reads` has functions (state, rule, limit) that return whether a limit reads a state of another rule as the same use, as
+-- `Rule.carry` decides; letters with the same function read the states of each other. Without one, the use is converted.
 -- `current` has functions (state, rule) that return whether the state was written before the clock was set back, and then
 -- change it as `Rule.current` does.
 -- A rule is a list, as a limit is in the plan; then follows where the next limit is. KEY becomes the key itself.
 local FIELD, LETTER, TAG, FORMAT, SIZE, KEY, SOFT = 1, 2, 3, 4, 5, 6, 7
 local USAGE, PARTS, CAPACITY, A, B, C, NEXT = 8, 9, 10, 11, 12, 13, 14
-local algorithms, formats, tags, rejected, current = {}, {}, {}, {}, {}
+local algorithms, formats, tags, has_parts, rejected, reads, current = {}, {}, {}, {}, {}, {}, {}
 local after_amounts, lease_was_lost -- where the holder and boundaries are; see quota.lua and permits.lua
 local periods, start_of_period, end_of_period -- see quota.lua
 

@@ -136,6 +136,14 @@ function algorithms.s(verb, numbers, amount, rule)
   return time + window
 end
 
+function reads.s(numbers, rule, limit)
+  if limit[A] > rule[A] then -- the log is kept for a window
+    numbers[10] = math.floor((now + idle_us(limit[A])) / 1000000)
+    write_later('PEXPIRE', limit[KEY], milliseconds(idle_us(limit[A])))
+  end
+  return true
+end
+
 function rejected.s(numbers, amount, rule)
   local state = named(numbers)
   local _, used = forget(state, rule[A], rule[KEY])

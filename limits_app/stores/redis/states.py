@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from struct import Struct, calcsize, pack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from limits_app.engine import EMPTY_LOG, NEVER_US, Amounts, Claim, Log, PlannedLimit, Rule, State, compile_rule
 from limits_app.engine.errors import InvalidLimit
@@ -20,15 +20,30 @@ from limits_app.engine.limits import QuotaLimit
 
 HOLDER_LENGTH: Final = 16
 _KEPT_UNTIL_BYTES: Final = 4
-LETTERS: Final = {
-    "token_bucket": b"b",
-    "leaky_bucket": b"l",
-    "fixed_window": b"f",
-    "sliding_window": b"s",
-    "quota": b"q",
-    "permits": b"p",
+
+
+class LuaAlgorithm(NamedTuple):
+    """The Lua implementation of an algorithm: its letter in scripts and tags, and its file, without `.lua`.
+
+    Its tag has what reads a state when the limit has changed: the first parameters of `Rule.lua` after the capacity, in
+    integers of these sizes; before them, where it `has_parts`, those of a unit. `tags` in the file says the same.
+    """
+
+    letter: bytes
+    file: str
+    tag_sizes: tuple[int, ...] = ()
+    has_parts: bool = False
+
+
+LUA_ALGORITHMS: Final = {
+    "token_bucket": LuaAlgorithm(b"b", "buckets", (7, 7, 6, 6), has_parts=True),
+    "leaky_bucket": LuaAlgorithm(b"l", "buckets", (7, 7, 6, 6), has_parts=True),
+    "fixed_window": LuaAlgorithm(b"f", "fixed_window", (6,)),
+    "sliding_window": LuaAlgorithm(b"s", "sliding_window", (6, 6)),
+    "quota": LuaAlgorithm(b"q", "quota", (6,)),
+    "permits": LuaAlgorithm(b"p", "permits"),
 }
-"""The letter of each algorithm in scripts and tags."""
+"""The Lua implementations by the name in `Rule.lua`; scripts that read states of every rule have all of their files."""
 _LOG_ENTRY: Final = Struct("<dd")
 _LOG_PLACE: Final = 5
 """Where the log is in the state of a sliding window."""
@@ -40,14 +55,14 @@ _BOUNDARIES: Final = 2
 
 def tag_of_rule(rule: Rule) -> bytes:
     """Return what scripts write before a state of a rule; `tags` in the Lua files say how it is packed."""
-    letter, (_, *parameters) = LETTERS[rule.lua[0]], numbers_of(rule)
-    if letter in {b"b", b"l"}:
-        rate, tick_us, window_us = parameters
-        return letter + _packed(rule.parts_per_unit, 7) + _packed(rate, 7) + _packed(tick_us, 6) + _packed(window_us, 6)
-    if letter == b"q":
+    letter, _, sizes, has_parts = LUA_ALGORITHMS[rule.lua[0]]
+    _, *parameters = numbers_of(rule)
+    numbers = [rule.parts_per_unit, *parameters] if has_parts else parameters
+    tag = letter + b"".join([number.to_bytes(size, "little") for number, size in zip(numbers, sizes, strict=False)])
+    if isinstance(rule.limit, QuotaLimit):
         calendar = calendar_of(rule)
-        return letter + _packed(parameters[0], 6) + bytes([len(calendar)]) + calendar
-    return letter if letter == b"p" else letter + b"".join([_packed(number, 6) for number in parameters])
+        tag += bytes([len(calendar)]) + calendar
+    return tag
 
 
 def value_format(rule: Rule) -> tuple[bytes, int]:
@@ -126,7 +141,3 @@ def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> bytes:
     """Return the member of a claim in the leases of a limit; it stays the same when the longest hold begins again."""
     ends = min(claim.decided_at + limit.rule.hold_us, NEVER_US)
     return holder + pack("<dd", claim.amounts[limit.place], ends)
-
-
-def _packed(number: int, size: int) -> bytes:
-    return number.to_bytes(size, "little")

@@ -18,9 +18,12 @@ from limits_app.engine.limits import (
 )
 from tests.engine.algorithms.driven import LEASE_US, NOW, SECOND, Driven
 
-LIMITS: list[LimitDefinition] = [
+RATES: list[LimitDefinition] = [
     *[RateLimit("k", 3, 1.5, algorithm) for algorithm in RateLimitAlgorithm],
     CallLimit(3, 1.5),
+]
+LIMITS: list[LimitDefinition] = [
+    *RATES,
     ResourceLimit("k", 3),
     QuotaLimit.per_day("k", 3),
     QuotaLimit.per_session("k", 3, 1.5),
@@ -87,15 +90,30 @@ def test_the_ceiling_is_what_can_be_admitted_at_once(limit: LimitDefinition) -> 
     ],
     ids=repr,
 )
-def test_the_lua_implementation_gets_a_name_and_integers(
+def test_the_lua_implementation_gets_a_name_and_parameters(
     limit: LimitDefinition, parameters: tuple[object, ...]
 ) -> None:
     lua = compile_rule(limit, LEASE_US).lua
     assert lua == parameters
-    assert all(type(number) is int for number in lua[1:])
 
 
-@pytest.mark.parametrize("limit", LIMITS[:6], ids=repr)
+@pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
+def test_the_lua_implementation_gets_the_capacity_first_and_integers_only(limit: LimitDefinition) -> None:
+    rule = compile_rule(limit, LEASE_US)
+    assert rule.lua[1] == rule.ceiling_parts
+    assert all(type(number) is int for number in rule.lua[1:])
+
+
+@pytest.mark.parametrize("limit", [*RATES, QuotaLimit.per_day("k", 3), QuotaLimit.per_session("k", 3, 1.5)], ids=repr)
+@pytest.mark.parametrize("later_us", [1, SECOND])
+def test_only_a_fixed_end_is_not_moved_by_further_use(limit: LimitDefinition, later_us: int) -> None:
+    rule = compile_rule(limit, LEASE_US)
+    before = rule.settle(rule.start, NOW, rule.parts_per_unit)
+    after = rule.settle(before, NOW + later_us, rule.parts_per_unit)
+    assert rule.has_fixed_end is (rule.restored_at(before) == rule.restored_at(after))
+
+
+@pytest.mark.parametrize("limit", RATES, ids=repr)
 def test_the_use_of_a_rate_returns_from_its_charge_on(limit: LimitDefinition) -> None:
     rule = compile_rule(limit, LEASE_US)
     state = rule.take(rule.start, NOW, rule.parts_per_unit)
