@@ -1,8 +1,8 @@
 """Limits that an administrator sets and every process of a Django site obeys.
 
 Public names are resolved on first use, so that importing the package costs nothing and needs no Django.
-Of them `limits`, `limited`, `exempt`, `LimitedRequest` and `RequestLimits` need the settings of a Django site, and so
-does `from limits_app import *`, which asks for all.
+Of them `limits`, `limited`, `exempt`, `LimitedRequest`, `RequestLimits` and `Share` need the settings of a Django site,
+and so does `from limits_app import *`, which asks for all.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from limits_app.engine.outcome import LimitStatus, LimitUse, Outcome
     from limits_app.integrations.decorators import exempt, limited
     from limits_app.integrations.request import LimitedRequest, RequestLimits
+    from limits_app.services import Share
 
 __version__ = "1.0.0"
 
@@ -55,6 +56,7 @@ __all__ = [
     "RateLimitAlgorithm",
     "RequestLimits",
     "ResourceLimit",
+    "Share",
     "StoreUnavailable",
     "UnknownPool",
     "UsageNotReported",
@@ -82,6 +84,7 @@ _HOMES: Final = {
     "limits_app.engine.outcome": ("LimitStatus", "LimitUse", "Outcome"),
     "limits_app.integrations.decorators": ("exempt", "limited"),
     "limits_app.integrations.request": ("LimitedRequest", "RequestLimits"),
+    "limits_app.services": ("Share",),
 }
 
 
@@ -89,12 +92,14 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> object:
-    if name == "limits":
-        return import_module("limits_app.services")
-    for module, names in _HOMES.items():
-        if name in names:
-            if module.startswith("limits_app.acquiring"):
-                import_module("limits_app.stores.modes")  # which knows the stores of limit sets
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module 'limits_app' has no attribute {name!r}")
+if not TYPE_CHECKING:  # for a type checker each misspelt import would be this function's
+
+    def __getattr__(name: str) -> object:
+        if name == "limits":
+            return import_module("limits_app.services")
+        for module, names in _HOMES.items():
+            if name in names:
+                if module.startswith("limits_app.acquiring"):
+                    import_module("limits_app.stores.modes")  # which knows the stores of limit sets
+                return getattr(import_module(module), name)
+        raise AttributeError(f"module 'limits_app' has no attribute {name!r}")

@@ -14,7 +14,6 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.base import ReadOnly, RobustListAdmin, moment_column
-from limits_app.alerts import NotDelivered, send_test
 from limits_app.models import Alert, AlertRule
 from limits_app.services.rights import Action, may
 
@@ -54,6 +53,8 @@ class AlertRuleAdmin(RobustListAdmin):
 
     def test_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Send a test alert of a rule as it is saved."""
+        from limits_app.alerts import NotDelivered, send_test  # the clients for e-mail and webhooks
+
         rule = self.get_object(request, str(object_id))
         if not may(request.user, Action.TEST_ALERT):
             raise PermissionDenied

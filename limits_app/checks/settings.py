@@ -36,7 +36,7 @@ _CORS: Final = "corsheaders.middleware.CorsMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
-def check_settings(**options: Any) -> list[CheckMessage]:
+def check_settings() -> list[CheckMessage]:
     """Report every unknown key and bad value of `LIMITS`."""
     messages: list[CheckMessage] = [
         Error(problem.message, hint=problem.hint, id=problem.check_id) for problem in conf.problems()
@@ -44,7 +44,7 @@ def check_settings(**options: Any) -> list[CheckMessage]:
     return messages or _check_functions()
 
 
-def check_hazards(**options: Any) -> list[CheckMessage]:
+def check_hazards() -> list[CheckMessage]:
     """Report settings that are valid but probably a mistake."""
     return reported(
         _disabled,
@@ -69,7 +69,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
     )
 
 
-def check_deployment(**options: Any) -> list[CheckMessage]:
+def check_deployment() -> list[CheckMessage]:
     """Report settings that are suitable for development only."""
     return reported(_test_runner, _memory_store, _temporary_directory, _database_of_one_machine)
 

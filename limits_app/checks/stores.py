@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from time import time_ns
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from django.core.checks import CheckMessage, Info, Warning  # noqa: A004 - Django's name
 from django.db.models import Model, QuerySet
@@ -27,7 +27,7 @@ M = TypeVar("M", bound=Model)
 _MOST_SKEW_US: Final = 1_000_000
 
 
-def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
+def check_stores(databases: Sequence[str] | None) -> list[CheckMessage]:
     """Check the stores and the database; only with the option `check --database`."""
     if not databases or reported(missing_databases, missing_packages, missing_caches):
         return []
@@ -35,7 +35,7 @@ def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list
     return reported(*rows, _stores, _evictions)
 
 
-def check_audit_log(**options: Any) -> list[CheckMessage]:
+def check_audit_log() -> list[CheckMessage]:
     """Report an audit log that SQL can change; only with the option --deploy."""
     try:
         if conf.problems() or is_protected():

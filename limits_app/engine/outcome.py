@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import Final, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 OutcomeAmount = int | float
 """An amount in units, with at most three decimals."""
@@ -143,7 +143,7 @@ TOTAL_PREFIX: Final = "total:"
 """The prefix of the keys of totals in statistics."""
 
 
-class Stats(TypedDict, total=False):
+class Stats(TypedDict):
     """The live state of a limit; `stats_of` describes the fields."""
 
     type: str
@@ -153,14 +153,14 @@ class Stats(TypedDict, total=False):
     available: OutcomeAmount
     used: OutcomeAmount
     utilization: float
-    reset_after: float
-    burst: OutcomeAmount
-    holders: int
-    period: str | None
-    time_zone: str | None
-    starts: str
-    resource: str | None
-    entity: str | None
-    level: str
-    buckets: list[Stats]
-    in_slices: OutcomeAmount
+    reset_after: NotRequired[float]
+    burst: NotRequired[OutcomeAmount]
+    holders: NotRequired[int]
+    period: NotRequired[str | None]
+    time_zone: NotRequired[str | None]
+    starts: NotRequired[str]
+    resource: NotRequired[str | None]
+    entity: NotRequired[str | None]
+    level: NotRequired[str]
+    buckets: NotRequired[list[Stats]]
+    in_slices: NotRequired[OutcomeAmount]

@@ -68,6 +68,8 @@ class LimitedRequest(HttpRequest):
     """The type of a request behind the middleware, for annotations."""
 
     limits: RequestLimits
+    limited: bool
+    """Whether `@ratelimit` has rejected the request; only in its views, which run all the same with `block=False`."""
 
 
 def limits_of(request: HttpRequest) -> RequestLimits:

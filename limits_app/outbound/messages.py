@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
 
@@ -42,6 +42,7 @@ def _checked_header(name: str) -> str:
 
 Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
 """Names and values; a mapping is converted."""
+PassedPairs = Mapping[str, str] | tuple[tuple[str, str], ...]
 HeaderItems = Annotated[
     tuple[
         tuple[
@@ -86,6 +87,22 @@ class Request(_Frozen):
     wait_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 60.0
     repeatable: bool | None = None
 
+    if TYPE_CHECKING:  # a mapping may be passed where the field is a tuple
+
+        def __init__(
+            self,
+            *,
+            path: str,
+            method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] = "GET",
+            params: PassedPairs = (),
+            headers: PassedPairs = (),
+            content: bytes = b"",
+            amounts: Mapping[str, int | float] | tuple[tuple[str, int | float], ...] = (),
+            timeout_seconds: float = 30.0,
+            wait_seconds: float | None = 60.0,
+            repeatable: bool | None = None,
+        ) -> None: ...
+
     @classmethod
     def with_json(cls, path: str, value: object, *, method: str = "POST", **fields: Any) -> Self:
         """Return a request whose content is `value` as JSON."""
@@ -113,6 +130,19 @@ class Response(_Frozen):
     upstream: str = ""
     seconds: float = 0.0
     cached: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            status: int,
+            headers: PassedPairs = (),
+            content: bytes = b"",
+            upstream: str = "",
+            seconds: float = 0.0,
+            cached: bool = False,
+        ) -> None: ...
 
     @property
     def ok(self) -> bool:

@@ -95,7 +95,7 @@ def latest_code_limits_of_each(resources: Collection[str]) -> dict[str, DefaultL
 def resolve(
     resource: str,
     entity: str | None,
-    default_limits: DefaultLimits | str = (),
+    default_limits: Sequence[LimitDefinition] | str = (),
     plan: str | None = None,
     *,
     store: Store | None = None,

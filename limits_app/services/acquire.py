@@ -10,15 +10,15 @@ from limits_app.acquiring import Acquisition, LimitSet
 from limits_app.engine import EntityName, check_resource
 from limits_app.engine.errors import LimitExceeded
 from limits_app.engine.outcome import Outcome
-from limits_app.policies import DefaultLimits, resolver
-from limits_app.services.amounts import RequestedAmounts, Resources, TryOptions, key_of
+from limits_app.policies import resolver
+from limits_app.services.amounts import LimitsInCode, RequestedAmounts, Resources, TryOptions, key_of
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import AmountsRequest
 from limits_app.services.several import SharesSource, shares_of
 
 
 def limit_set(
-    resource: str, entity: EntityName = None, default_limits: DefaultLimits | str = (), plan: str | None = None
+    resource: str, entity: EntityName = None, default_limits: LimitsInCode | str = (), plan: str | None = None
 ) -> LimitSet:
     """The effective limits of an entity (None: the site itself) on a resource, ready to be acquired.
 
@@ -34,7 +34,7 @@ def try_acquire(
     *,
     entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: DefaultLimits | str = (),
+    default_limits: LimitsInCode | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,
@@ -58,7 +58,7 @@ def acquire(
     entity: EntityName = None,
     requested: RequestedAmounts = None,
     timeout: float | None = 0,
-    default_limits: DefaultLimits | str = (),
+    default_limits: LimitsInCode | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,
@@ -94,7 +94,7 @@ def check(
     *,
     entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: DefaultLimits | str = (),
+    default_limits: LimitsInCode | str = (),
     plan: str | None = None,
 ) -> Outcome:
     """What `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
@@ -109,7 +109,7 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
     resource: Resources,
     entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: DefaultLimits | str = (),
+    default_limits: LimitsInCode | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,

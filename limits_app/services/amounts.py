@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypedDict
 
@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from limits_app.acquiring import LimitSet
 from limits_app.engine import CALLS, Amount, EntityName, Requested, checked_limits
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, MeteredLimit, ResourceLimit
 from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
 from limits_app.policies import DefaultLimits, ResolutionKey, checked_defaults, latest_code_limits, resolver
@@ -28,8 +28,12 @@ class CheckOptions(TypedDict, total=False):
 
     entity: EntityName
     requested: RequestedAmounts
-    default_limits: DefaultLimits | str
+    default_limits: LimitsInCode | str
     plan: str | None
+
+
+LimitsInCode = Sequence[LimitDefinition]
+"""Limits that callers pass; they apply where no policy does."""
 
 
 class TryOptions(CheckOptions, total=False):
@@ -46,7 +50,7 @@ class AcquireOptions(TryOptions, total=False):
 
 
 def key_of(
-    resource: str, entity: EntityName, default_limits: DefaultLimits | str = (), plan: str | None = None
+    resource: str, entity: EntityName, default_limits: LimitsInCode | str = (), plan: str | None = None
 ) -> ResolutionKey:
     """Return the key of the resolver for the arguments of a verb; raises InvalidLimit for invalid default limits."""
     if isinstance(default_limits, str):

@@ -20,7 +20,6 @@ from limits_app.policies import (
     LIMITED,
     MEMBER_LEVEL,
     AccessVerdict,
-    DefaultLimits,
     EffectiveLimit,
     PolicyChoice,
     PolicyStatus,
@@ -36,6 +35,7 @@ from limits_app.policies import (
     resolver,
     verdict_on,
 )
+from limits_app.services.amounts import LimitsInCode
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import sentences
 from limits_app.services.shadow import with_shadow
@@ -154,7 +154,7 @@ def explain(
     *,
     entity: EntityName = None,
     requested: Requested = None,
-    default_limits: DefaultLimits | str = (),
+    default_limits: LimitsInCode | str = (),
     plan: str | None = None,
 ) -> Explanation:
     """Explain what `try_acquire` would decide now, from the database and the store; consumes nothing.

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from limits_app.acquiring import Acquisition, LimitSet
 from limits_app.engine import Amount, EntityName, check_amounts, check_resource, nothing_requested, shown
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
-from limits_app.policies import DefaultLimits, ResolutionKey, ResolvedSet, joined_set, resolver
-from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
+from limits_app.policies import ResolutionKey, ResolvedSet, joined_set, resolver
+from limits_app.services.amounts import LimitsInCode, RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import AmountsRequest, SetResolver
 
 
@@ -20,7 +20,7 @@ class Share(NamedTuple):
     resource: str
     entity: EntityName = None
     requested: RequestedAmounts = None
-    default_limits: DefaultLimits | str = ()
+    default_limits: LimitsInCode | str = ()
     plan: str | None = None
 
     @property
@@ -54,7 +54,7 @@ def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
     resources: Mapping[str, RequestedAmounts],
     entity: EntityName,
     requested: RequestedAmounts,
-    default_limits: DefaultLimits | str,
+    default_limits: LimitsInCode | str,
     plan: str | None = None,
 ) -> list[Share]:
     """The shares of an entity, from a mapping of resources to amounts.

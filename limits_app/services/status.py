@@ -261,9 +261,9 @@ def _limits(choice: PolicyChoice, stats: dict[str, Stats]) -> tuple[LimitState, 
             effective.policy.level,
             effective.shared,
             effective.limit.capacity,
-            _amount(stats.get(effective.limit.key, {}), "used"),
-            _amount(stats.get(effective.limit.key, {}), "available"),
-            _amount(stats.get(effective.limit.key, {}), "in_slices") or 0,
+            _amount(stats.get(effective.limit.key), "used"),
+            _amount(stats.get(effective.limit.key), "available"),
+            _amount(stats.get(effective.limit.key), "in_slices") or 0,
         )
         for effective in choice.limits
         if not isinstance(effective.limit, Blocked)
@@ -271,8 +271,8 @@ def _limits(choice: PolicyChoice, stats: dict[str, Stats]) -> tuple[LimitState, 
     return tuple(sorted(limits, key=lambda limit: -limit.share))
 
 
-def _amount(stats: Stats, name: str) -> Amount | None:
-    amount = stats.get(name)
+def _amount(stats: Stats | None, name: str) -> Amount | None:
+    amount = None if stats is None else stats.get(name)
     return amount if isinstance(amount, int | float) else None
 
 

@@ -50,6 +50,22 @@ SITE = """
     print(json.dumps([statuses, sorted(sys.modules)]))
 """
 
+SETUP = SITE.partition("    from django.contrib import admin")[0] + "    print(json.dumps(sorted(sys.modules)))"
+ON_USE = (
+    "limits_app.admin.pages.",
+    "limits_app.alerts.delivery",
+    "limits_app.checks.",
+    "limits_app.services.doctor",
+    "limits_app.services.limits_file",
+    "limits_app.services.simulation",
+    "limits_app.testing",
+    "cryptography",
+    "lmdb",
+    "smtplib",
+    "urllib.request",
+)
+"""What a process imports when it uses it, and not when Django is set up."""
+
 
 def output_of(code: str) -> str:
     """What a fresh interpreter prints."""
@@ -65,6 +81,12 @@ def test_a_site_loads_no_package_that_it_does_not_use() -> None:
         *modules
     }
     assert [name for name in modules if name.startswith((*OPTIONAL, "pytest", "hypothesis", "httpx"))] == []
+
+
+def test_setting_up_django_imports_nothing_that_only_some_processes_use() -> None:
+    modules = json.loads(output_of(SETUP.replace('"METRICS": ["prometheus", "opentelemetry"], "ALERTS": True', "")))
+    assert "limits_app.admin.pages" in modules
+    assert [name for name in modules if name.startswith(ON_USE)] == []
 
 
 @pytest.mark.parametrize("package", OPTIONAL)

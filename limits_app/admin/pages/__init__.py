@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -12,16 +13,6 @@ from django.urls import URLPattern, path
 
 from limits_app.admin.base import ReadOnly
 from limits_app.admin.menu import open_tabs
-from limits_app.admin.pages.client import client_page
-from limits_app.admin.pages.common import PageView
-from limits_app.admin.pages.exemptions import exemptions_page
-from limits_app.admin.pages.explain import explain_page
-from limits_app.admin.pages.limit import limit_page
-from limits_app.admin.pages.live import live_page, live_state
-from limits_app.admin.pages.overview import overview_page
-from limits_app.admin.pages.preview import preview_page
-from limits_app.admin.pages.rejections import rejections_page
-from limits_app.admin.pages.usage import usage_page
 from limits_app.models import (
     ActivityEntry,
     AlertsEntry,
@@ -33,6 +24,19 @@ from limits_app.models import (
     UsageSnapshot,
 )
 from limits_app.services.rights import Action, may
+
+if TYPE_CHECKING:
+    from limits_app.admin.pages.common import PageView
+
+
+def _page(module: str, name: str = "") -> PageView:
+    """Return the view of a module of this package, which is imported by the first request: most processes show none."""
+
+    def view(site: admin.AdminSite, request: HttpRequest) -> HttpResponse:
+        page: PageView = getattr(import_module(f"{__name__}.{module}"), name or f"{module}_page")
+        return page(site, request)
+
+    return view
 
 
 class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
@@ -82,15 +86,15 @@ class EntryAdmin(PagesAdmin):
         raise PermissionDenied
 
 
-_CLIENTS: Final = (("client/", "client", client_page), ("effective/", "explain", explain_page))
-_USAGE: Final = (("", "usagesnapshot_changelist", usage_page), ("preview/", "preview", preview_page))
-_LIVE: Final = (("live/", "live", live_page), ("live/state/", "live_state", live_state))
+_CLIENTS: Final = (("client/", "client", _page("client")), ("effective/", "explain", _page("explain")))
+_USAGE: Final = (("", "usagesnapshot_changelist", _page("usage")), ("preview/", "preview", _page("preview")))
+_LIVE: Final = (("live/", "live", _page("live")), ("live/state/", "live_state", _page("live", "live_state")))
 
-admin.site.register(Overview, PagesAdmin, pages=(("", "overview_changelist", overview_page),), is_listed=True)
-admin.site.register(Denial, PagesAdmin, pages=(("", "denial_changelist", rejections_page),))
+admin.site.register(Overview, PagesAdmin, pages=(("", "overview_changelist", _page("overview")),), is_listed=True)
+admin.site.register(Denial, PagesAdmin, pages=(("", "denial_changelist", _page("rejections")),))
 admin.site.register(UsageSnapshot, PagesAdmin, pages=_USAGE)
-admin.site.register(LimitsEntry, EntryAdmin, pages=(("limit/", "limit", limit_page),))
+admin.site.register(LimitsEntry, EntryAdmin, pages=(("limit/", "limit", _page("limit")),))
 admin.site.register(ClientsEntry, EntryAdmin, pages=_CLIENTS)
 admin.site.register(ActivityEntry, EntryAdmin, pages=_LIVE)
 admin.site.register(AlertsEntry, EntryAdmin)
-admin.site.register(SettingsEntry, EntryAdmin, pages=(("exemptions/", "exemptions", exemptions_page),))
+admin.site.register(SettingsEntry, EntryAdmin, pages=(("exemptions/", "exemptions", _page("exemptions")),))
