@@ -24,6 +24,8 @@ _MOST_MEGABYTES: Final = 200
 _MOST_ROWS_OF_A_DAY: Final = 30_000
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "limits doctor": ("large_command", "doctor"),
+    "limits snapshot": ("large_command", "snapshot"),
+    "limits simulate, an hour": ("large_command", "simulate", "--resource", "api/1", "--since", "1h"),
     "limits apply, 300 clients": ("large_apply", "300"),
     "limits usage, 30 days by client": ("large_command", "usage", "--by", "entity", "--most", "20"),
     "limits denials": ("large_command", "denials"),

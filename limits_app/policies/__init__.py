@@ -19,6 +19,7 @@ from limits_app.policies.choose import (
     group_of,
 )
 from limits_app.policies.client_resolver import resolver
+from limits_app.policies.collector import EntityRow
 from limits_app.policies.dropped import applied_without, dropped_by_each, dropped_keys
 from limits_app.policies.exempting import is_exempting, standings
 from limits_app.policies.joined import joined_set
@@ -58,6 +59,7 @@ __all__ = [
     "AccessVerdict",
     "DefaultLimits",
     "EffectiveLimit",
+    "EntityRow",
     "IdentityAndPlan",
     "MemberSet",
     "Pair",

@@ -15,45 +15,42 @@ from limits_app.policies.choose import applied_policies, changes_at, judge, roll
 from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
 from limits_app.policies.dropped import OF_CODE, Dropping, always_applies
 from limits_app.policies.resolved_set import compiled
-from limits_app.policies.stored import stored_code_limits
+from limits_app.policies.stored import plans_of_clients, stored_code_limits
 from limits_app.policies.stores import VersionedStore
 
 
 class ProposedPolicy(NamedTuple):
-    """A policy by the values of its fields, with the names of its resource, entity and plan (empty: none)."""
+    """A policy: what people call it, what it is for, and what it means, with its number in place of a primary key."""
 
     label: str
-    fields: Mapping[str, Any]
-    limits: Sequence[Noted]
+    place: PolicyPlace
+    value: PolicyValue
 
-    @property
-    def place(self) -> PolicyPlace:
-        """What it is for."""
-        return PolicyPlace(self.fields["resource"], self.fields["entity"], self.fields["plan"])
-
-    def value(self, number: int) -> PolicyValue:
-        """What it means, with a number in place of a primary key."""
-        place = self.place
-        return policy_value(
-            self.fields,
-            self.limits,
+    @classmethod
+    def of(cls, label: str, fields: Mapping[str, Any], limits: Sequence[Noted], *, number: int) -> ProposedPolicy:
+        """A policy by the values of its fields, with the names of its resource, entity and plan (empty: none)."""
+        place = PolicyPlace(fields["resource"], fields["entity"], fields["plan"])
+        value = policy_value(
+            fields,
+            limits,
             policy_id=number,
             identifier=place.entity or None,
             plan=place.plan or None,
             has_resource=bool(place.resource),
         )
+        return cls(label, place, value)
 
 
 @dataclass(frozen=True, slots=True)
 class ProposedRows:
-    """Policies by numbers from 1 on, and other rows by their names, with the values of their fields.
+    """Policies by numbers from 1 on, and other rows by their names.
 
     `priorities` are those of plans, and `plans_of_groups` has the plan of each group of users that is proposed. Users,
     the plans of other groups, and the limits that code sets, are those of the database.
     """
 
     policies: dict[int, ProposedPolicy] = field(default_factory=dict)
-    entities: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    entities: dict[str, EntityRow] = field(default_factory=dict)
     priorities: dict[str, int] = field(default_factory=dict)
     plans_of_groups: dict[str, str] = field(default_factory=dict)
 
@@ -90,25 +87,37 @@ def dropped_by_proposed(
     rows: ProposedRows, numbers: Iterable[int], using: str
 ) -> Iterator[tuple[int, str, Collection[str]]]:
     """The limits that the policies of some numbers drop: the number, the key, and the policies that have the limit."""
-    dropping = Dropping(proposed_collector(rows, using, always_applies), datetime.now(UTC))
-    for number in numbers:
-        policy = rows.policies[number]
-        for key, others in dropping.dropped(policy.place, policy.value(number)):
+    changed = {number: rows.policies[number] for number in numbers}
+    clients = [policy.place.entity for policy in changed.values() if policy.place.entity]
+    with_members = any(policy.place.plan for policy in changed.values())
+    by_groups = plans_of_clients(using, clients, with_members=with_members, proposed=_plans_of_groups(rows))
+    dropping = Dropping(proposed_collector(rows, using, always_applies, by_groups=by_groups), datetime.now(UTC))
+    for number, policy in changed.items():
+        for key, others in dropping.dropped(policy.place, policy.value):
             yield number, key, [OF_CODE if other is None else rows.policies[other].label for other in others]
 
 
+def _plans_of_groups(rows: ProposedRows) -> list[tuple[str, str, int]]:
+    """The proposed groups with their plans, and the priorities of these."""
+    return [(name, plan, rows.priorities.get(plan, 0)) for name, plan in rows.plans_of_groups.items()]
+
+
 def proposed_collector(
-    rows: ProposedRows, using: str, is_meant: Callable[[PolicyValue], bool] = lambda _policy: True
+    rows: ProposedRows,
+    using: str,
+    is_meant: Callable[[PolicyValue], bool] = lambda _policy: True,
+    *,
+    by_groups: Mapping[str, str] | None = None,
 ) -> Collector:
-    """The collector of the proposed policies that are meant, with their numbers as primary keys."""
-    values = [(policy.place, policy.value(number)) for number, policy in rows.policies.items()]
-    entities = {
-        name: EntityRow(*[fields[column] for column in EntityRow._fields]) for name, fields in rows.entities.items()
-    }
-    groups = [(name, plan, rows.priorities.get(plan, 0)) for name, plan in rows.plans_of_groups.items()]
+    """The collector of the proposed policies that are meant, with their numbers as primary keys.
+
+    `by_groups` are the plans that users have by their groups, by default those of all users.
+    """
+    if by_groups is None:
+        by_groups = plans_by_groups(using, proposed=_plans_of_groups(rows))
     return Collector(
-        [(place, value) for place, value in values if is_meant(value)],
-        entities,
-        plans_by_groups=plans_by_groups(using, proposed=groups),
+        [(policy.place, policy.value) for policy in rows.policies.values() if is_meant(policy.value)],
+        rows.entities,
+        plans_by_groups=by_groups,
         code_limits=stored_code_limits(using),
     )

@@ -16,7 +16,7 @@ from limits_app.models.fields import aware
 from limits_app.models.patterns import is_pattern, patterns_in
 from limits_app.models.plan import plans_by_groups
 from limits_app.models.snapshots import batches
-from limits_app.models.users import identifiers_of_client
+from limits_app.models.users import identifiers_of_client, is_user
 from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
 
@@ -81,21 +81,33 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     keys = {policy.pk for policy in policies}
     clients = {row.entity_id: row.entity for row in stored if row.pk in keys and row.entity is not None}
     plans = {str(row.plan) for row in stored if row.pk in keys and row.plan is not None}
-    by_groups = plans_by_groups(using, [*map(str, clients.values())]) if clients else {}
+    are_matched = bool(plans) and any(row.entity is not None and is_pattern(str(row.entity)) for row in stored)
     members: set[Any] = set()
-    if others:
-        members.update(Entity.objects.using(using).filter(identifier__in=others).values_list("pk", flat=True))
-    if plans and any(row.entity is not None and is_pattern(str(row.entity)) for row in stored):
-        by_groups |= plans_by_groups(using, most=_MOST_MEMBERS)
+    for batch in batches(others):
+        members.update(Entity.objects.using(using).filter(identifier__in=batch).values_list("pk", flat=True))
+    if are_matched:
         members |= members_of_plans(plans, using)
     entities = _entities(clients, members, using)
     return StoredPolicies(
         {row.pk: stored_policy(row) for row in stored},
         {row.pk: str(row) for row in stored},
         entities,
-        by_groups,
+        plans_of_clients(using, [*map(str, clients.values())], with_members=are_matched),
         stored_code_limits(using),
     )
+
+
+def plans_of_clients(
+    using: str, clients: Iterable[str], *, with_members: bool, proposed: Collection[tuple[str, str, int]] = ()
+) -> dict[str, str]:
+    """The plans that some clients have by their groups, by their entities, and those of up to 10,000 others.
+
+    The others are looked at to see which patterns match members of plans; `proposed` as in `plans_by_groups`.
+    """
+    by_groups = plans_by_groups(using, most=_MOST_MEMBERS, proposed=proposed) if with_members else {}
+    for batch in batches([name for name in clients if is_user(name)]):
+        by_groups |= plans_by_groups(using, batch, proposed=proposed)
+    return by_groups
 
 
 def members_of_plans(plans: Collection[str], using: str) -> set[Any]:

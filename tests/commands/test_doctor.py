@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import pytest
 from django.apps import apps
-from django.db import DatabaseError, connection, models
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, models
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
 from django.db.utils import NotSupportedError
@@ -36,9 +36,10 @@ from limits_app.models import (
     UsageSnapshot,
     note_scheduled,
 )
-from limits_app.services.doctor import Severity, diagnose
+from limits_app.services.doctor import Severity, diagnose, findings
 from limits_app.services.doctor.environment import answers
 from limits_app.services.limits_file import apply, read_content
+from limits_app.services.limits_file.stored import client_policies, general_objects
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore
@@ -256,6 +257,25 @@ def test_of_many_findings_of_a_kind_some_are_told() -> None:
     assert (len(messages), messages[-1]) == (11, "more resources have no limits: 4")
 
 
+def test_policies_of_clients_are_read_in_parts_with_all_policies_of_a_client() -> None:
+    entries = [f"{{resource: r{number % 2}, entity: u{number // 2}, {LIMITED}}}" for number in range(9)]
+    apply(read_content(f"policies: [{', '.join(entries)}, {{{LIMITED}}}, {{entity: 'user:*', {LIMITED}}}]"))
+    parts = [[policy.key[:2] for policy in part] for part in client_policies(DEFAULT_DB_ALIAS, most=3)]
+    assert [len(part) for part in parts] == [4, 4, 1]
+    assert sorted(key for part in parts for key in part) == sorted((f"r{n % 2}", f"u{n // 2}") for n in range(9))
+    general = [entry.key[1] for entry in general_objects(DEFAULT_DB_ALIAS) if entry.section.name == "policies"]
+    assert sorted(general) == ["", "user:*"]
+
+
+def test_findings_are_written_as_they_are_found_with_the_number_of_checked_policies() -> None:
+    apply(
+        read_content(f"policies: [{', '.join(f'{{entity: u{n}, rollout_percent: 0, {LIMITED}}}' for n in range(14))}]")
+    )
+    checked: list[int] = []
+    unreachable = [one.message for one in findings(5.0, checked.append) if one.id == "limits_app.D011"]
+    assert (len(unreachable), unreachable[-1], checked) == (11, "more policies never apply: 4", [14])
+
+
 def test_a_pool_that_serves_nobody_matters_where_it_is_used() -> None:
     apply(read_content("pools: {p: {}, q: {}}\nresources: {r: {pool: q}}"))
     severities = [one.severity for one in diagnose() if one.id == "limits_app.D012"]
@@ -320,7 +340,8 @@ def test_usage_that_is_no_longer_rolled_up_is_found() -> None:
 def test_rows_of_entities_that_say_nothing_are_counted() -> None:
     Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(1_200)])
     child = Entity.objects.create(identifier="child", parent=Entity.objects.get(identifier="user:0"))
-    assert found("D015")[-1] == "more entities have rows without configuration: 1189"
+    Entity.objects.filter(identifier="user:1").update(billing_from=timezone.now())
+    assert found("D015")[-1] == "more entities have rows without configuration: 1188"
     assert not any("user:0 " in message or child.identifier in message for message in found("D015"))
 
 
@@ -334,7 +355,7 @@ def test_missing_migrations_are_found_and_the_tables_not_read() -> None:
 
 
 CHECK: Final = "django.db.connection.check_database_version_supported"
-READ: Final = "limits_app.services.doctor.relevant"
+READ: Final = "limits_app.services.doctor.configuration.general_objects"
 
 
 @pytest.mark.parametrize(
@@ -407,11 +428,11 @@ def test_the_command_ends_by_what_it_found() -> None:
     Resource.objects.create(name="r", pool=Pool.objects.create(name="p"))
     ran = run("doctor --format json --patience 2s")
     assert (ran.code, json.loads(ran.out)[0]["id"]) == (3, "limits_app.D012")
-    assert run("doctor").out.startswith("ERROR limits_app.D012: pool p has no enabled member")
+    assert "ERROR limits_app.D012: pool p has no enabled member:" in run("doctor").out
 
 
 def test_a_site_without_fault_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.management.limits.state.diagnose", lambda **_: [])
+    monkeypatch.setattr("limits_app.management.limits.state.findings", lambda *_: [])
     ran = run("doctor --fail-on warning")
     assert (ran.code, ran.out, ran.err) == (0, "", "No problems found.\n0 errors, 0 warnings, 0 info\n")
 

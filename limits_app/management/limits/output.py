@@ -11,12 +11,15 @@ from datetime import date
 from enum import StrEnum
 from importlib.util import find_spec
 from time import monotonic
-from typing import Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
 from django.core.management.base import CommandError, OutputWrapper
 
 from limits_app.services.limit_words import limit_name
 from limits_app.services.safe_text import csv_text, json_text, printable
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 T = TypeVar("T")
 
@@ -79,6 +82,8 @@ class Output:
         self._stderr = stderr
         self.is_terminal = stdout.isatty()
         self.is_rich = _HAS_RICH and self.is_terminal and color
+        self._status: Status | None = None
+        """The counter that is shown now."""
 
     def show(self, table: Table, *, data: object = None, text: str | None = None) -> None:
         """Write a table; `data` replaces it in JSON and YAML, and `text` replaces it in the table format."""
@@ -97,6 +102,14 @@ class Output:
     def write(self, text: str) -> None:
         """Write text to stdout."""
         self._stdout.write(text)
+
+    def show_text(self, text: str) -> None:
+        """Write text to people, of one or more lines, also while a counter is shown."""
+        if self._status is not None:
+            self._status.stop()
+        self.write(printable(text, but="\n"))
+        if self._status is not None:
+            self._status.start()
 
     def note(self, text: str) -> None:
         """Write a message to stderr, of one or more lines."""
@@ -140,7 +153,11 @@ class Output:
         from rich.console import Console
 
         with Console(stderr=True).status(f"{what} ...") as status:
-            yield lambda done: status.update(f"{what}: {done} ...")
+            self._status = status
+            try:
+                yield lambda done: status.update(f"{what}: {done} ...")
+            finally:
+                self._status = None
 
     @contextmanager
     def progress(self, what: str, *, clock: Callable[[], float] = monotonic) -> Iterator[Callable[[int, int], None]]:
@@ -199,7 +216,7 @@ class Output:
 
     def _show_to_people(self, table: Table, text: str | None) -> None:
         if text is not None:
-            self.write(printable(text, but="\n"))
+            self.show_text(text)
         elif not table.rows:
             self.note(table.nothing)
         elif self.is_rich:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPMethod
@@ -14,13 +15,13 @@ from limits_app.engine import Amount, seconds_text
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.outcome import LimitStatus, Outcome, Stats
 from limits_app.management.limits.arguments import REQUESTED, RESOURCE, WHOM, amounts, argument, positive, seconds
-from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.output import Format, Output, Table
 from limits_app.management.limits.subcommand import ExitCode, fail, note_unused, subcommand
 from limits_app.models import Enforcement, Entity, Policy, Resource
 from limits_app.policies import Pair, latest_code_limits
 from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
-from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose
+from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, findings, severest_first
 from limits_app.services.explain_text import emergency_text
 from limits_app.services.limit_words import limit_name
 from limits_app.services.url_matching import rules_for_path
@@ -233,18 +234,22 @@ _FINDING: Final = ("severity", "id", "message", "advice")
 )
 def doctor(options: Namespace, out: Output) -> ExitCode:
     """Show the findings of the doctor."""
-    findings = diagnose(patience_seconds=options.patience)
-    table = Table(
-        _FINDING, [tuple(getattr(finding, name) for name in _FINDING) for finding in findings], "No problems found."
-    )
-    out.show(table, data=[finding.as_dict() for finding in findings], text="\n".join(map(_told, findings)) or None)
-    out.note(
-        ", ".join(
-            _counted(sum(finding.severity is severity for finding in findings), severity) for severity in Severity
-        )
-    )
+    collected: list[Finding] = []
+    with out.counter("Checking policies") as show:
+        for finding in findings(options.patience, show):
+            collected.append(finding)
+            if out.form is Format.TABLE:
+                out.show_text(_told(finding))
+    if out.form is not Format.TABLE:
+        collected = severest_first(collected)
+        rows = [tuple(getattr(finding, name) for name in _FINDING) for finding in collected]
+        out.show(Table(_FINDING, rows), data=[finding.as_dict() for finding in collected])
+    elif not collected:
+        out.note("No problems found.")
+    numbers = Counter(finding.severity for finding in collected)
+    out.note(", ".join(_counted(numbers[severity], severity) for severity in Severity))
     serious = {Severity.ERROR} if options.fail_on == "error" else {Severity.ERROR, Severity.WARNING}
-    return ExitCode.NO if any(finding.severity in serious for finding in findings) else ExitCode.OK
+    return ExitCode.NO if serious & numbers.keys() else ExitCode.OK
 
 
 def _counted(number: int, severity: Severity) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from limits_app import conf
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Enforcement, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS
-from limits_app.services.doctor.configuration import configured, relevant
+from limits_app.services.doctor.configuration import ShowChecked, configured
 from limits_app.services.doctor.environment import (
     Finding,
     Severity,
@@ -25,12 +25,10 @@ from limits_app.services.doctor.forwarded import not_forwarded
 from limits_app.services.emergency import emergency
 from limits_app.services.explain_text import emergency_text
 
-__all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
+__all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose", "findings", "severest_first"]
 
 PATIENCE_SECONDS: Final = 5.0
 """How long a store or a database may take to answer."""
-
-_ORDER: Final = [*Severity]
 
 
 def diagnose(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Finding]:
@@ -38,10 +36,17 @@ def diagnose(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Finding]:
 
     Checks of an unavailable database or store are left out.
     """
-    return sorted(_found(patience_seconds), key=lambda finding: _ORDER.index(finding.severity))
+    return severest_first(findings(patience_seconds))
 
 
-def _found(patience_seconds: float) -> Iterator[Finding]:
+def severest_first(unsorted: Iterable[Finding]) -> list[Finding]:
+    """Findings by severity, and those of one severity in the order in which they were found."""
+    order = [*Severity]
+    return sorted(unsorted, key=lambda finding: order.index(finding.severity))
+
+
+def findings(patience_seconds: float, show: ShowChecked = lambda _checked: None) -> Iterator[Finding]:
+    """Give the findings as they are found; `show` is called with the number of policies that were checked so far."""
     if conf.problems():
         yield from checked(stores_answer=False)
         return
@@ -54,10 +59,10 @@ def _found(patience_seconds: float) -> Iterator[Finding]:
     yield from database
     yield from checked(stores_answer=not stores and not database)
     if not database:
-        yield from _of_database()
+        yield from _of_database(show)
 
 
-def _of_database() -> Iterator[Finding]:
+def _of_database(show: ShowChecked) -> Iterator[Finding]:
     missing = [*migrated()]
     yield from missing
     if any(finding.id == "limits_app.D002" for finding in missing):
@@ -65,10 +70,9 @@ def _of_database() -> Iterator[Finding]:
     using = write_alias()
     try:
         yield from _lifted()
-        stored = relevant(using)
-        yield from configured(stored)
+        yield from configured(using, show)
         yield from not_forwarded(using)
-        yield from used({key[0] for section, key in stored if section == "resources"}, using)
+        yield from used(using)
     except (*DATABASE_ERRORS, Unresolved) as error:
         yield Finding(
             "limits_app.D005",

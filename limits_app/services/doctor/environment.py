@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,16 @@ from django.utils import timezone
 from limits_app import conf
 from limits_app.engine import HOUR
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.models import BucketKind, CodeLimits, Entity, UsagePeriod, UsageSnapshot, jobs_named, write_alias
+from limits_app.models import (
+    BucketKind,
+    CodeLimits,
+    Entity,
+    Resource,
+    UsagePeriod,
+    UsageSnapshot,
+    jobs_named,
+    write_alias,
+)
 from limits_app.models.fields import aware
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
@@ -183,7 +192,7 @@ _LATE: Final = timedelta(hours=3)
 _LATELY: Final = timedelta(days=1)
 
 
-def used(resources: Collection[str], using: str) -> Iterator[Finding]:
+def used(using: str) -> Iterator[Finding]:
     """Compare usage and configuration; no findings for a site that records no usage."""
     snapshots = UsageSnapshot._default_manager.using(using)
     yield from _late()
@@ -193,7 +202,8 @@ def used(resources: Collection[str], using: str) -> Iterator[Finding]:
     # Members of pools are counted under the name of the pool, which need not be that of a resource.
     own = snapshots.filter(start__gte=now - _UNUSED).exclude(bucket=BucketKind.MEMBER)
     lately = {*own.order_by().values_list("resource", flat=True).distinct()}
-    unused = sorted({*resources} - lately)
+    resources = {*Resource._base_manager.using(using).values_list("name", flat=True)}
+    unused = sorted(resources - lately)
     if unused:
         yield Finding(
             "limits_app.D020",
@@ -202,7 +212,7 @@ def used(resources: Collection[str], using: str) -> Iterator[Finding]:
             "Delete resources that are not needed, or check whether the code uses another name.",
         )
     of_code = CodeLimits._default_manager.using(using).values_list("resource", flat=True)
-    unknown = sorted(lately - {*resources, *of_code})
+    unknown = sorted(lately - resources - {*of_code})
     if unknown:
         yield Finding(
             "limits_app.D021",

@@ -102,7 +102,12 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> FileP
     deleted = {entry.name: entry for entry in objects.in_order() if entry.name in own and entry.name not in proposed}
     objects.read_compared(proposed, deleted.values())
     after = _after(stored, proposed, deleted)
-    problems = [*_owned(proposed, stored, others), *_dangling(after, deleted), *lines(after), *overlapping(after)]
+    problems = [
+        *_owned(proposed, stored, others),
+        *_dangling(after, deleted),
+        *lines(after, after),
+        *overlapping(after),
+    ]
     problems += [*_without_group(content, using), *_taken(after, using)]
     if problems:
         raise InvalidFile(file, problems)
@@ -268,10 +273,10 @@ def _without_group(content: Content, using: str) -> Iterator[FileProblem]:
             )
 
 
-def lines(after: Mapping[Name, FileEntry]) -> Iterator[FileProblem]:
-    """Entities that are their own ancestors, or too many levels deep."""
+def lines(checked: Mapping[Name, FileEntry], after: Mapping[Name, FileEntry]) -> Iterator[FileProblem]:
+    """Entities that are their own ancestors, or too many levels deep; `after` has all that are above them."""
     parents = {key[0]: entry.state["parent"] for (section, key), entry in after.items() if section == "entities"}
-    for (section, key), entry in after.items():
+    for (section, key), entry in checked.items():
         if section != "entities" or not entry.state["parent"]:
             continue
         levels, ancestor = 1, entry.state["parent"]

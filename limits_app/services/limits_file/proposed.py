@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from limits_app.models import Counted
-from limits_app.policies import ProposedPolicy, ProposedRows, dropped_by_proposed
+from limits_app.policies import EntityRow, ProposedPolicy, ProposedRows, dropped_by_proposed
 from limits_app.services.limits_file.content import FileEntry, noted_limits
 from limits_app.services.policy_warnings import dropped_message
 
@@ -17,9 +17,10 @@ def proposed_rows(entries: Iterable[FileEntry]) -> ProposedRows:
     for number, entry in enumerate(entries, 1):
         match entry.section.name:
             case "policies":
-                rows.policies[number] = _proposed_policy(entry)
+                rows.policies[number] = _proposed_policy(number, entry)
             case "entities":
-                rows.entities[entry.key[0]] = {**entry.state, "billing_from": _date(entry.state["billing_from"])}
+                fields = {**entry.state, "billing_from": _date(entry.state["billing_from"])}
+                rows.entities[entry.key[0]] = EntityRow(*[fields[column] for column in EntityRow._fields])
             case "plans":
                 rows.priorities[entry.key[0]] = entry.state["priority"]
             case "plan_groups":
@@ -27,10 +28,10 @@ def proposed_rows(entries: Iterable[FileEntry]) -> ProposedRows:
     return rows
 
 
-def _proposed_policy(entry: FileEntry) -> ProposedPolicy:
+def _proposed_policy(number: int, entry: FileEntry) -> ProposedPolicy:
     state = dict(zip(entry.section.identity, entry.key, strict=True)) | {**entry.state}
     dates = {name: _date(state[name]) for name in ("valid_from", "valid_until")}
-    return ProposedPolicy(entry.label, {**state, **dates}, noted_limits(state))
+    return ProposedPolicy.of(entry.label, {**state, **dates}, noted_limits(state), number=number)
 
 
 def _date(text: str) -> datetime | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from limits_app.models import MAX_LEVELS, Counted
+from limits_app.models import MAX_LEVELS, Counted, Entity, Policy
 from limits_app.models.patterns import is_pattern, patterns_in
 from limits_app.models.snapshots import batches
 from limits_app.models.users import identifiers_of_client
@@ -43,6 +43,17 @@ class StoredObjects:
             section = SECTIONS[section_name]
             for where in where_named(section, [key for _, key in keys]):
                 self._read(section, where)
+
+    def add(self, entries: Iterable[FileEntry]) -> None:
+        """Add objects that were read elsewhere."""
+        stored = {entry.name: entry for entry in entries}
+        self.entries |= stored
+        self._asked |= stored.keys()
+
+    def read_lines(self, names: Iterable[Name]) -> None:
+        """Read entities, and all that are above them."""
+        self.read_named(names)
+        self._read_lines({})
 
     def read_keys(self, managed: Mapping[str, Collection[Any]]) -> None:
         """Read the objects with these primary keys by the names of their models, as far as they exist."""
@@ -134,9 +145,34 @@ class StoredObjects:
 
     def _read(self, section: Section, where: Q) -> list[FileEntry]:
         entries = stored_where(section, where, self._using)
-        self.entries.update((entry.name, entry) for entry in entries)
-        self._asked.update(entry.name for entry in entries)
+        self.add(entries)
         return entries
+
+
+def general_objects(using: str) -> list[FileEntry]:
+    """Give all objects except for entities, and for the policies of clients."""
+    general = Q(entity=None) | patterns_in("entity__identifier")
+    return [
+        entry
+        for section in SECTIONS.values()
+        if section.model is not Entity
+        for entry in stored_where(section, general if section.model is Policy else Q(), using)
+    ]
+
+
+def client_policies(using: str, *, most: int = 5_000) -> Iterator[list[FileEntry]]:
+    """Give the policies of clients in parts, each with all policies of some clients, and about so many policies."""
+    policies = Policy._base_manager.using(using).exclude(entity=None).exclude(patterns_in("entity__identifier"))
+    policies = policies.order_by("entity_id")
+    last: Any = None
+    while True:
+        rest = policies if last is None else policies.filter(entity__gt=last)
+        clients = [*rest.values_list("entity_id", flat=True)[:most]]
+        if not clients:
+            return
+        where = Q(entity__gte=clients[0], entity__lte=clients[-1])
+        yield stored_where(SECTIONS["policies"], where & ~patterns_in("entity__identifier"), using)
+        last = clients[-1]
 
 
 def permanent_policy(resource: str) -> FileKey:

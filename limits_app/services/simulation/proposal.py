@@ -6,6 +6,7 @@ import sys
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final
 
 from django.db.models import Q
@@ -14,8 +15,9 @@ from limits_app.engine import DAY, Noted, Schema, limit_text
 from limits_app.models import Counted, Policy, PolicyEffect, write_alias
 from limits_app.models.entity import HAS_FLAG
 from limits_app.policies import ProposedLimits
-from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, FileEntry, stored_content, stored_entries
+from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, FileEntry, stored_entries
 from limits_app.services.limits_file.proposed import proposed_rows
+from limits_app.services.limits_file.stored import client_policies, general_objects
 from limits_app.stores.memory import MemoryStore
 
 RequestPart = tuple[tuple[Any, ...] | None, Schema]
@@ -33,7 +35,7 @@ class Tried:
     until_us: int = _FOREVER
 
 
-_HAS_EFFECT: Final = Q(plan__isnull=False) | Q(parent__isnull=False) | HAS_FLAG
+_HAS_EFFECT: Final = Q(plan__isnull=False) | Q(parent__isnull=False) | Q(billing_from__isnull=False) | HAS_FLAG
 """The filter for entities whose row says more than their identifier."""
 
 
@@ -71,8 +73,10 @@ class Proposal:
 
     @classmethod
     def of_site(cls) -> Proposal:
-        """Propose the stored policies."""
-        return cls(stored_content(write_alias()).values())
+        """Propose the stored policies; they are read in parts, and entities whose row says nothing are left out."""
+        using = write_alias()
+        of_clients = chain.from_iterable(client_policies(using))
+        return cls(chain(general_objects(using), of_clients, stored_entries(SECTIONS["entities"], using, _HAS_EFFECT)))
 
     @classmethod
     def of_policy(cls, policy: Policy) -> Proposal:
