@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Protocol, Self, cast
 from weakref import ref
 
-from limits_app.acquiring.blocks import Block, enter_block
+from limits_app.acquiring.blocks import Block, enter_block, running
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.runtime import PROCESS, lock_over_forks
 from limits_app.acquiring.shares import charged_for, requested_of, shares, sum_used, used_before
@@ -359,7 +359,7 @@ class Acquisition(Claim):
     def __enter__(self) -> Self:
         self._in_block = True
         if self.shape.permits:
-            self._block = enter_block(self, self.limit_set)
+            self._block = enter_block(self, self.limit_set, running())
         return self
 
     def __exit__(
@@ -376,7 +376,7 @@ class Acquisition(Claim):
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and not (self._is_alone and (not shape.reporting or not shape.unreported(self.used, NOTHING))):
+        if kind is None and not (self._is_alone and (not shape.reporting or shape.is_reported(self.used))):
             self._check_reported()
 
     async def __aenter__(self) -> Self:
@@ -404,7 +404,7 @@ class Acquisition(Claim):
         self._in_block = True
         for part in self.parts():
             if part.shape.permits:
-                part._block = enter_block(part, part.limit_set, elsewhere=elsewhere)
+                part._block = enter_block(part, part.limit_set, [] if elsewhere else running())
 
     def leave_block(self) -> None:
         """End the block."""
@@ -517,11 +517,12 @@ class Acquisition(Claim):
                 self.limit_set.store.renewer.claims.pop(self.number, None)
             if refunds_all:
                 return [-amount for amount in self.amounts]
-            if shape.needs_settling or used or refunds_unreported:
-                is_extended = refunds_unreported and bool(self.extensions)
-                changes = shape.changes(used, self.amounts, refunds_unreported, is_extended)
-                if shape.permits or any(changes):
-                    return changes
+            if refunds_unreported:
+                changes = shape.changes_of_cancel(used, self.amounts, is_extended=bool(self.extensions))
+            else:
+                changes = shape.changes(used, self.amounts)
+            if shape.permits or any(changes):
+                return changes
         self.settled = True
         return None
 
@@ -536,11 +537,13 @@ class Acquisition(Claim):
 
     def _used_with(self, part: Acquisition, usage: Mapping[str, object]) -> dict[int, int]:
         """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""
-        charged, by_key, used = part.amounts, part.shape.by_key, {**part.used}
-        for key, amount in usage.items():
+        amounts, by_key = part.amounts, part.shape.by_key
+        used = {**part.used} if part.used else {}
+        for key in usage:
+            amount = usage[key]
             for limit in by_key[key] if key in by_key else self._unrequested(key, amount):
                 parts = amount * limit.rule.parts_per_unit if type(amount) is int else -1
-                if not 0 <= parts <= charged[limit.place] or limit.is_sum:
+                if not 0 <= parts <= amounts[limit.place] or limit.is_sum:
                     parts = self._checked_use(part, limit, key, amount)
                 used[limit.place] = parts
         return used
@@ -642,7 +645,7 @@ class Acquisition(Claim):
         self.extensions, self._is_alone = (*self.extensions, extension), False
         if extension.shape.permits:
             if self._in_block:
-                extension._block = enter_block(extension, extension.limit_set)
+                extension._block = enter_block(extension, extension.limit_set, running())
             extension.track()
 
     def _drop(self, extension: Acquisition) -> None:

@@ -25,8 +25,8 @@ class Nestable(Protocol):
         """Equal for limits whose permits need not be taken again from each other."""
 
 
-Block = list[tuple[ref[Claim], Nestable, object]]
-"""A `with` block that holds permits: one entry with the claim, its limits, and the thread or task that runs the block.
+Block = list[tuple[int, Nestable, object]]
+"""A `with` block that holds permits: the number of the claim, its limits, and the thread or task that runs the block.
 
 The runner is a list where the block may run in another thread or task than the one that has entered it, as a view does
 after its middleware: the first one that asks for what is held becomes its first entry, and the runner.
@@ -38,12 +38,12 @@ BLOCKS: Final[ContextVar[tuple[Block, ...]]] = ContextVar("limits_app_blocks", d
 """The blocks around the running code that hold permits, perhaps with some that have ended."""
 
 
-def enter_block(claim: Claim, limits: Nestable, *, elsewhere: bool = False) -> Block:
-    """Count the permits of a claim as held by the running thread or task, until the returned block is cleared.
+def enter_block(claim: Claim, limits: Nestable, runner: object) -> Block:
+    """Count the permits of a claim as held by a thread or task, until the returned block is cleared.
 
-    `elsewhere` is for a block that may run in another one, within the same context.
+    `runner` is what is `running`, or a new list for a block that may run in another one, within the same context.
     """
-    block: Block = [(ref(claim), limits, [] if elsewhere else _running())]
+    block: Block = [(claim.number, limits, runner)]
     around = BLOCKS.get()
     BLOCKS.set((*filter(None, around), block) if any(around) else (block,))
     return block
@@ -56,13 +56,13 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
     time that their limit allows do not count: other holders may have them.
     """
     held: set[Bucket] = set()
-    running = _running()
-    for reference, of_block, runner in chain.from_iterable(BLOCKS.get()):
-        claim = reference()
+    here = running()
+    for number, of_block, runner in chain.from_iterable(BLOCKS.get()):
         # Not those that were released or lost, nor those of the parent of a forked child.
-        if claim is None or claim.number not in of_block.store.renewer.claims or not _are_same(of_block, limits):
+        claim = of_block.store.renewer.find(number)
+        if claim is None or not _are_same(of_block, limits):
             continue
-        if not _is_run_here(runner, running):
+        if not _is_run_here(runner, here):
             continue
         now = limits.store.clock()
         lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]
@@ -70,20 +70,20 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
     return frozenset(held)
 
 
-def _is_run_here(runner: object, running: object) -> bool:
+def _is_run_here(runner: object, here: object) -> bool:
     # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
     if not isinstance(runner, list):
-        return runner == running
+        return runner == here
     if not runner:
-        runner.append(running)
-    return bool(runner[0] == running)
+        runner.append(here)
+    return bool(runner[0] == here)
 
 
 def _are_same(limits: Nestable, others: Nestable) -> bool:
     return limits is others or limits.nesting_key == others.nesting_key
 
 
-def _running() -> object:
+def running() -> object:
     """Return a weak reference to the running task of asyncio, or else the identifier of the running thread."""
     # An event loop sets these hooks of the thread that it runs in.
     if get_asyncgen_hooks().firstiter is None:

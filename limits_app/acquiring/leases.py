@@ -56,6 +56,11 @@ class Renewer:
         """Renew the permits of a claim no longer."""
         self.claims.pop(claim.number, None)
 
+    def find(self, number: int) -> Claim | None:
+        """Return the claim with a number whose permits are renewed; None where there is none any more."""
+        reference = self.claims.get(number)
+        return None if reference is None else reference()
+
     def held(self) -> list[Claim]:
         """Return the claims that hold permits; those whose acquisition is not referenced any more are dropped."""
         claims = []

@@ -45,7 +45,7 @@ class LimitSet(BoundLimits):
     """The mode that chose the store; None for a given store."""
     is_private = False
     """Whether the set was made with `shared=False` and has its own store."""
-    _free: FreeAcquisition | None = None
+    _free: FreeAcquisition | None
     """The acquisition of a set without limits, which all callers share."""
 
     def __init__(
@@ -96,15 +96,14 @@ class LimitSet(BoundLimits):
 
     def _share_free(self) -> None:
         # Without limits, and without a configuration that may add some, the store is not called.
-        if not self.scopes and self.version is None:
-            self._free = FreeAcquisition(self, self._plan(self._shapes.all()))
+        is_free = not self.scopes and self.version is None
+        self._free = FreeAcquisition(self, self._plan(self._shapes.all())) if is_free else None
 
     def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
         """See `BoundLimits.bound`."""
         bound = super().bound(scopes, version=version, identity=identity)
         bound.mode, bound.is_private = self.mode, self.is_private
-        if version is None:
-            bound._share_free()
+        bound._share_free()
         return bound
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -207,11 +206,13 @@ class LimitSet(BoundLimits):
             plan = self._by_keys.get(None)
         if plan is None or (plan.shape.permits and any(BLOCKS.get())):
             plan = self._plan_of(requested, plan)
+        if requested is None:
+            requested = NOTHING
         shape = plan.shape
         amounts, fits = shape.fixed_amounts, shape.fits
         if amounts is None:
-            amounts, fits = shape.amounts(requested or NOTHING)
-        acquisition = Acquisition(self, plan, amounts, requested or NOTHING)
+            amounts, fits = shape.amounts(requested)
+        acquisition = Acquisition(self, plan, amounts, requested)
         if not fits:
             acquisition.fits = False
             if checks:

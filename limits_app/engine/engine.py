@@ -43,12 +43,12 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     shape, amounts = claim.shape, claim.amounts
     charged_states: list[State] = []
     for limit in shape.limits:
-        rule, state, amount = limit.rule, records[limit.scope_index].states[limit.index], amounts[limit.place]
-        charged = rule.take(state, now, amount)
+        rule, states = limit.rule, records[limit.scope_index].states
+        charged = rule.take(states[limit.index], now, amounts[limit.place])
         if charged is None:
             if not rule.is_soft:
                 return _reject(claim, records, now, is_gone)
-            charged = rule.settle(state, now, amount)
+            charged = rule.settle(states[limit.index], now, amounts[limit.place])
         charged_states.append(charged)
     counts_usage = shape.counts_usage
     if counts_usage:
@@ -59,10 +59,10 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
         record.states[limit.index] = charged_states[limit.place]
         if counts_usage and record.usage is not None:
             record.usage.amounts[limit.index] += amounts[limit.place]
+        if limit.is_permit:
+            rule = limit.rule
+            record.leases[rule.key, claim.holder] = amounts[limit.place], now + rule.lease_us, now + rule.hold_us
         record.changed = True
-    for limit in shape.permits:
-        rule, leases = limit.rule, records[limit.scope_index].leases
-        leases[rule.key, claim.holder] = amounts[limit.place], now + rule.lease_us, now + rule.hold_us
     claim.decided_at = now
     claim.states = charged_states
     claim.admitted = True
@@ -85,21 +85,21 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
         if not change and not limit.is_permit:
             continue
         record = records[limit.scope_index]
-        counted, finished = 0, record.finished
         if limit.is_permit:
             settles = record.leases.pop((limit.rule.key, claim.holder), None) is not None
             kept_leases = kept_leases and (settles or claim.unanswered)
         else:
             settles = change > 0 or not (claim.unanswered or (record.reset_at and _is_forgotten(record, claim)))
-            if counts_usage:
-                counted, finished = _counted(record, limit, change, taken_at)
+        counted, finished = 0, record.finished
+        if counts_usage:
+            counted, finished = _counted(record, limit, change, taken_at)
         if settles and record.schema is limit.schema and not shape.is_credit:
             states, index = record.states, limit.index
             states[index] = limit.rule.settle(states[index], now, change, taken_at)
         elif settles:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
         # Without a call in between, where a signal handler could raise: refunds are not counted.
-        if counted and record.usage is not None:
+        if counts_usage and record.usage is not None:
             record.usage.amounts[limit.index] += counted
         record.finished = finished
         record.changed = True
@@ -339,7 +339,7 @@ def _counted(record: Record, limit: PlannedLimit, change: int, taken_at: int) ->
     It belongs to the hour in which the amount was charged.
     """
     schema, usage = limit.schema, record.usage
-    if not schema.counts_usage:
+    if limit.is_permit or not schema.counts_usage:
         return 0, record.finished
     if (
         usage is not None

@@ -12,7 +12,7 @@ from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount
 from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
 from limits_app.engine.limits import CallLimit, MeteredLimit, RateLimit
-from limits_app.engine.record import Holder, Schema
+from limits_app.engine.record import Holder, Record, Schema
 
 Amounts = Sequence[int]
 """Amounts, or changes of amounts, in parts: one for each limit of a plan."""
@@ -171,7 +171,7 @@ class PlanShape:
         recorded_us: int = 0,
     ) -> None:
         self.limits = tuple(limits)
-        self.scopes, self.positions = tuple(scopes), tuple(positions)
+        self.scopes, self.positions, self._no_changes = tuple(scopes), tuple(positions), [0] * len(limits)
         self.schemas = tuple([scope.schema for scope in scopes])
         self.is_credit, self.recorded_us = is_credit, recorded_us
         self.is_blocked = any(schema.is_blocked for schema in self.schemas)
@@ -241,6 +241,13 @@ class PlanShape:
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
+    def is_reported(self, used: ReportedUse) -> bool:
+        """Return whether the use of each limit of which it must be reported was; sums of several keys left aside."""
+        for limit in self.reporting:  # noqa: SIM110 - a generator takes longer
+            if limit.place not in used:
+                return False
+        return True
+
     def unreported(self, used: ReportedUse, reports: Container[str]) -> list[str]:
         """Return the keys whose usage must be reported and was not.
 
@@ -254,31 +261,29 @@ class PlanShape:
                 missing.append(limit.key)
         return missing
 
-    def changes(
-        self, used: ReportedUse, amounts: Amounts, refunds_unreported: bool = False, is_extended: bool = False
-    ) -> list[int]:
-        """Return what to settle: the reported use less the charged amounts, and all permits.
-
-        With `refunds_unreported`, amounts that must be reported and were not are refunded too. A refund then includes
-        the idempotency key, so that the same request is charged when it is sent again; so does that of an acquisition
-        that `is_extended`, whose extensions are refunded with it.
-        """
-        changes = [0] * len(amounts)
-        for place, parts in used.items():
-            changes[place] = parts - amounts[place]
+    def changes(self, used: ReportedUse, amounts: Amounts) -> list[int]:
+        """Return what to settle: the reported use less the charged amounts, and all permits."""
+        changes = self._no_changes.copy()
+        for place in used:
+            changes[place] = used[place] - amounts[place]
         for limit in self.permits:
             changes[limit.place] = -amounts[limit.place]
-        if refunds_unreported:
-            self._refund_unreported(changes, used, amounts, is_extended)
         return changes
 
-    def _refund_unreported(self, changes: list[int], used: ReportedUse, amounts: Amounts, is_extended: bool) -> None:
+    def changes_of_cancel(self, used: ReportedUse, amounts: Amounts, *, is_extended: bool = False) -> list[int]:
+        """Return what to settle where amounts that must be reported and were not are refunded too.
+
+        A refund then includes the idempotency key, so that the same request is charged when it is sent again; so does
+        that of an acquisition that `is_extended`, whose extensions are refunded with it.
+        """
+        changes = self.changes(used, amounts)
         for limit in self.reporting:
             if limit.place not in used:
                 changes[limit.place] = -amounts[limit.place]
         refunded = [limit for limit in self.limits if limit.refunds and changes[limit.place] < 0]
         for limit in self._idempotency if refunded or is_extended else ():
             changes[limit.place] = -amounts[limit.place]
+        return changes
 
 
 class RequestPlan:
@@ -287,10 +292,22 @@ class RequestPlan:
     `namespace` is that of the configuration, by whose version claims are current.
     `scopes` are in the order of those of the shape, `scope_keys` are their keys, and `schemas` the keys with the
     schemas. `store_cache` is for values that a store computes for the plan once; those that depend on no scope are kept
-    with the shape.
+    with the shape. `records` are those of its scopes in a store that keeps records as they are, while that is in the
+    `era` in which it has found them.
     """
 
-    __slots__ = ("_buckets", "_short_keys", "namespace", "schemas", "scope_keys", "scopes", "shape", "store_cache")
+    __slots__ = (
+        "_buckets",
+        "_short_keys",
+        "era",
+        "namespace",
+        "records",
+        "schemas",
+        "scope_keys",
+        "scopes",
+        "shape",
+        "store_cache",
+    )
 
     def __init__(self, shape: PlanShape, scopes: tuple[Scope, ...], namespace: str) -> None:
         self.shape = shape
@@ -299,6 +316,8 @@ class RequestPlan:
         self.scope_keys = tuple([scope.key for scope in scopes])
         self.schemas = tuple(zip(self.scope_keys, shape.schemas, strict=True))
         self.store_cache: object = None
+        self.era: object = None
+        self.records: list[Record] = []
         self._buckets: tuple[Bucket, ...] | None = None
         self._short_keys: list[bytes] | None = None
 

@@ -54,17 +54,6 @@ _WARNINGS: Final = {
 }
 
 
-class _Loaded:
-    """The records of a plan, which are those of the store in its present era if they `are_stored`."""
-
-    __slots__ = ("are_stored", "era", "records")
-
-    def __init__(self, era: object, records: list[Record], are_stored: bool) -> None:
-        self.era = era
-        self.records = records
-        self.are_stored = are_stored
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MemoryStore:
     """Keeps state in this process; `clock` is a callable that returns microseconds (default: the system's clock).
@@ -127,13 +116,15 @@ class MemoryStore:
         if claim.version is not None:
             self._check_version(claim)
         plan, now = claim.plan, self._now()
-        loaded = self._load(plan, now)
-        records = loaded.records
-        if not loaded.are_stored:
-            self._find_room(claim, records, now)
+        if plan.era is self._era:
+            records, are_stored = plan.records, True
+        else:
+            records, are_stored = self._load(plan, now)
+            if not are_stored:
+                self._find_room(claim, records, now)
         try:
             admitted = engine.charge(claim, records, now)
-            if claim.shape.counts_usage or not loaded.are_stored:
+            if not are_stored or claim.shape.counts_usage:
                 self._save(plan, records, now)
         except BaseException:  # what it has charged belongs to no caller
             claim.admitted = None
@@ -210,20 +201,20 @@ class MemoryStore:
             return True
         claim.settled = True
         plan, now = claim.plan, self._now()
-        loaded = self._load(plan)
-        kept_leases = engine.settle(claim, loaded.records, now, changes)
-        if claim.shape.counts_usage or not loaded.are_stored:
-            self._save(plan, loaded.records, now)
+        records, are_stored = (plan.records, True) if plan.era is self._era else self._load(plan)
+        kept_leases = engine.settle(claim, records, now, changes)
+        if not are_stored or claim.shape.counts_usage:
+            self._save(plan, records, now)
         return kept_leases
 
     def _renew(self, claim: Claim) -> bool:
-        return engine.renew(claim, self._load(claim.plan).records, self._now())
+        return engine.renew(claim, self._load(claim.plan)[0], self._now())
 
     def _peek(self, claim: Claim) -> None:
         if claim.version is not None:
             self._check_version(claim)
         now = self._now()
-        engine.peek(claim, self._load(claim.plan, now).records, now)
+        engine.peek(claim, self._load(claim.plan, now)[0], now)
 
     def _reset(self, scopes: Collection[str], keys: Collection[str] | None) -> None:
         for scope in scopes:
@@ -257,15 +248,14 @@ class MemoryStore:
         if claim.version != self._log_of(claim.plan.namespace).version:
             raise StaleConfiguration
 
-    def _load(self, plan: RequestPlan, carry_at: int | None = None) -> _Loaded:
-        """Return the records of a plan's scopes, some of which may be new or migrated and not stored yet.
+    def _load(self, plan: RequestPlan, carry_at: int | None = None) -> tuple[list[Record], bool]:
+        """Return the records of a plan's scopes, and whether all are stored; some may be new or migrated.
 
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
-        Records that are stored under the schemas of the plan are kept with it.
+        Where all are stored under the schemas of the plan, they are kept with it for this era.
         """
-        kept = plan.store_cache
-        if type(kept) is _Loaded and kept.era is self._era:
-            return kept
+        if plan.era is self._era:
+            return plan.records, True
         records, are_stored = [], True
         for key, schema in plan.schemas:
             record = self._records.get(key)
@@ -273,10 +263,11 @@ class MemoryStore:
                 are_stored = False
                 record = _new_or_carried_over(record, schema, carry_at)
             records.append(record)
-        loaded = _Loaded(self._era, records, are_stored)
         if are_stored:
-            plan.store_cache = loaded
-        return loaded
+            # The era last: an exception in between leaves no records of another era.
+            plan.era, plan.records = None, records
+            plan.era = self._era
+        return records, are_stored
 
     def _save(self, plan: RequestPlan, records: Sequence[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""

@@ -196,7 +196,7 @@ def test_the_errors_of_a_mapping_are_its_own(store: MemoryStore) -> None:
     class Broken(dict[str, float]):
         """A mapping that is broken."""
 
-        def get(self, *_: object) -> NoReturn:
+        def __getitem__(self, _: object) -> NoReturn:
             raise TypeError("broken")
 
         def items(self) -> NoReturn:

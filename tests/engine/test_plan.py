@@ -73,7 +73,7 @@ def test_a_release_settles_changes(used: dict[str, int], refunds_unreported: boo
     amounts, fits = shape.amounts({"tpm": 30, "log": 30})
     assert fits
     reported = {limit.place: used[limit.key] * limit.rule.parts_per_unit for limit in shape.limits if limit.key in used}
-    settled = shape.changes(reported, amounts, refunds_unreported=refunds_unreported)
+    settled = (shape.changes_of_cancel if refunds_unreported else shape.changes)(reported, amounts)
     assert {limit.key: settled[limit.place] / limit.rule.parts_per_unit for limit in shape.limits} == {
         limit.key: changes.get(limit.key, 0) for limit in shape.limits
     }
@@ -83,7 +83,7 @@ def test_an_amount_that_nothing_refunds_keeps_the_idempotency_key() -> None:
     scoped = ScopedLimits(scope_of("api", "log"), schema_of((LOG,)))
     shape = plan_for([scoped, ONCE], ["log"], left_out=()).shape
     amounts, _ = shape.amounts({"log": 5})
-    assert shape.changes({}, amounts, refunds_unreported=True) == [-5, 0]
+    assert shape.changes_of_cancel({}, amounts) == [-5, 0]
 
 
 def test_a_quota_and_a_permit_with_the_same_key_are_requested_together_unless_the_amount_is_0(

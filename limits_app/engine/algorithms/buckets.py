@@ -39,6 +39,7 @@ class BucketRule(Rule):
         self._refunds = limit.algorithm.refunds
         self._rate = units.parts_per_tick
         self._tick_us = units.tick_us
+        self._is_coarse = units.tick_us > 1
         self._window_us = window_us(limit)
         name = "token_bucket" if self._refunds else "leaky_bucket"
         self.lua = (name, self.ceiling_parts, self._rate, self._tick_us, self._window_us)
@@ -51,7 +52,7 @@ class BucketRule(Rule):
         level: int
         last: int
         level, last = state
-        tick = now if self._tick_us == 1 else now // self._tick_us
+        tick = now // self._tick_us if self._is_coarse else now
         if tick > last:
             drained = (tick - last) * self._rate
             level = level - drained if level > drained else 0
@@ -64,7 +65,7 @@ class BucketRule(Rule):
             return None
         if not amount:
             return state
-        if self._tick_us > 1 and level < self._rate:
+        if self._is_coarse and level < self._rate:
             last = max(last, self._next_tick(now))
         return charged, last
 
@@ -76,16 +77,21 @@ class BucketRule(Rule):
         return (last - (-excess // self._rate)) * self._tick_us - now
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        tick = now if self._tick_us == 1 else now // self._tick_us
-        if state[1] > tick:  # the clock was set back
+        tick = now // self._tick_us if self._is_coarse else now
+        level: int
+        last: int
+        level, last = state
+        if last > tick:  # the clock was set back
             state = self.current(state, now)
+            last = state[1]
         if change <= 0:
             if not self._refunds:
                 return state
-            return (state[0] + change if state[0] > -change else 0), state[1]
+            level += change
+            return (level, last) if level > 0 else (0, last)
         level = self.used(state, now)
-        last = max(tick, state[1])
-        if self._tick_us > 1 and level < self._rate:
+        last = max(tick, last)
+        if self._is_coarse and level < self._rate:
             last = max(last, self._next_tick(now))
         return min(level + change, DEBT_PARTS), last
 

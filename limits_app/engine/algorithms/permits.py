@@ -55,7 +55,7 @@ class Permits(Rule):
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         """The change is minus the permits of one holder."""
         held, holders, fence, earliest = state
-        if earliest - now > 2 * self.lease_us:  # the clock was set back
+        if earliest > now + self.lease_us and held:  # perhaps the clock was set back
             earliest = self.current(state, now)[3]
         return held + change, holders - 1, fence, earliest
 
