@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from limits_app.testing.assertions import LimitsMixin, assert_limited, assert_not_limited, exhaust
+    from limits_app.testing.client import SiteClient
     from limits_app.testing.clock import FakeClock
     from limits_app.testing.conformance import StoreConformance
     from limits_app.testing.isolation import disable_limits, freeze_limits, fresh_limits, override_limits
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FakeClock",
     "LimitsMixin",
+    "SiteClient",
     "StoreConformance",
     "assert_limited",
     "assert_not_limited",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _NAMES: Final = {
+    "client": ("SiteClient",),
     "clock": ("FakeClock",),
     "conformance": ("StoreConformance",),
     "assertions": ("LimitsMixin", "assert_limited", "assert_not_limited", "exhaust"),

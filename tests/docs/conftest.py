@@ -25,13 +25,14 @@ NUMBERS: Final = count(1)
 def site(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_db: None
 ) -> Iterator[ModuleType]:
-    """A module in which a page's code runs, and whose `urlpatterns` are those of the site.
+    """A module in which a page's code runs, as in `manage.py shell`: the site has other URLs than those of the page.
 
     Its changes are committed, as on a real site; its limits are in a memory store that no other page has used,
     and its files in a directory of its own.
     """
     module = ModuleType(f"page_{next(NUMBERS)}")
-    settings.ROOT_URLCONF = module.__name__
+    settings.ROOT_URLCONF = ()
+    settings.ALLOWED_HOSTS = [*settings.ALLOWED_HOSTS, "localhost"]  # as with DEBUG
     settings.LIMITS = {
         "STORE": module.__name__,
         "STORES": {module.__name__: {"KIND": "memory"}},
