@@ -16,7 +16,9 @@ class SiteClient(Client):
     request, such as `{"LIMITS": {...}}`. Other options are those of `django.test.Client`, such as `headers`.
     """
 
-    def __init__(self, urlpatterns: Sequence[Any], *, settings: Mapping[str, Any] | None = None, **options: Any) -> None:
+    def __init__(
+        self, urlpatterns: Sequence[Any], *, settings: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
         self._urlpatterns = urlpatterns
         self._settings = {"ALLOWED_HOSTS": ["*"], **(settings or {})}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from django.conf import settings
+import pytest
+from django.conf import settings as of_django
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from pytest_django import Settings
 
 from limits_app.testing import SiteClient
 
+pytestmark = pytest.mark.django_db
+
 
 def named(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(f"{request.get_host()} {settings.SITE_NAME}")
+    return HttpResponse(f"{request.get_host()} {of_django.SITE_NAME}")
 
 
 def test_it_answers_by_its_own_urls_and_settings(settings: Settings) -> None:
