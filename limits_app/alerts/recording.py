@@ -38,13 +38,16 @@ class AlertEvent(NamedTuple):
     """Something that rules of a kind send an alert for.
 
     `about` and `window` are the same in every process that records the same event. `at` is in seconds since 1970.
+    A rule sends one alert for all events about the same in the same window, until that is deleted after 62 days: let it
+    name the period that one alert is sent for, or the time of an event that is sent each time. None is for a store: its
+    alert is sent when its condition, the last word of `about`, differs from that of the alert before.
     """
 
     kind: AlertKind
     about: str
     text: str
     at: float
-    window: str = ""
+    window: str | None
     resource: str = ""
     entity: str = ""
     percent: int = 0
@@ -118,7 +121,7 @@ def add_alerts(
 def _alerts(events: Iterable[AlertEvent], rules: Iterable[AlertRule], using: str) -> Iterator[Alert]:
     for event in events:
         for rule in filter(event.is_for, rules):
-            window = _outage(rule, event, using) if event.kind == AlertKind.STORE else event.window
+            window = _outage(rule, event, using) if event.window is None else event.window
             if window is not None:
                 at = in_site_time(datetime.fromtimestamp(event.at, UTC))
                 key = json.dumps([rule.pk, event.kind, event.about, window])
@@ -156,13 +159,12 @@ def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object)
 
 def _store_degraded(alias: str, **_: object) -> None:
     text = f"the store {alias} is unavailable: policies decide without it"
-    recorder.note(AlertEvent(AlertKind.STORE, f"store {alias} unavailable", text, recorder.now()))
+    recorder.note(AlertEvent(AlertKind.STORE, f"store {alias} unavailable", text, recorder.now(), None))
 
 
 def _store_restored(alias: str, **_: object) -> None:
-    recorder.note(
-        AlertEvent(AlertKind.STORE, f"store {alias} available", f"the store {alias} is available again", recorder.now())
-    )
+    text = f"the store {alias} is available again"
+    recorder.note(AlertEvent(AlertKind.STORE, f"store {alias} available", text, recorder.now(), None))
 
 
 def _emergency_switched(emergency: Emergency, **_: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator, validate_email
@@ -15,12 +15,26 @@ from limits_app.models.base import Definable
 from limits_app.models.fields import ExactTextField
 from limits_app.models.validators import validate_identifier, validate_resource_name, validate_text
 
+_ABOUT_LIMITS: Final = True
+
 
 class AlertKind(models.TextChoices):
-    """The events that alerts are sent for."""
+    """The events that alerts are sent for: the value, `_ABOUT_LIMITS` for some, and the label.
 
-    THRESHOLD = "threshold", _("a limit has reached a threshold")
-    REJECTIONS = "rejections", _("many requests of an entity were rejected")
+    An event that `is_about_limits` has a resource and an entity, which rules can choose.
+    """
+
+    is_about_limits: bool
+
+    def __new__(cls, value: str, is_about_limits: bool = False) -> Self:
+        """Make a member with its trait."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.is_about_limits = is_about_limits
+        return member
+
+    THRESHOLD = "threshold", _ABOUT_LIMITS, _("a limit has reached a threshold")
+    REJECTIONS = "rejections", _ABOUT_LIMITS, _("many requests of an entity were rejected")
     STORE = "store", _("a store became unavailable or available")
     CANDIDATE = "candidate", _("a candidate policy was reverted")
     EMERGENCY = "emergency", _("the emergency switch was set")
@@ -63,14 +77,14 @@ class AlertRule(Definable):
         max_length=64,
         blank=True,
         validators=[validate_resource_name],
-        help_text=_("Only for thresholds and rejections; all resources when left empty."),
+        help_text=_("Only for events about limits; all resources when left empty."),
     )
     entity = ExactTextField(
         _("entity"),
         max_length=255,
         blank=True,
         validators=[validate_identifier],
-        help_text=_("Only for thresholds and rejections; all entities when left empty."),
+        help_text=_("Only for events about limits; all entities when left empty."),
     )
     channel = models.CharField(_("channel"), max_length=8, choices=AlertChannel.choices, default=AlertChannel.EMAIL)
     target = models.TextField(
@@ -103,7 +117,7 @@ class AlertRule(Definable):
     def clean_alone(self) -> None:
         """Reject fields that do not fit the kind or the channel."""
         errors: dict[str, Any] = {}
-        is_about_limits = self.kind in {AlertKind.THRESHOLD, AlertKind.REJECTIONS}
+        is_about_limits = self.kind in AlertKind.values and AlertKind(self.kind).is_about_limits
         if self.kind == AlertKind.THRESHOLD:
             levels = [round(level * 100) for level in conf.get(conf.NEAR_THRESHOLDS)]
             if self.percent not in levels:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
@@ -22,6 +23,8 @@ APP = Path(__file__).resolve().parents[2] / "limits_app"
 CATALOGUES = sorted((APP / "locale").glob("*/LC_MESSAGES/django.po"))
 _FUNCTIONS = {"_": None, "gettext": None, "gettext_lazy": None, "ngettext": (1, 2), "ngettext_lazy": (1, 2)}
 _HEADERS = ("Language", "MIME-Version", "Content-Type", "Content-Transfer-Encoding", "Plural-Forms")
+_NO_DATE = datetime(2000, 1, 1, tzinfo=UTC)
+"""In place of the time of this run, so that the same texts are the same file."""
 
 Text = str | tuple[str, ...]
 """A text, or its singular and plural."""
@@ -44,22 +47,41 @@ def read(path: Path) -> Catalog:
         return read_po(file, locale=path.parents[1].name)
 
 
+def template() -> Catalog:
+    """Return a catalogue of all texts, without translations."""
+    catalog = Catalog()
+    for text in texts():
+        catalog.add(text)
+    return catalog
+
+
+def updated(path: Path, found: Catalog) -> bytes:
+    """Return what a catalogue contains with exactly the texts of a template."""
+    catalog = read(path)
+    catalog.update(found, no_fuzzy_matching=True)
+    catalog.obsolete.clear()
+    messages = io.BytesIO()
+    write_po(messages, catalog, no_location=True, width=0, omit_header=True)
+    headers = dict(catalog.mime_headers)
+    header = "".join(f'"{name}: {headers[name]}\\n"\n' for name in _HEADERS)
+    return f'msgid ""\nmsgstr ""\n{header}\n'.encode() + messages.getvalue()
+
+
+def compiled(path: Path) -> bytes:
+    """Return a catalogue in the form that the app reads."""
+    catalog = read(path)
+    catalog.creation_date = catalog.revision_date = _NO_DATE
+    machine = io.BytesIO()
+    write_mo(machine, catalog)
+    return machine.getvalue()
+
+
 def main() -> None:
     """Update and compile all catalogues."""
-    found = Catalog()
-    for text in texts():
-        found.add(text)
+    found = template()
     for path in CATALOGUES:
-        catalog = read(path)
-        catalog.update(found, no_fuzzy_matching=True)
-        catalog.obsolete.clear()
-        written = io.BytesIO()
-        write_po(written, catalog, no_location=True, width=0, omit_header=True)
-        headers = dict(catalog.mime_headers)
-        header = "".join(f'"{name}: {headers[name]}\\n"\n' for name in _HEADERS)
-        path.write_text(f'msgid ""\nmsgstr ""\n{header}\n{written.getvalue().decode()}', encoding="utf-8")
-        with path.with_suffix(".mo").open("wb") as compiled:
-            write_mo(compiled, read(path))
+        path.write_bytes(updated(path, found))
+        path.with_suffix(".mo").write_bytes(compiled(path))
 
 
 def _marked(code: bytes) -> Iterator[Text]:

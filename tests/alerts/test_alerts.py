@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -119,6 +120,8 @@ def test_without_the_setting_no_thresholds_are_checked(settings: Settings, is_on
     assert not signals.limit_near.receivers
 
 
+# Each kind of event, how it happens, and a part of its text. Those about limits need more than one call to happen: they
+# have tests of their own in this module, and the next test names them.
 EVENTS: list[tuple[str, Callable[[], object], str]] = [
     ("emergency", lambda: limits.set_emergency("off", reason="incident"), "set to off: incident"),
     ("emergency", lambda: EmergencySwitch.objects.create(mode="shadow", reason="incident"), "set to shadow: incident"),
@@ -132,10 +135,27 @@ EVENTS: list[tuple[str, Callable[[], object], str]] = [
 ]
 
 
-def test_each_kind_of_event_is_tested_here_and_has_a_line_in_the_guide() -> None:
+def test_each_kind_of_event_is_tested_here() -> None:
     assert {kind for kind, *_ in EVENTS} | {AlertKind.REJECTIONS, AlertKind.THRESHOLD} == {*AlertKind}
-    documented = [event for event, _ in rows(DOCS / "howto" / "alerts.md", "Alerts")]
+
+
+def test_each_kind_of_event_has_a_line_and_a_key_in_the_guide() -> None:
+    guide = DOCS / "howto" / "alerts.md"
+    documented = [event for event, _ in rows(guide, "Alerts")]
     assert documented == [str(kind.label) for kind in AlertKind]
+    [keys] = re.findall(r"The body has the keys `event` \((.+?)\)", guide.read_text())
+    assert re.findall(r"`(\w+)`", keys) == [*AlertKind.values, "test"]
+
+
+@pytest.mark.parametrize("kind", AlertKind)
+def test_only_rules_about_limits_choose_a_resource_and_an_entity(kind: AlertKind) -> None:
+    fields = {"name": "a", "target": "a@example.com", "percent": 80, "rejections": 1}
+    errors: dict[str, Any] = {}
+    try:
+        AlertRule(**fields, kind=kind, resource="api", entity="user:1").full_clean()
+    except ValidationError as error:
+        errors = error.message_dict
+    assert set(errors) == (set() if kind.is_about_limits else {"resource", "entity"})
 
 
 @pytest.mark.parametrize(("kind", "happens", "text"), EVENTS)
@@ -166,7 +186,7 @@ def test_an_outage_is_one_alert_for_all_processes(receiver: Receiver) -> None:
     timeline += [("b", 4000, "down"), ("a", 4001, "down")]  # whose processes ended without noticing the end
     recorders = {name: AlertRecorder() for name in "ab"}
     for name, seconds, state in timeline:
-        recorders[name].note(AlertEvent(AlertKind.STORE, f"store shared {state}", "text", start + seconds))
+        recorders[name].note(AlertEvent(AlertKind.STORE, f"store shared {state}", "text", start + seconds, None))
         recorders[name].flush()
     assert [one.rpartition(" ")[2] for one in about()] == ["down", "up", "down", "down"]
 
@@ -186,7 +206,7 @@ def test_events_that_cannot_be_written_are_kept(
     rule("candidate", receiver)
     kept = AlertRecorder(most=2)
     for number in range(3):
-        kept.note(AlertEvent(AlertKind.CANDIDATE, f"policy {number}", "text", NOON.timestamp()))
+        kept.note(AlertEvent(AlertKind.CANDIDATE, f"policy {number}", "text", NOON.timestamp(), ""))
     assert "dropped: policy 2" in caplog.text
     with monkeypatch.context() as broken:
         broken.setattr(AlertRule.objects, "using", lambda _: 1 / 0)

@@ -67,7 +67,7 @@ def test_entities_that_are_exempt_from_a_rule_are_checked_as_patterns() -> None:
 
 @pytest.mark.parametrize(("entity", "is_for"), [("", True), ("user:*", True), ("user:7", True), ("key:*", False)])
 def test_alert_rules_match_patterns(entity: str, is_for: bool) -> None:
-    event = AlertEvent(AlertKind.THRESHOLD, "tpm", "", 0, entity="user:7", percent=90)
+    event = AlertEvent(AlertKind.THRESHOLD, "tpm", "", 0, "", entity="user:7", percent=90)
     assert event.is_for(AlertRule(kind=AlertKind.THRESHOLD, entity=entity, percent=80)) is is_for
 
 
