@@ -100,17 +100,20 @@ class CountingStore(Store, Protocol):
     rejection, from `add_rejections` on.
     """
 
+    collectors: int
+    """How many processes can collect at the same time, each with batches of its own."""
+
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
         """Add rejections, which a process has counted, to those of a namespace that wait to be collected.
 
         Those whose reply was lost may have been added.
         """
 
-    def collect_counts(self, namespace: str = "") -> Batch | None:
+    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:
         """Move the counts and rejections of a namespace out of the state into a batch; None when there are none.
 
-        A batch that was not removed is returned again, unchanged: the process that collected it may have died.
-        There may be more counts than one batch holds.
+        A batch of this collector that was not removed is returned again, unchanged: the process that collected it may
+        have died. There may be more counts than one batch holds.
         """
 
     def forget_counts(self, name: str, namespace: str = "") -> None:

@@ -9,7 +9,15 @@ from limits_app.models.candidate import Candidate, CandidateState, CandidateValu
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, emergency
 from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
-from limits_app.models.jobs import BackgroundJob, job_row, jobs_named, note_scheduled
+from limits_app.models.jobs import (
+    BackgroundJob,
+    helper_name,
+    job_row,
+    jobs_named,
+    leased_helpers,
+    note_scheduled,
+    recent_helpers,
+)
 from limits_app.models.limit import Limit, noted_limits
 from limits_app.models.menu import (
     ActivityEntry,

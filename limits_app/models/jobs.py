@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from django.db import models, router
 
 from limits_app.engine import namespace_digest
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import current_keys
+
+_REMEMBERED: Final = timedelta(days=1)
+"""How long a helper is looked after: one that was killed may have left work."""
 
 
 class BackgroundJob(models.Model):
@@ -44,6 +49,24 @@ def job_row(name: str) -> models.QuerySet[BackgroundJob]:
         created = BackgroundJob(name=_in_namespace(name))
         BackgroundJob._default_manager.using(row.db).bulk_create([created], ignore_conflicts=True)
     return row
+
+
+def helper_name(name: str, number: int) -> str:
+    """The name of the job of a process that helps with a job, from 1 on."""
+    return f"{name}:{number}"
+
+
+def leased_helpers(name: str, numbers: Iterable[int], *, since: datetime, but: str | None = None) -> set[int]:
+    """Return which helpers of a job of the present namespace have, or had since a time, a lease; not those of `but`."""
+    names = {_in_namespace(helper_name(name, number)): number for number in numbers}
+    rows = BackgroundJob._default_manager.using(router.db_for_write(BackgroundJob))
+    leased = rows.filter(name__in=names, leased_until__gte=in_site_time(since))
+    return {names[row_name] for row_name, holder in leased.values_list("name", "holder") if holder != but}
+
+
+def recent_helpers(name: str, numbers: Iterable[int]) -> set[int]:
+    """Return which helpers of a job of the present namespace may have left work."""
+    return leased_helpers(name, numbers, since=datetime.now(UTC) - _REMEMBERED)
 
 
 def _in_namespace(name: str) -> str:

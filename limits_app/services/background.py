@@ -1,14 +1,15 @@
 """Background jobs: roll-up and pruning, which one process of the site does where no task or command is scheduled.
 
 A process that answers requests or runs tasks starts a thread. The thread that gets the lease of a job, a row in the
-database, does it until it ends; then another process takes over. No job is done in a test runner, in a management
+database, does it until it ends; then another process takes over. While a job is behind, other processes get leases of
+parts of it, and help. No job is done in a test runner, in a management
 command, or in a process that only forks others, since these answer no requests.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,7 +22,7 @@ from limits_app import conf
 from limits_app.acquiring import on_fork
 from limits_app.conf import test_runner
 from limits_app.engine import Clock, as_clock, monotonic_us, unique_name
-from limits_app.models import BackgroundJob, job_row
+from limits_app.models import BackgroundJob, helper_name, job_row, leased_helpers
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import (
     WHOLE_SITE,
@@ -34,7 +35,7 @@ from limits_app.models.namespaces import (
 )
 from limits_app.policies import configuration
 from limits_app.services import retention
-from limits_app.services.usage import roll_up_all
+from limits_app.services.usage import ROLL_UP, ROLL_UP_HELPERS, add_counts, roll_up_all
 from limits_app.stores.background import BackgroundTask
 from limits_app.usage.writer import is_writing_in_background
 
@@ -47,18 +48,23 @@ _OTHERS_US: Final = 600 * _SECOND
 """How often the other processes look whether the lease of a job has ended."""
 _LEASE: Final = timedelta(minutes=5)
 _PRUNE_SECONDS: Final = 60.0
+_BEHIND: Final = timedelta(minutes=3)
+"""How long after it was last finished a job that is due at each look is behind, so that others help."""
 
 
 class Job(NamedTuple):
     """A job: how often it is due, and for how long after a scheduled run it is left to the schedule.
 
-    `run` returns whether the job is finished; if not, it is due again at the next look.
+    `run` returns whether the job is finished; if not, it is due again at the next look, which is after a second where
+    others can help. `help` does the part of the helper of a number, and returns whether nothing is left for it.
     """
 
     name: str
     every: timedelta
     scheduled: timedelta
     run: Callable[[], bool]
+    help: Callable[[int], bool] | None = None
+    helpers: Iterable[int] = ()
 
 
 class BackgroundJobs:
@@ -75,7 +81,7 @@ class BackgroundJobs:
         clock: Clock | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._jobs = jobs
+        self.jobs = jobs
         self.run_own = own
         self._now = now
         self._task = BackgroundTask(self._step, _HOLDER_US, clock=as_clock(monotonic_us) if clock is None else clock)
@@ -88,6 +94,7 @@ class BackgroundJobs:
         self.is_started = False
         """Whether this process has a thread that does jobs."""
         self._is_failing = False
+        self._is_unfinished = False
 
     def start(self, **details: object) -> None:  # noqa: ARG002 - a receiver of signals
         """Start the thread, unless it runs."""
@@ -101,27 +108,54 @@ class BackgroundJobs:
     def run_due(self) -> bool:
         """Do the jobs of the present namespace that are due and not done elsewhere; returns whether there are any."""
         holds = False
-        for job in self._jobs:
+        for job in self.jobs:
             row = job_row(job.name)
             if not self._lease(row, job):
+                holds = self._help(row, job) or holds
                 continue
             holds = True
             now = in_site_time(self._now())
-            if row.filter(Q(ran_at=None) | Q(ran_at__lte=now - job.every)).exists() and job.run():
+            if not row.filter(Q(ran_at=None) | Q(ran_at__lte=now - job.every)).exists():
+                continue
+            if job.run():
                 row.filter(holder=self._holder).update(ran_at=now)
+            elif job.help is not None:
+                self._is_unfinished = True
         return holds
+
+    def _help(self, row: QuerySet[BackgroundJob], job: Job) -> bool:
+        """Do a part of a job that another process does and that is behind; returns whether there is a part."""
+        now = self._now()
+        is_behind = Q(leased_until__gte=in_site_time(now), ran_at__lt=in_site_time(now - job.every - _BEHIND))
+        if job.help is None or not row.filter(is_behind).exclude(self._is_scheduled(job)).exists():
+            return False
+        for number in sorted({*job.helpers} - leased_helpers(job.name, job.helpers, since=now, but=self._holder)):
+            part = job_row(helper_name(job.name, number))
+            if not self._lease(part, job):
+                continue
+            if job.help(number):
+                part.filter(holder=self._holder).update(holder="", leased_until=in_site_time(self._now()))
+            else:
+                self._is_unfinished = True
+            return True
+        return False
 
     def _lease(self, row: QuerySet[BackgroundJob], job: Job) -> bool:
         """Get or keep the lease of a job, which is not given while the job is scheduled."""
         now = self._now()
         is_free = Q(holder=self._holder) | Q(leased_until=None) | Q(leased_until__lt=in_site_time(now))
-        is_due = Q(scheduled_at=None) | Q(scheduled_at__lt=in_site_time(now - job.scheduled))
         until = in_site_time(now + _LEASE)
-        return row.filter(is_free, is_due).update(holder=self._holder, leased_until=until) > 0
+        free = row.filter(is_free).exclude(self._is_scheduled(job))
+        return free.update(holder=self._holder, leased_until=until) > 0
+
+    def _is_scheduled(self, job: Job) -> Q:
+        """Whether a task, a command or code does a job."""
+        return Q(scheduled_at__isnull=False, scheduled_at__gte=in_site_time(self._now() - job.scheduled))
 
     def _step(self) -> int:
         if test_runner.current_test() is not None:
             return _OTHERS_US
+        self._is_unfinished = False
         try:
             holds = [self._run_in(namespace) for namespace in _namespaces()]
         except Exception as error:  # noqa: BLE001 - a thread has no caller; the next round tries again
@@ -129,6 +163,8 @@ class BackgroundJobs:
             return _OTHERS_US
         finally:
             connections.close_all()  # those of this thread
+        if self._is_unfinished:
+            return _SECOND
         return _HOLDER_US if any(holds) else _OTHERS_US
 
     def _run_in(self, namespace: Callable[[], AbstractContextManager[None]]) -> bool:
@@ -164,8 +200,13 @@ def _namespaces() -> Iterator[Callable[[], AbstractContextManager[None]]]:
 
 
 def _roll_up() -> bool:
-    roll_up_all()
-    return True
+    return roll_up_all().is_complete
+
+
+def _help_to_roll_up(number: int) -> bool:
+    """Add what this helper collects of the stores that have so many collectors."""
+    rolled_up = add_counts(helper=number)
+    return rolled_up.is_complete or not any(rolled_up.added.values())
 
 
 def _roll_up_own() -> bool:
@@ -183,7 +224,7 @@ def _prune() -> bool:
 
 jobs: Final = BackgroundJobs(
     (
-        Job("roll_up", timedelta(), timedelta(minutes=10), _roll_up),
+        Job(ROLL_UP, timedelta(), timedelta(minutes=10), _roll_up, _help_to_roll_up, ROLL_UP_HELPERS),
         Job("prune", timedelta(days=1), timedelta(days=2), _prune),
     ),
     _roll_up_own,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from time import monotonic
+from typing import Final, TypeVar
 
 from limits_app import conf
-from limits_app.acquiring import is_counting
 from limits_app.engine import EntityName
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
-from limits_app.models import UsagePeriod, note_scheduled
+from limits_app.models import UsagePeriod, note_scheduled, recent_helpers
 from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store
+from limits_app.stores.resilient import ResilientStore
 from limits_app.usage import folding, rollup
 from limits_app.usage.denial_counter import denials as denials_of_process
 from limits_app.usage.evaluation_counter import evaluations
@@ -25,17 +26,26 @@ logger = logging.getLogger("limits_app")
 
 T = TypeVar("T", By, UsagePeriod)
 
+ROLL_UP: Final = "roll_up"
+"""The name of the job."""
+ROLL_UP_HELPERS: Final = range(1, 8)
+"""The numbers of the processes that may help with it; each is another collector of a store."""
+
 
 @dataclass(frozen=True, slots=True)
 class RolledUp:
-    """How many counts of each store alias were added, and the errors of stores that were unavailable."""
+    """How many counts of each store alias were added, and the errors of stores that were unavailable.
+
+    `is_complete` says whether nothing was left to the next call.
+    """
 
     added: dict[str, int]
     failed: dict[str, str]
+    is_complete: bool = True
 
     def as_dict(self) -> dict[str, object]:
-        """The same as plain data, for JSON."""
-        return asdict(self)
+        """The counts and errors as plain data, for JSON."""
+        return {"added": self.added, "failed": self.failed}
 
 
 def usage(
@@ -105,7 +115,7 @@ def roll_up(*, progress: CountsAdded = rollup.no_progress) -> RolledUp:
     candidates that reject too much are reverted. The background job pauses for ten minutes. `progress` is called with
     the number of counts that were added so far.
     """
-    note_scheduled("roll_up")
+    note_scheduled(ROLL_UP)
     return roll_up_all(progress=progress)
 
 
@@ -118,23 +128,43 @@ def roll_up_all(aliases: Collection[str] | None = None, *, progress: CountsAdded
 
 
 def add_counts(
-    aliases: Collection[str] | None = None, *, seconds: float = 60.0, progress: CountsAdded = rollup.no_progress
+    aliases: Collection[str] | None = None,
+    *,
+    seconds: float = 60.0,
+    progress: CountsAdded = rollup.no_progress,
+    helper: int | None = None,
 ) -> RolledUp:
-    """Add the counts of some stores, by default all, for some seconds each; the next call goes on."""
+    """Add the counts of some stores, by default all, for some seconds each; the next call goes on.
+
+    A `helper` takes a part of what other processes add at this time. Without it, batches that helpers have left are
+    added too; those that one of them adds at this time are added once.
+    """
     added: dict[str, int] = {}
     failed: dict[str, str] = {}
+    is_complete = True
     _add_own_rejections()
     for alias in [*conf.get(conf.STORES)] if aliases is None else aliases:
+        ends = monotonic() + seconds
         try:
             store = resilient_store(alias).open()
-            if is_counting(store):
+            for collector in _collectors(store, helper):
                 show = _after(sum(added.values()), progress)
-                added[alias] = rollup.roll_up(store, seconds=seconds, progress=show)
+                number = rollup.roll_up(store, seconds=ends - monotonic(), progress=show, collector=collector)
+                added[alias] = added.get(alias, 0) + number
         except StoreUnavailable as error:
             logger.warning("usage in the store %r could not be rolled up: %s", alias, error)
             failed[alias] = str(error)
+        is_complete = is_complete and monotonic() < ends
     evaluations.flush_here()
-    return RolledUp(added, failed)
+    return RolledUp(added, failed, is_complete)
+
+
+def _collectors(store: ResilientStore, helper: int | None) -> list[int]:
+    """The collectors of a store: that of a helper, or the first one and those of helpers that may have been killed."""
+    if helper is not None:
+        return [helper] if helper < store.collectors else []
+    helpers = range(1, store.collectors)
+    return [*range(min(store.collectors, 1)), *(sorted(recent_helpers(ROLL_UP, helpers)) if helpers else ())]
 
 
 def _after(before: int, progress: CountsAdded) -> CountsAdded:

@@ -67,6 +67,7 @@ class MemoryStore:
 
     remote = False
     counting = True
+    collectors = 1
     poll_us: tuple[int, int] | None = None
 
     def __init__(
@@ -170,7 +171,7 @@ class MemoryStore:
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
         self.steps.run(self._counts.add_rejections, rejections, namespace)
 
-    def collect_counts(self, namespace: str = "") -> Batch | None:
+    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:  # noqa: ARG002 - there is one
         return self.steps.run(self._collect_counts, namespace)
 
     def forget_counts(self, name: str, namespace: str = "") -> None:

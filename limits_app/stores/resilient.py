@@ -32,6 +32,7 @@ from limits_app.acquiring import (
     RemoteStore,
     Store,
     at_end,
+    is_counting,
     is_remote,
     on_fork,
 )
@@ -227,8 +228,8 @@ class ResilientStore:
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
         self._call("add_rejections", rejections, namespace)
 
-    def collect_counts(self, namespace: str = "") -> Batch | None:
-        batch: Batch | None = self._call("collect_counts", namespace)
+    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:
+        batch: Batch | None = self._call("collect_counts", namespace, collector)
         return batch
 
     def forget_counts(self, name: str, namespace: str = "") -> None:
@@ -370,6 +371,7 @@ class ResilientStore:
         self.poll_us = store.poll_us
         self.remote = store.remote
         self.counting = store.counting
+        self.collectors = store.collectors if is_counting(store) else 0
         if is_remote(store):
             store.settle_later = self.settle_later
         self.inner: Store = store  # last: after an interruption, the next call repeats all of it

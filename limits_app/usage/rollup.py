@@ -32,18 +32,21 @@ def no_progress(added: int) -> None:
     """Show nothing."""
 
 
-def roll_up(store: CountingStore, *, seconds: float = 60.0, progress: CountsAdded = no_progress) -> int:
+def roll_up(
+    store: CountingStore, *, seconds: float = 60.0, progress: CountsAdded = no_progress, collector: int = 0
+) -> int:
     """Add the counts of a store in the present namespace to the snapshots; returns the number of counts.
 
     It stops after `seconds` if the store has still more; the next call continues. `progress` is called with the number
-    of counts that were added so far.
+    of counts that were added so far. Several processes share the work if each is another `collector`, of which the
+    store has so many.
 
     Totals stay exact if it is killed, late, or runs concurrently: a batch is added together with its name in one
     transaction, and the store forgets it only afterwards. Therefore it must not run inside another transaction, and
     raises a RuntimeError there.
     """
     added, ends, namespace = 0, monotonic() + seconds, current_keys().counters
-    while (batch := store.collect_counts(namespace)) is not None:
+    while (batch := store.collect_counts(namespace, collector)) is not None:
         added += add(batch)
         store.forget_counts(batch.name, namespace)
         progress(added)

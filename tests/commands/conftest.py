@@ -18,8 +18,10 @@ from tests.services.failing import FailingStore, recover_by
 class Store(FailingStore):
     """A store that counts, and fails while it is `down`."""
 
-    def collect_counts(self, namespace: str = "") -> Batch | None:
-        return self._reached().collect_counts(namespace)  # type: ignore[attr-defined]
+    collectors = 1
+
+    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:
+        return self._reached().collect_counts(namespace, collector)  # type: ignore[attr-defined]
 
     def forget_counts(self, name: str, namespace: str = "") -> None:
         self._reached().forget_counts(name, namespace)  # type: ignore[attr-defined]

@@ -45,6 +45,15 @@ class Site:
         )
         return BackgroundJobs(listed, lambda: owns and self._do(f"{name} own"), clock=self.clock, now=lambda: self.now)
 
+    def sharing(self, name: str) -> BackgroundJobs:
+        """A process with a job that two others can help with."""
+
+        def help_with(number: int) -> bool:
+            return self._do(f"{name} helps as {number}")
+
+        job = Job("often", timedelta(), 10 * MINUTE, lambda: self._do(f"{name} often"), help_with, (1, 2))
+        return BackgroundJobs((job,), lambda: False, clock=self.clock, now=lambda: self.now)
+
     def _do(self, what: str) -> bool:
         self.done.append(what)
         return self.finishes
@@ -86,6 +95,48 @@ def test_a_job_is_done_again_when_its_time_is_over_or_it_was_not_finished(site: 
     site.now = NOON + MINUTE + DAY
     process.run_due()
     assert "one daily" in site.taken()
+
+
+@pytest.mark.django_db
+def test_others_help_while_a_job_is_behind_each_with_a_part(site: Site) -> None:
+    first, *others = [site.sharing(name) for name in ("first", "second", "third", "fourth")]
+    first.run_due()
+    site.finishes = False
+    for minutes, helping in ((3, []), (4, ["second helps as 1", "third helps as 2"])):
+        site.now = NOON + minutes * MINUTE
+        assert first.run_due()
+        assert [other.run_due() for other in others] == [bool(helping), bool(helping), False]
+        assert [done for done in site.taken() if done != "first often"] == helping
+    site.now += MINUTE
+    assert [others[1].run_due(), others[0].run_due()] == [True, True]
+    assert site.taken() == ["third helps as 2", "second helps as 1"], "each keeps its part"
+    first.run_due()
+    site.finishes = True
+    assert others[0].run_due()
+    site.now += timedelta(microseconds=1)
+    assert others[2].run_due()
+    assert site.taken()[1:] == ["second helps as 1", "fourth helps as 1"], "a part is free when nothing is left"
+    first.run_due()
+    assert not any(other.run_due() for other in others), "the job is no longer behind"
+
+
+@pytest.mark.django_db
+def test_the_part_of_a_helper_that_was_killed_is_taken_over_after_its_lease(site: Site) -> None:
+    first, second, third = (site.sharing(name) for name in ("first", "second", "third"))
+    first.run_due()
+    site.finishes = False
+    site.now = NOON + 4 * MINUTE
+    first.run_due()
+    assert second.run_due()
+    site.now += 5 * MINUTE
+    first.run_due()
+    assert third.run_due()
+    site.now += timedelta(microseconds=1)
+    fourth = site.sharing("fourth")
+    assert fourth.run_due()
+    assert site.taken()[-2:] == ["third helps as 2", "fourth helps as 1"]
+    note_scheduled("often", now=site.now)
+    assert not any(process.run_due() for process in (first, second, third, fourth)), "it is left to a task"
 
 
 @pytest.mark.django_db

@@ -56,6 +56,7 @@ class DatabaseStore(AskedInThread):
 
     remote = True
     counting = True
+    collectors = 1
     poll_us: tuple[int, int] | None = _POLL_US
 
     def __init__(
@@ -150,7 +151,7 @@ class DatabaseStore(AskedInThread):
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
         counts.add_rejections(self._runner, rejections, namespace)
 
-    def collect_counts(self, namespace: str = "") -> Batch | None:
+    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:  # noqa: ARG002 - there is one
         return counts.collect(self._runner, namespace)
 
     def forget_counts(self, name: str, namespace: str = "") -> None:  # noqa: ARG002 - the name of a batch is unique

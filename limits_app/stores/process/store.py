@@ -58,6 +58,7 @@ class ProcessStore:
 
     remote = False
     counting = True
+    collectors = 1
     poll_us: tuple[int, int] | None = _POLL_US
 
     def __init__(
@@ -250,7 +251,7 @@ class ProcessStore:
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
         self._file.transact(partial(self._usage.add_rejections, namespace=namespace), rejections)
 
-    def collect_counts(self, namespace: str = "") -> Batch | None:
+    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:  # noqa: ARG002 - there is one
         return self._usage.collect(self._file.transact, namespace)
 
     def forget_counts(self, name: str, namespace: str = "") -> None:

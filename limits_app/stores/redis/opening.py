@@ -91,9 +91,9 @@ class KeyNames:
         """Return the key of the usage of a namespace, which is given by its digest, that waits to be collected."""
         return self._shared(tag, namespace, b"usage")
 
-    def batch(self, tag: bytes, namespace: bytes) -> bytes:
-        """Return the key of the batch of usage that was collected and is not forgotten."""
-        return self._shared(tag, namespace, b"batch")
+    def batch(self, tag: bytes, namespace: bytes, collector: int) -> bytes:
+        """Return the key of the batch of usage that a collector has collected, and that is not forgotten."""
+        return self._shared(tag, namespace, b"batch%d" % collector if collector else b"batch")
 
     def _shared(self, tag: bytes, namespace: bytes, name: bytes) -> bytes:
         """Return a key that all scopes of a tag, or those of a namespace among them, share."""

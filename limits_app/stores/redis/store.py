@@ -24,7 +24,7 @@ from limits_app.stores.redis.errors import Unanswered
 from limits_app.stores.redis.hints import Rejections, ScriptClock
 from limits_app.stores.redis.opening import DEFAULTS, ConnectionSource, KeyNames, open_store
 from limits_app.stores.redis.task_connections import TaskConnections
-from limits_app.stores.redis.usage import UsageCollector
+from limits_app.stores.redis.usage import COLLECTORS, UsageCollector
 from limits_app.stores.redis.versions import StoredVersions
 from limits_app.stores.redis.waking import RedisWaking
 from limits_app.stores.steps import GRACE_US
@@ -59,6 +59,7 @@ class RedisStore(AskedInThread):
 
     remote = True
     counting = True
+    collectors = COLLECTORS
     clustered = False
     """Whether scopes are on several servers, so that those of several plans cannot be decided on in one step."""
 

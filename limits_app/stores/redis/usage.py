@@ -33,6 +33,10 @@ _TIME_AT: Final = 1
 _KEY_AT: Final = 14
 """Where entries of scopes that count have their keys; see usage.lua."""
 _FULL: Final = b"full"
+COLLECTORS: Final = 8
+"""How many processes can collect at the same time, each with a batch for each tag."""
+_DIGITS: Final = "01234567"
+"""What the name of a batch has behind the tag: the number of the collector."""
 _REJECTED: Final = "rejected"
 _TIMES: Final = Struct("<ddd")
 """Of rejections: how many, and when the first and the last one was."""
@@ -61,17 +65,17 @@ class UsageCollector:
         self._run = run
         self._calls = calls
         self._names = calls.names
-        self._progress: defaultdict[str, _Progress] = defaultdict(_Progress)
-        """By namespace."""
+        self._progress: defaultdict[tuple[str, int], _Progress] = defaultdict(_Progress)
+        """By namespace and collector."""
 
-    def collect(self, namespace: str = "") -> Batch | None:
-        """See CountingStore.collect_counts."""
-        progress, tags = self._progress[namespace], self._names.tags
+    def collect(self, namespace: str = "", collector: int = 0) -> Batch | None:
+        """See CountingStore.collect_counts. Collectors take what waits in the order in which it came, each a part."""
+        progress, tags = self._progress[namespace, collector], self._names.tags
         first = progress.next
         if not progress.full:
             progress.began = self._calls.clock.estimate()
         for place in (*range(first, len(tags)), *range(first)):
-            answer = self._collect_with(tags[place], namespace_digest(namespace), progress.began)
+            answer = self._collect_with(tags[place], namespace_digest(namespace), collector, progress.began)
             if answer:
                 name, is_full = answer[0].decode(), answer[1] == _FULL
                 progress.next, progress.full = place, name if is_full else ""
@@ -93,9 +97,11 @@ class UsageCollector:
 
     def forget(self, name: str, namespace: str = "") -> None:
         """See CountingStore.forget_counts."""
-        progress, tag, tags = self._progress[namespace], name[:_TAG_LENGTH].encode(), self._names.tags
-        if tag in tags:
-            self._step(tag, namespace_digest(namespace), [], b"", b"forget", name.encode())
+        tag, collector, tags = name[:_TAG_LENGTH].encode(), _DIGITS.find(name[_TAG_LENGTH:][:1]), self._names.tags
+        progress = self._progress[namespace, collector]
+        if tag in tags and collector >= 0:
+            keys = self._keys(tag, namespace_digest(namespace), collector)
+            self._step(keys, b"", b"forget", name.encode())
             if name != progress.full:
                 progress.next = (tags.index(tag) + 1) % len(tags)
 
@@ -105,22 +111,24 @@ class UsageCollector:
         entries = [self._run(RedisCommand("LINDEX", key, "0")) for key in keys]
         return min([_TIME.unpack_from(entry, _TIME_AT)[0] for entry in entries if entry], default=None)
 
-    def _collect_with(self, tag: bytes, namespace: bytes, began: int) -> Sequence[bytes]:
+    def _collect_with(self, tag: bytes, namespace: bytes, collector: int, began: int) -> Sequence[bytes]:
         """Return the name of the batch of a tag, whether it is full, and its counts; empty where there are none."""
+        shared = self._keys(tag, namespace, collector)
         while True:
-            answer = self._step(tag, namespace, [], pack("<dd", _MOST, began), b"look")
+            answer = self._step(shared, pack("<dd", _MOST, began), b"look")
             if not answer or answer[0]:
                 return answer
             is_full, *entries = answer[1:]
             keys = [entry[_KEY_AT:].partition(b"\0")[0] for entry in entries if entry.startswith(_COUNTING_SCOPE)]
-            answer = self._step(tag, namespace, keys, b"", b"take", tag + unique_name().encode(), is_full, *entries)
+            name = b"%s%d%s" % (tag, collector, unique_name().encode())
+            answer = self._step([*keys, *shared], b"", b"take", name, is_full, *entries)
             if answer:
                 return answer
 
-    def _step(
-        self, tag: bytes, namespace: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes
-    ) -> Sequence[bytes]:
-        keys = [*scopes, self._names.batch(tag, namespace), self._names.usage(tag, namespace)]
+    def _keys(self, tag: bytes, namespace: bytes, collector: int) -> list[bytes]:
+        return [self._names.batch(tag, namespace, collector), self._names.usage(tag, namespace)]
+
+    def _step(self, keys: Sequence[bytes], plan: bytes, *arguments: bytes) -> Sequence[bytes]:
         reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments))
         return reply
 

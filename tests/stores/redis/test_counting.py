@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from struct import pack
 from threading import Thread
@@ -145,6 +146,26 @@ def test_a_batch_that_is_full_is_followed_by_another(store: RedisStore, monkeypa
     assert second is not None
     assert not second.is_full
     assert (len(first.counts), len(second.counts)) == (2, 1)
+
+
+def test_collectors_have_their_own_batches_and_take_each_count_once(store: RedisStore) -> None:
+    for number in range(1_200):  # a batch has 500
+        taken(counting(store, CALLS, entity=f"number {number}"))
+    batches = [store.collect_counts("", collector) for collector in (3, 0)]
+    assert [store.collect_counts("", collector) for collector in (3, 0)] == batches, "until they are forgotten"
+
+    def collect(collector: int) -> list[str]:
+        entities: list[str] = []
+        while (batch := store.collect_counts("", collector)) is not None:
+            entities += [str(count.entity) for count in batch.counts]
+            store.forget_counts(batch.name)
+        return entities
+
+    with ThreadPoolExecutor(store.collectors) as threads:
+        by_collector = [*threads.map(collect, range(store.collectors))]
+    assert min(len(by_collector[collector]) for collector in (3, 0)) >= 500
+    collected = [entity for entities in by_collector for entity in entities]
+    assert sorted(collected) == sorted(f"number {number}" for number in range(1_200))
 
 
 def test_collecting_comes_to_an_end_while_everybody_goes_on(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
