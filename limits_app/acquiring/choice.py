@@ -99,11 +99,17 @@ class Choice:
 
 def _common_store(acquisitions: Sequence[Acquisition]) -> Store | None:
     store: Store = acquisitions[0].limit_set.store
-    return store if all(acquisition.limit_set.store is store for acquisition in acquisitions) else None
+    for acquisition in acquisitions:
+        if acquisition.limit_set.store is not store:
+            return None
+    return store
 
 
 def _of_claim(acquisitions: Sequence[Acquisition], claim: Claim | None) -> Acquisition | None:
-    return next((acquisition for acquisition in acquisitions if acquisition is claim), None)
+    for acquisition in acquisitions:
+        if acquisition is claim:
+            return acquisition
+    return None
 
 
 def peek(acquisition: Acquisition) -> None:

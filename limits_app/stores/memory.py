@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -137,7 +138,8 @@ class MemoryStore:
     ) -> Claim | None:
         # The lock is held all the time, so that no other thread charges in between.
         with self.steps.lock:
-            return first_admitted(claims, self.acquire, self.peek, emptiest_first=emptiest_first, failover=failover)
+            peek = partial(self.steps.run, self._peek)
+            return first_admitted(claims, self.acquire, peek, emptiest_first=emptiest_first, failover=failover)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if claim.settled:
@@ -157,7 +159,7 @@ class MemoryStore:
         return [claim for claim in claims if not self.steps.run(self._renew, claim)]
 
     def peek(self, claim: Claim) -> None:
-        self.steps.run(self._peek, claim)
+        self.steps.run(self._peek, (claim,))
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         self.steps.run(self._reset, scopes, keys)
@@ -211,11 +213,13 @@ class MemoryStore:
     def _renew(self, claim: Claim) -> bool:
         return engine.renew(claim, self._load(claim.plan)[0], self._now())
 
-    def _peek(self, claim: Claim) -> None:
-        if claim.version is not None:
-            self._check_version(claim)
+    def _peek(self, claims: Sequence[Claim]) -> None:
         now = self._now()
-        engine.peek(claim, self._load(claim.plan, now)[0], now)
+        for claim in claims:
+            if claim.version is not None:
+                self._check_version(claim)
+            plan = claim.plan
+            engine.peek(claim, plan.records if plan.era is self._era else self._load(plan, now)[0], now)
 
     def _reset(self, scopes: Collection[str], keys: Collection[str] | None) -> None:
         for scope in scopes:

@@ -181,15 +181,14 @@ class Steps:
 def first_admitted(
     claims: Sequence[Claim],
     acquire: Callable[[Claim], bool],
-    peek: Callable[[Claim], None],
+    peek: Callable[[Sequence[Claim]], None],
     *,
     emptiest_first: bool,
     failover: bool,
 ) -> Claim | None:
     """Charge the first of the claims that fits, as `Store.acquire_first` does. To be called within one step."""
     if emptiest_first:
-        for claim in claims:
-            peek(claim)
+        peek(claims)
         claims = sorted(claims, key=Claim.load)
     for claim in claims if failover else claims[:1]:
         if acquire(claim):

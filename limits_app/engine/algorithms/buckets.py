@@ -99,12 +99,15 @@ class BucketRule(Rule):
         return max(state[0] - parts, 0), state[1]
 
     def used(self, state: State, now: int) -> int:
-        level: int = state[0]
-        last: int = state[1]
-        tick = now // self._tick_us
+        level: int
+        last: int
+        level, last = state
+        tick = now // self._tick_us if self._is_coarse else now
         if tick > last:
             level -= (tick - last) * self._rate
-        return max(level, 0)
+            if level < 0:
+                return 0
+        return level
 
     def restored_at(self, state: State) -> int:
         level: int = state[0]

@@ -195,8 +195,9 @@ class DatabaseStore(AskedInThread):
             claim.holder = ((self._first_holder + claim.number) % 2**64).to_bytes(8)
             return engine.charge(claim, transaction.records(claim.plan), transaction.now)
 
-        def peek(claim: Claim) -> None:
-            engine.peek(claim, transaction.records(claim.plan), transaction.now)
+        def peek(claims: Sequence[Claim]) -> None:
+            for claim in claims:
+                engine.peek(claim, transaction.records(claim.plan), transaction.now)
 
         for claim in claims:
             transaction.check(claim)

@@ -112,7 +112,11 @@ class ProcessStore:
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
         def acquire_first(txn: Txn, claims: Sequence[Claim]) -> Claim | None:
-            acquire, peek = partial(self._acquire, txn), partial(self._peek, txn)
+            def peek(claims: Sequence[Claim]) -> None:
+                for claim in claims:
+                    self._peek(txn, claim)
+
+            acquire = partial(self._acquire, txn)
             return first_admitted(claims, acquire, peek, emptiest_first=emptiest_first, failover=failover)
 
         try:
