@@ -99,7 +99,7 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
         elif settles:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
         # Without a call in between, where a signal handler could raise: refunds are not counted.
-        if counts_usage and record.usage is not None:
+        if counted and record.usage is not None:
             record.usage.amounts[limit.index] += counted
         record.finished = finished
         record.changed = True

@@ -31,7 +31,8 @@ class _Counts:
     """The usage of one namespace: the scopes whose records are counting, the finished hours, and the waiting batch."""
 
     def __init__(self) -> None:
-        self.counting: dict[str, Scope] = {}
+        self.counting: dict[str, tuple[str, str | None, str | None, bool, str | None, bool]] = {}
+        """The scopes as plain tuples of texts, which the garbage collector need not visit."""
         self.finished: dict[tuple[int, Scope], dict[str, int]] = {}
         self.rejections: dict[Rejected, Times] = {}
         self.batch: Batch | None = None
@@ -71,7 +72,7 @@ class UsageCounts:
         """Note whether a record is counting, before it is stored: whatever interrupts this, its usage is collected."""
         usage = record.usage
         if usage is not None and usage.until and not usage.is_noted:
-            self._of(scope.key).counting[scope.key] = scope
+            self._of(scope.key).counting[scope.key] = (*scope,)
             usage.is_noted = True
 
     def add(self, scope: Scope, record: Record, now: int) -> None:
@@ -87,10 +88,10 @@ class UsageCounts:
     def close(self, key: str, record: Record, now: int) -> None:
         """Finish the usage of a record, which is counting no more."""
         counting = self._of(key).counting
-        scope = counting.get(key)
-        if scope is not None:
+        counted = counting.get(key)
+        if counted is not None:
             close_usage(record)
-            self.add(scope, record, now)
+            self.add(Scope(*counted), record, now)
             counting.pop(key, None)  # last: whatever interrupts this, the rest is done at the next time
 
     def collect(self, records: Mapping[str, Record], now: int, namespace: str) -> Batch | None:
