@@ -9,7 +9,6 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import Tags, register
 from django.core.signals import request_finished, setting_changed
-from django.utils.encoding import force_bytes
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.acquiring import AtFork
@@ -50,7 +49,7 @@ class LimitsConfig(AppConfig):
                 is_enabled=lambda: conf.get(conf.ENABLED),
                 unknown_keys_raise=lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE,
                 namespace=namespaces.current_keys,
-                secrets=lambda: [force_bytes(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)],
+                secrets=lambda: (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS),
                 lease_lost=_lease_lost,
                 open_store=registry.store_of_mode,
             )

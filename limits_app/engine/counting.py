@@ -169,8 +169,9 @@ def unseal(sealed: str | None) -> str | None:
 
 
 @lru_cache(maxsize=8)
-def _cipher(secret: bytes) -> AESSIV:
+def _cipher(secret: str | bytes) -> AESSIV:
     """Return the cipher whose key is derived from a secret of the site."""
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV  # only stores that count usage pay for its import
 
-    return AESSIV(blake2b(secret, digest_size=32, person=b"limits_app label").digest())
+    key = secret.encode() if isinstance(secret, str) else secret
+    return AESSIV(blake2b(key, digest_size=32, person=b"limits_app label").digest())

@@ -39,7 +39,7 @@ class Runtime:
     is_enabled: Callable[[], bool] = lambda: True
     unknown_keys_raise: Callable[[], bool] = lambda: False
     namespace: Callable[[], Namespace] = lambda: WHOLE_SITE
-    secrets: Callable[[], Sequence[bytes]] = lambda: (b"",)
+    secrets: Callable[[], Sequence[str | bytes]] = lambda: (b"",)
     lease_lost: Callable[[LeaseHolder], object] = lambda _: None
     open_store: Callable[[str], object] = _no_store
 

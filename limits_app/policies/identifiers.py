@@ -121,7 +121,7 @@ class Known:
         """Whether a client may have rows; True for all until they were read."""
         if not self.has_entities or (not self.has_members and is_user(identifier)):
             return True
-        if not self.added and not self.table:
+        if not self.added and self.table is _EMPTY:
             return False
         for name in identifiers_of_client(identifier):
             hashed = _hash(identifier_digest(name))

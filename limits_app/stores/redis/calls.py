@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from functools import partial
 from hashlib import blake2b
 from struct import Struct, pack
 from typing import Final
@@ -81,13 +80,11 @@ class PreparedShape:
         self.frames: dict[tuple[object, ...], ScriptFrame] = {}
         """What calls for plans of this shape have in common, by their kind, the tag of their keys and the namespace."""
 
-    def frame(self, make: Callable[[], ScriptFrame], *kind: object) -> ScriptFrame:
-        """Return the frame of a kind, which is made once."""
-        frame = self.frames.get(kind)
-        if frame is None:
-            if len(self.frames) >= _MOST_FRAMES:
-                self.frames.clear()
-            frame = self.frames[kind] = make()
+    def keep_frame(self, kind: tuple[object, ...], frame: ScriptFrame) -> ScriptFrame:
+        """Keep the frame of a kind; returns it."""
+        if len(self.frames) >= _MOST_FRAMES:
+            self.frames.clear()
+        self.frames[kind] = frame
         return frame
 
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:
@@ -149,7 +146,9 @@ class PreparedPlan:
         for limit in shape.keyed:
             name = names.log if limit.rule.has_log else names.leases
             self.keys.append(name(shorts[limit.scope_index], limit.rule.key))
-        self.labels = b"".join([label_of(plan.scopes[place], keys) + b"\0" for place, keys in shape.counted.items()])
+        self.labels = b""
+        for place, keys in shape.counted.items():
+            self.labels += label_of(plan.scopes[place], keys) + b"\0"
         self.acquire = self._alone(_Others.STAY)
         self._settling: dict[bytes, PreparedScript] = {}
 
@@ -162,17 +161,17 @@ class PreparedPlan:
         return self._alone(_Others.ARE_NOT_CHARGED_EITHER)
 
     def _alone(self, others: _Others) -> AcquireCall:
-        plans, kind = [self], (others, self.tag, self.namespace, self.counters)
-        return AcquireCall(plans, self.shape.frame(partial(_acquire_frame, plans, others), *kind))
+        shape, plans, kind = self.shape, [self], (others, self.tag, self.namespace, self.counters)
+        return AcquireCall(plans, shape.frames.get(kind) or shape.keep_frame(kind, _acquire_frame(plans, others)))
 
     def settling(self, verb: bytes) -> PreparedScript:
         """Return the script that settles a claim; settle.lua says what the verbs do."""
         prepared = self._settling.get(verb)
         if prepared is None:
-            frame = self.shape.frame(partial(self._settling_frame, verb), verb, self.tag, self.counters)
-            prepared = self._settling[verb] = PreparedScript(
-                frame, self.keys, (self.labels,), find_logs=self.other_logs
-            )
+            shape, kind = self.shape, (verb, self.tag, self.counters)
+            frame = shape.frames.get(kind) or shape.keep_frame(kind, self._settling_frame(verb))
+            prepared = PreparedScript(frame, self.keys, (self.labels,), find_logs=self.other_logs)
+            self._settling[verb] = prepared
         return prepared
 
     def _settling_frame(self, verb: bytes) -> ScriptFrame:
@@ -187,8 +186,9 @@ class AcquireCall(PreparedScript):
 
     def __init__(self, plans: Sequence[PreparedPlan], frame: ScriptFrame) -> None:
         self.plans = plans
-        keys = plans[0].keys if len(plans) == 1 else [key for plan in plans for key in plan.keys]
-        labels = b"".join([plan.labels for plan in plans])
+        keys, labels = plans[0].keys, plans[0].labels
+        for plan in plans[1:]:
+            keys, labels = keys + plan.keys, labels + plan.labels
         super().__init__(frame, keys, (labels,), find_logs=self._other_logs)
 
     def _other_logs(self) -> list[bytes]:
@@ -303,7 +303,7 @@ class Calls:
             numbers += _VERSION.pack(-1 if claim.version is None else claim.version)
             numbers += shape.numbers(claim.amounts, self.holder(claim) if shape.has_permits else b"", boundaries)
         if foreign is None:
-            return ScriptCall(acquire, (time, 0), _with_calendars(numbers, valid))
+            return ScriptCall(acquire, (time, 0), _with_calendars(numbers, valid) if valid else numbers)
         numbers = _with_calendars(numbers, valid or [_ALWAYS_KNOWN])
         return ScriptCall(acquire.carrying, (time, 0), numbers, foreign.arguments())
 
