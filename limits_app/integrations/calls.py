@@ -27,8 +27,8 @@ from limits_app.integrations.charges import Charge
 from limits_app.integrations.holding import CallBlock, ViewCall
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
+from limits_app.integrations.releasing import REFUNDS, finish, release_with_task
 from limits_app.integrations.request import RequestLimits, limits_of
-from limits_app.integrations.responses import REFUNDS, finish, release_with_task
 from limits_app.services.amounts import AcquireOptions, one_of_each
 from limits_app.services.integration import Acquisition, Amount, DefaultLimits, EntityName, entity_name
 

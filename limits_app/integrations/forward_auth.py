@@ -23,8 +23,8 @@ from django.views.decorators.csrf import csrf_exempt
 from limits_app.integrations.decorators import exempt
 from limits_app.integrations.identity import is_from_trusted_proxy
 from limits_app.integrations.middleware import enforce
+from limits_app.integrations.releasing import finish
 from limits_app.integrations.request import LimitedRequest, RequestLimits
-from limits_app.integrations.responses import finish
 from limits_app.services.site_urls import FORWARD_AUTH
 
 logger = logging.getLogger("limits_app")

@@ -24,8 +24,9 @@ from limits_app import conf
 from limits_app.conf import RefusalHandler
 from limits_app.engine.errors import LimitExceeded, StoreUnavailable
 from limits_app.engine.outcome import Outcome
+from limits_app.integrations.headers import name_of, retry_after_seconds, set_headers
+from limits_app.integrations.releasing import REFUNDS
 from limits_app.integrations.request import RequestLimits, limits_of
-from limits_app.integrations.responses import REFUNDS, name_of, set_headers
 from limits_app.services.limit_words import limit_name
 
 logger = logging.getLogger("limits_app")
@@ -39,8 +40,6 @@ PROBLEM: Final = "application/problem+json"
 QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 BLOCKED: Final = "urn:problem-type:limits-app:blocked"
 TOO_MUCH: Final = "urn:problem-type:limits-app:too-much-at-once"
-PERMIT_SECONDS: Final = 1
-"""`Retry-After` for a permit: nothing predicts when one is returned."""
 _STORE_SECONDS: Final = 5
 """`Retry-After` for a store that is unavailable, where its error has none."""
 _RESOURCE, _KEY = attrgetter("resource"), attrgetter("key")
@@ -101,7 +100,7 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     if outcome.blocked:
         detail = gettext("Access to this resource has been blocked.")
         return Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
-    seconds = max(PERMIT_SECONDS, ceil((rejecting and rejecting.retry_after) or 0))
+    seconds = retry_after_seconds(None if rejecting is None else rejecting.retry_after)
     text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     used_up = gettext("The limit of %(limits)s has been reached.") % {"limits": listed}
     if rejecting is not None and rejecting.capacity == 0:  # a cool-down
@@ -126,8 +125,8 @@ def violated(outcome: Outcome) -> tuple[str, ...]:
 
 
 def seconds_of(error: StoreUnavailable) -> int:
-    """Return after how many whole seconds, at least 1, clients may try again."""
-    return _STORE_SECONDS if error.retry_after is None else max(ceil(error.retry_after), 1)
+    """Return the `Retry-After` of a store that is unavailable."""
+    return retry_after_seconds(error.retry_after, if_unknown=_STORE_SECONDS)
 
 
 def _about(seconds: int) -> str:

@@ -18,8 +18,8 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.engine.errors import InvalidRequest, LimitExceeded
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
+from limits_app.integrations.releasing import finish
 from limits_app.integrations.request import RequestLimits, limits_of
-from limits_app.integrations.responses import finish
 from limits_app.policies import resolve, resolver
 from limits_app.services.request import AmountsRequest
 from limits_app.signals import limit_exceeded

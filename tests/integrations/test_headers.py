@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from limits_app.engine.limits import (
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.refusals import _report_once
 from limits_app.testing import FakeClock
+from tests.docs.pages import DOCS, rows
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, afine, endpoint, fine, limit
 
@@ -36,8 +38,8 @@ NAMES = ("RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Rema
 
 
 def told(response: Any) -> dict[str, str]:
-    """The headers about limits."""
-    return {name: response[name] for name in NAMES if response.has_header(name)}
+    """The headers about limits, also those that this module does not know."""
+    return {name: value for name, value in response.headers.items() if "ratelimit" in name.lower()}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,19 @@ def test_the_site_chooses_the_headers(
     assert tuple(told(ask())) == headers
     refused = ask()
     assert (refused.status_code, tuple(told(refused))) == (429, headers)
+
+
+def test_the_documentation_lists_the_headers_that_are_sent(ask: Ask, serve: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": "both"}
+    serve({"": fine, "free/": fine})
+    endpoint(limit("api", CallLimit(1, 60)))
+    unlimited, allowed, rejected = ask("/free/"), ask(), ask()
+    assert (allowed.status_code, rejected.status_code) == (200, 429)
+    page = (DOCS / "requests.md").read_text().partition("\n## Rejections\n")[2]
+    missing = [name for name in {*allowed.headers, *rejected.headers} - {*unlimited.headers} if f"`{name}" not in page]
+    assert not missing, "list them in docs/requests.md"
+    named = re.findall(r"`([\w-]*RateLimit[\w-]*)", "".join(cell for _, cell in rows(DOCS / "requests.md", "Headers")))
+    assert set(named) == {*told(allowed)}, "docs/requests.md lists headers that are not sent"
 
 
 @time_machine.travel("2026-01-01T00:00:00Z", tick=False)

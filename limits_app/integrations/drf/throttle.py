@@ -16,10 +16,11 @@ from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.integrations.access import is_exempt
 from limits_app.integrations.calls import report_response
 from limits_app.integrations.charges import Charge, ChargeKey, charge_all
+from limits_app.integrations.headers import retry_after_seconds
 from limits_app.integrations.identity import resource_named
-from limits_app.integrations.refusals import PERMIT_SECONDS, REFUSALS, content_of
+from limits_app.integrations.refusals import REFUSALS, content_of
+from limits_app.integrations.releasing import release_when_finished
 from limits_app.integrations.request import RequestLimits, limits_of
-from limits_app.integrations.responses import release_when_finished
 from limits_app.services.amounts import amount_of_each
 from limits_app.services.integration import Amount, LimitDefinition, entity_name
 
@@ -118,8 +119,7 @@ class LimitThrottle(BaseThrottle):
 
     def wait(self) -> float | None:
         """Return the seconds until the next attempt; None where nothing was rejected."""
-        seconds = [violation.retry_after for violation in self._violations]
-        return max([PERMIT_SECONDS if delay is None else delay for delay in seconds], default=None)
+        return max([retry_after_seconds(violation.retry_after) for violation in self._violations], default=None)
 
     def _charge(self, limits: RequestLimits, charges: Mapping[ChargeKey, Charge]) -> None:
         """Charge all, and note a rejection for all of them."""
