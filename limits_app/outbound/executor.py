@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ A = TypeVar("A")
 
 
 class Executor(Closable):
-    """Runs at most `concurrency` calls at the same time, in the order in which they were submitted.
+    """Runs at most `concurrency` calls (None: any number) at the same time, in the order in which they were submitted.
 
     With a `pace`, each call also waits for its turn there, for at most `wait_seconds`: then it raises QueueTimeout.
     The end of an `async with` block closes the executor with `grace_seconds`.
@@ -25,7 +26,7 @@ class Executor(Closable):
 
     def __init__(
         self,
-        concurrency: int,
+        concurrency: int | None,
         *,
         pace: Pace | None = None,
         wait_seconds: float | None = None,
@@ -33,14 +34,17 @@ class Executor(Closable):
         name: str | None = None,
         observer: Observer = silent,
     ) -> None:
-        check_counts(concurrency=concurrency)
+        if concurrency is not None:
+            check_counts(concurrency=concurrency)
         check_durations(grace_seconds=grace_seconds, wait_seconds=0.0 if wait_seconds is None else wait_seconds)
         self.name = name or ("executor" if pace is None else pace.name)
         self._pace = pace
         self._wait_seconds = wait_seconds
         self._grace_seconds = grace_seconds
         self._observer = observer
-        self._room = asyncio.Semaphore(concurrency)
+        self._room: AbstractAsyncContextManager[object] = (
+            nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
+        )
         self._tasks: set[asyncio.Task[object]] = set()
         self._running = 0
         self._closed = False

@@ -8,8 +8,20 @@ A `WorkerPool` chooses a worker for each call. The `SubmissionQueue` of that wor
 from __future__ import annotations
 
 from limits_app.acquiring import RetryAlgorithm
-from limits_app.workers.futures import TaskFuture, gather, wait
+from limits_app.workers.futures import ReturnWhen, TaskFuture, gather, wait
+from limits_app.workers.modes import ExecutionMode
 from limits_app.workers.pool import PoolStats, QueueStats, WorkerPool
 from limits_app.workers.worker import Worker
 
-__all__ = ["PoolStats", "QueueStats", "RetryAlgorithm", "TaskFuture", "Worker", "WorkerPool", "gather", "wait"]
+__all__ = [
+    "ExecutionMode",
+    "PoolStats",
+    "QueueStats",
+    "RetryAlgorithm",
+    "ReturnWhen",
+    "TaskFuture",
+    "Worker",
+    "WorkerPool",
+    "gather",
+    "wait",
+]

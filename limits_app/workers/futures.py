@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping
-from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
+from enum import StrEnum
 from time import monotonic
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class ReturnWhen(StrEnum):
+    """When `wait` returns, with the names of `concurrent.futures`."""
+
+    ALL_COMPLETED = ALL_COMPLETED
+    FIRST_COMPLETED = FIRST_COMPLETED
+    FIRST_EXCEPTION = FIRST_EXCEPTION
 
 
 class TaskFuture(Future[T]):
@@ -41,11 +50,11 @@ def gather(futures: Iterable[Future[T]], *, timeout: float | None = None) -> lis
 
 
 def wait(
-    futures: Iterable[Future[T]], *, return_when: str = ALL_COMPLETED, timeout: float | None = None
+    futures: Iterable[Future[T]], *, return_when: str = ReturnWhen.ALL_COMPLETED, timeout: float | None = None
 ) -> tuple[set[Future[T]], set[Future[T]]]:
     """Return the calls that are done and those that are not, after `timeout` seconds at the latest.
 
-    `return_when` is one of `ALL_COMPLETED`, `FIRST_COMPLETED` and `FIRST_EXCEPTION` of `concurrent.futures`.
+    `return_when` is a `ReturnWhen`, or its text.
     """
     done, pending = wait_for(set(futures), timeout, return_when)
     return done, pending

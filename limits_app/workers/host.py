@@ -34,6 +34,7 @@ class WorkerSpec:
     limits: WorkerLimits
     retry: RetryPolicy
     worker_index: int
+    actor_options: Mapping[str, Any]
 
     @property
     def name(self) -> str:

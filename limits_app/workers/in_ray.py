@@ -21,7 +21,7 @@ class InRay:
 
     def __init__(self, spec: WorkerSpec) -> None:
         spec.pickled("ray")
-        self._actor: Any = ray.remote(_Actor).remote(spec)
+        self._actor: Any = ray.remote(_Actor).options(**spec.actor_options).remote(spec)
 
     def wait_until_ready(self) -> None:
         """See `BackEnd.wait_until_ready`."""

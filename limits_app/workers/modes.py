@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import count
 from threading import Lock
 from typing import Final, Protocol
 
 from limits_app.workers.futures import Task
 from limits_app.workers.host import WorkerSpec
+
+
+class ExecutionMode(StrEnum):
+    """Where workers run; each member is its text."""
+
+    SYNC = "sync"
+    THREAD = "thread"
+    PROCESS = "process"
+    ASYNCIO = "asyncio"
+    CELERY = "celery"
+    RAY = "ray"
 
 
 class BackEnd(Protocol):
@@ -97,14 +109,14 @@ def _in_ray() -> type[BackEnd]:
     return InRay
 
 
-# A new mode is one class, one function and one entry.
+# A new mode is one class, one function, one member and one entry.
 MODES: Final[Mapping[str, WorkerMode]] = {
-    "sync": WorkerMode(_in_caller, bounded=False),
-    "thread": WorkerMode(_in_thread),
-    "process": WorkerMode(_in_process, max_queued_tasks=100),
-    "asyncio": WorkerMode(_in_event_loop),
-    "celery": WorkerMode(_in_celery, max_queued_tasks=3, several_machines=True, extra="celery"),
-    "ray": WorkerMode(_in_ray, max_queued_tasks=3, several_machines=True, extra="ray"),
+    ExecutionMode.SYNC: WorkerMode(_in_caller, bounded=False),
+    ExecutionMode.THREAD: WorkerMode(_in_thread),
+    ExecutionMode.PROCESS: WorkerMode(_in_process, max_queued_tasks=100),
+    ExecutionMode.ASYNCIO: WorkerMode(_in_event_loop),
+    ExecutionMode.CELERY: WorkerMode(_in_celery, max_queued_tasks=3, several_machines=True, extra="celery"),
+    ExecutionMode.RAY: WorkerMode(_in_ray, max_queued_tasks=3, several_machines=True, extra="ray"),
 }
 
 

@@ -25,9 +25,13 @@ _GRACE_SECONDS: Final = 1.0
 
 
 class QueueStats(TypedDict):
-    """The queue of one worker: at most `capacity` of its calls are `in_flight`, the others are `waiting`."""
+    """The queue of one worker: at most `capacity` of its calls are `in_flight`, the others are `waiting`.
+
+    `worker_idx` is `index`, as Concurry names it.
+    """
 
     index: int
+    worker_idx: int
     capacity: int | None
     waiting: int
     in_flight: int
@@ -82,7 +86,13 @@ class WorkerPool(Generic[W]):
     def get_pool_stats(self) -> PoolStats:
         """Return the number of workers and the state of their queues; workers on demand share one queue."""
         queues: list[QueueStats] = [
-            {"index": index, "capacity": queue.capacity, "waiting": queue.waiting, "in_flight": queue.in_flight}
+            {
+                "index": index,
+                "worker_idx": index,
+                "capacity": queue.capacity,
+                "waiting": queue.waiting,
+                "in_flight": queue.in_flight,
+            }
             for index, queue in enumerate(self._queues)
         ]
         if self._options.on_demand:

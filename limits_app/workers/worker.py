@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
@@ -11,7 +11,7 @@ from limits_app.engine import monotonic_us
 from limits_app.engine.limits import LimitDefinition
 from limits_app.workers.host import WorkerSpec
 from limits_app.workers.limits import Acquirable, WorkerLimits
-from limits_app.workers.modes import BackEnd, OnDemand, mode_named
+from limits_app.workers.modes import BackEnd, ExecutionMode, OnDemand, mode_named
 from limits_app.workers.pool import WorkerPool
 from limits_app.workers.queue import SubmissionQueue, balancer_named
 
@@ -41,7 +41,7 @@ class Worker:
     def options(
         cls: Callable[P, W],
         *,
-        mode: str = "sync",
+        mode: str = ExecutionMode.SYNC,
         max_workers: int | None = None,
         limits: Acquirable | Iterable[LimitDefinition] | Iterable[LimitSet] | None = None,
         num_retries: int = 0,
@@ -53,11 +53,12 @@ class Worker:
         on_demand: bool = False,
         load_balancing: str = "round_robin",
         blocking: bool = False,
+        actor_options: Mapping[str, Any] | None = None,
         clock: Callable[[], int] = monotonic_us,
     ) -> WorkerOptions[P, W]:
         """Return how workers of this class run; `init(...)` of the result makes them. Raises ValueError.
 
-        - `mode`: `sync`, `thread`, `process`, `asyncio`, `celery` or `ray`.
+        - `mode`: `sync`, `thread`, `process`, `asyncio`, `celery` or `ray`, or an `ExecutionMode`.
         - `max_workers`: how many workers (1), or how many at the same time on demand (not bounded).
         - `limits`: limits (each worker has a separate set), a limit set, limit sets (each worker has a pool of
           them), or a limit pool. Of a set with `shared=False` each worker has a copy.
@@ -69,6 +70,7 @@ class Worker:
         - `on_demand`: a new worker for each call.
         - `load_balancing`: `round_robin`, `random` or `least_loaded`.
         - `blocking`: calls return results instead of futures, and do not queue.
+        - `actor_options`: with `ray`, the options of its actors, such as `{"num_cpus": 2}`.
         - `clock`: microseconds, for the pauses between attempts.
         """
         retry = RetryPolicy(
@@ -89,6 +91,7 @@ class Worker:
             on_demand=on_demand,
             load_balancing=load_balancing,
             blocking=blocking,
+            actor_options=dict(actor_options or {}),
         )
 
 
@@ -108,9 +111,12 @@ class WorkerOptions(Generic[P, W]):
     on_demand: bool
     load_balancing: str
     blocking: bool
+    actor_options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         mode_named(self.mode)
+        if self.actor_options and self.mode != ExecutionMode.RAY:
+            raise ValueError(f"actor_options are for mode 'ray', not for {self.mode!r}: leave them out")
         balancer_named(self.load_balancing)
         _check_count("max_workers", self.max_workers)
         if self.max_queued_tasks != "by_mode":
@@ -149,7 +155,8 @@ class WorkerOptions(Generic[P, W]):
         back_end = mode.back_end()
 
         def start(worker_index: int) -> BackEnd:
-            return back_end(WorkerSpec(self.worker_class, args, kwargs, self.limits, self.retry, worker_index))
+            made_of = self.worker_class, args, kwargs, self.limits, self.retry
+            return back_end(WorkerSpec(*made_of, worker_index, self.actor_options))
 
         if self.on_demand:
             demand = OnDemand(start)

@@ -174,3 +174,11 @@ async def test_closing_gives_back_the_places_of_those_who_did_not_begin() -> Non
         executor.submit(work.call(number, takes=0))
     assert await executor.aclose(grace_seconds=11) == 3
     assert (pace.waiting, pace.in_flight, work.ended) == (0, 0, [0, 1])
+
+
+@on_a_fake_clock
+async def test_without_a_bound_all_calls_run_at_the_same_time() -> None:
+    work = Work()
+    async with Executor(None) as executor:
+        await asyncio.gather(*[executor.run(work.call(number, takes=5)) for number in range(300)])
+    assert {when for _, when in work.begun} == {0.0}

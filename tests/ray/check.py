@@ -37,7 +37,7 @@ def main() -> None:
 def check_actors(url: str) -> None:
     """All workers share a limit."""
     shared = LimitSet([CallLimit.per_day(50)], store=open_redis_store(None, url=url))
-    with Clerk.options(mode="ray", max_workers=2, limits=shared).init("Bob") as clerks:
+    with Clerk.options(mode="ray", max_workers=2, limits=shared, actor_options={"num_cpus": 0.5}).init("Bob") as clerks:
         assert gather([clerks.say_name() for _ in range(5)], timeout=SECONDS) == ["Bob"] * 5
         assert sum(gather([clerks.take(20) for _ in range(6)], timeout=SECONDS)) == 50
         assert clerks.get_pool_stats()["max_queued_tasks"] == 3

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import Future
 from contextvars import ContextVar
 from pathlib import Path
 from threading import Event, current_thread
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from limits_app.workers import TaskFuture, Worker, WorkerPool, gather, wait
+from limits_app.workers import ReturnWhen, TaskFuture, Worker, WorkerPool, gather, wait
 from tests.workers.people import MODES, Archivist, Caller, Clerk, Gatekeeper, Unborn
 
 SECONDS = 20
@@ -127,7 +127,9 @@ def test_no_more_workers_on_demand_than_there_may_be_at_once(gate: Event, most: 
         assert keeper.get_pool_stats() == {
             "total_workers": working,
             "max_queued_tasks": None,
-            "submission_queues": [{"index": 0, "capacity": most, "waiting": 10 - working, "in_flight": working}],
+            "submission_queues": [
+                {"index": 0, "worker_idx": 0, "capacity": most, "waiting": 10 - working, "in_flight": working}
+            ],
         }
         gate.set()
         assert gather(futures, timeout=SECONDS) == list(range(10))
@@ -156,8 +158,8 @@ def test_the_least_loaded_worker_gets_the_next_call(gate: Event) -> None:
             "total_workers": 2,
             "max_queued_tasks": 1,
             "submission_queues": [
-                {"index": 0, "capacity": 1, "waiting": 2, "in_flight": 1},
-                {"index": 1, "capacity": 1, "waiting": 1, "in_flight": 1},
+                {"index": 0, "worker_idx": 0, "capacity": 1, "waiting": 2, "in_flight": 1},
+                {"index": 1, "worker_idx": 1, "capacity": 1, "waiting": 1, "in_flight": 1},
             ],
         }
         gate.set()
@@ -247,4 +249,4 @@ def test_what_is_done_is_told_apart_from_what_is_not() -> None:
     done: Future[int] = Future()
     done.set_result(1)
     assert wait([never, done], timeout=0) == ({done}, {never})
-    assert wait(iter([never, done]), return_when=FIRST_COMPLETED) == ({done}, {never})
+    assert wait(iter([never, done]), return_when=ReturnWhen.FIRST_COMPLETED) == ({done}, {never})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from limits_app.engine.limits import CallLimit
-from limits_app.workers import Worker, modes
+from limits_app.workers import ExecutionMode, Worker, modes
 from tests.workers.people import Clerk, memory_set
 
 
@@ -37,6 +37,7 @@ from tests.workers.people import Clerk, memory_set
         ({"retry_on": [LookupError, 1]}, "retry_on must be"),
         ({"retry_on": None}, "retry_on must be"),
         ({"retry_on": lambda error: True}, r"retry_on must accept the keywords .* \*\*context"),
+        ({"mode": "thread", "actor_options": {"num_cpus": 1}}, "actor_options are for mode 'ray', not for 'thread'"),
         ({"limits": 1}, "limits must be limits, a limit set, limit sets or a limit pool, not 1"),
         ({"limits": [CallLimit(1, 1), memory_set()]}, "limits must be"),
     ],
@@ -44,6 +45,11 @@ from tests.workers.people import Clerk, memory_set
 def test_what_cannot_be_is_refused(options: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Clerk.options(**options)
+
+
+def test_every_mode_has_a_member_that_is_its_text() -> None:
+    assert [*modes.MODES] == [*ExecutionMode] == ["sync", "thread", "process", "asyncio", "celery", "ray"]
+    assert Clerk.options(mode=ExecutionMode.THREAD).mode == "thread"
 
 
 @pytest.mark.parametrize("name", ["stop", "submit", "get_pool_stats"])

@@ -87,6 +87,7 @@ def test_a_call_that_pauses_keeps_its_one_slot(clock: FakeClock) -> None:
         until_pausing(pauses_of(clerk))
         assert clerk.get_pool_stats()["submission_queues"][0] == {
             "index": 0,
+            "worker_idx": 0,
             "capacity": 1,
             "waiting": 1,
             "in_flight": 1,
