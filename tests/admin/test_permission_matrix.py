@@ -94,13 +94,14 @@ def table() -> Iterator[tuple[str, str]]:
 
 def addresses() -> Iterator[tuple[str, str]]:
     """Everything that the app has in the admin, by its name, about the first row of each model."""
-    for model, of_model in admin.site._registry.items():
-        for one in of_model.urls if model._meta.app_label == "limits_app" else ():
-            if one.name is not None:  # others lead to those that have one
-                row = model._default_manager.order_by("pk").first()
-                known = {"object_id": None if row is None else row.pk, "kind": "json"}
-                given = {name: known[name] for name in one.pattern.converters}
-                yield one.name.removeprefix("limits_app_"), reverse(f"admin:{one.name}", kwargs=given)
+    for model, model_admin in admin.site._registry.items():
+        if model._meta.app_label == "limits_app":
+            number = model._default_manager.order_by("pk").values_list("pk", flat=True).first()
+            values = {"object_id": number, "kind": "json"}
+            for pattern in model_admin.urls:
+                if pattern.name is not None:  # others lead to those that have one
+                    arguments = {name: values[name] for name in pattern.pattern.converters}
+                    yield pattern.name.removeprefix("limits_app_"), reverse(f"admin:{pattern.name}", kwargs=arguments)
 
 
 def is_open(user: User, name: str, address: str) -> bool:

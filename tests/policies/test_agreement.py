@@ -132,39 +132,45 @@ def pairs() -> Iterator[Any]:
     differing = [level for level in LEVELS if level.startswith(("plan", "pattern"))]
     for site in SITES:
         levels = LEVELS if site is user_on_a_plan else differing
-        for level in levels:
-            if level != CODE:
-                yield pytest.param(site, level, [one for one in levels if one != level], id=f"{site.__name__}-{level}")
+        for limited in levels:
+            others = [level for level in levels if level not in (limited, CODE)]
+            yield pytest.param(site, limited, others, id=f"{site.__name__}-{limited}")
 
 
-@pytest.mark.parametrize(("site", "level", "others"), list(pairs()))
+@pytest.mark.parametrize(("make_rows", "limited", "levels"), list(pairs()))
 def test_a_limit_is_dropped_by_a_level_for_requests_as_for_warnings(
-    site: Callable[[], Site], level: str, others: list[str]
+    make_rows: Callable[[], Site], limited: str, levels: list[str]
 ) -> None:
     Resource.objects.create(name=API)
-    tried = site()
-    client = TENANT if level.startswith("parent") else tried.client
-    for other in others:
-        Limit.objects.all().delete()
-        Policy.objects.all().delete()
-        CodeLimits.objects.all().delete()
-        limiting = tried.put(other, CALLS)
-        if not (level.startswith("parent") or other.startswith("parent")):
-            tried.put("parent", SLOTS)  # otherwise it is limited as its children are
-        before = allowed(client)
-        assert simulated(client) == before, other
-        policy = tried.put(level, SLOTS)
+    site = make_rows()
+    limiting = site.put(limited, CALLS)
+    of_parent = [level for level in levels if level.startswith("parent")]
+    if of_parent:
+        check_each(site, TENANT, limited, limiting, of_parent)
+    if not limited.startswith("parent"):
+        site.put("parent", SLOTS)  # otherwise it is limited as its children are
+    check_each(site, site.client, limited, limiting, [level for level in levels if level not in of_parent])
+
+
+def check_each(site: Site, client: str, limited: str, limiting: Policy | None, levels: list[str]) -> None:
+    """Everything agrees on whether a policy of each level drops the limit."""
+    before = allowed(client)
+    assert simulated(client) == before
+    for level in levels:
+        policy = site.put(level, SLOTS)
         assert policy is not None
         after = allowed(client)
-        assert simulated(client) == after, other
+        assert simulated(client) == after, level
         is_dropped = after > before
-        assert warned(policy) == is_dropped, other
-        assert (CALLS.key in limits.explain(API, entity=client).dropped) == is_dropped, other
-        applies = Proposal.of_policy(policy).first_applies(API, client)
-        [own, *_above] = limits.explain(API, entity=client).chain
-        assert applies == any(one.effective.policy.policy_id == policy.pk for one in own.limits), other
-        if limiting is not None and not other.startswith("parent"):
-            assert Proposal.of_policy(limiting).first_applies(API, client) == (after == CALLS.capacity), other
+        assert warned(policy) == is_dropped, level
+        explanation = limits.explain(API, entity=client)
+        assert (CALLS.key in explanation.dropped) == is_dropped, level
+        [own, *_above] = explanation.chain
+        applies = any(limit.effective.policy.policy_id == policy.pk for limit in own.limits)
+        assert Proposal.of_policy(policy).first_applies(API, client) == applies, level
+        if limiting is not None and not limited.startswith("parent"):
+            assert Proposal.of_policy(limiting).first_applies(API, client) == (after == CALLS.capacity), level
+        policy.delete()
 
 
 NAMES = ["tenant:t", "team:a", "user:1", "user:2", "user:03", "ip:10.1.2.3", "ip:2001:db8::/64", "ip:2001:db8::2"]
