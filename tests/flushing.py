@@ -5,7 +5,7 @@ Django makes them each time, which takes longer than most tests do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
@@ -17,6 +17,9 @@ from django.core.management.color import no_style
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.models import Model
 from django.test import TransactionTestCase
+
+from limits_app.models.changes import Touched, announce
+from limits_app.models.namespaces import write_alias
 
 __all__ = ["made_once", "number_users_apart", "quick_flushes", "rows_of"]
 
@@ -54,23 +57,36 @@ def number_users_apart(alias: str) -> None:
     User.objects.using(alias).create(pk=_WRITTEN_OUT, username="the one before").delete()
 
 
-_SAVED: Final[dict[str, list[str]]] = {}
-"""The tables of the app that had rows, by the name under which these were saved."""
+_SAVED: Final[dict[Hashable, list[str]]] = {}
+"""The statements that insert what was made, by what it is."""
 
 
-def made_once(name: str, make: Callable[[], object]) -> None:
-    """Make rows of the app in an empty database, and insert the same ones in later tests, which is much quicker."""
+def made_once(what: Hashable, make: Callable[[], object]) -> None:
+    """Make rows of the app; where it has none yet, later tests insert the same ones, which is much quicker."""
     connection = connections[DEFAULT_DB_ALIAS]
-    if name not in _SAVED:
+    models = [model for model in apps.get_app_config("limits_app").get_models() if model._meta.managed]
+    tables = {model._meta.db_table for model in models}
+    is_empty = write_alias() == DEFAULT_DB_ALIAS and connection.vendor == "sqlite" and not tables & {*_filled()}
+    if what not in _SAVED or not is_empty:
         make()
-        models = apps.get_app_config("limits_app").get_models()
-        _SAVED[name] = [model._meta.db_table for model in models if model._base_manager.exists()]
-        statements = [f"CREATE TEMP TABLE {name}_{table} AS SELECT * FROM {table}" for table in _SAVED[name]]  # noqa: S608 - our names
-    else:
-        statements = [f"INSERT INTO {table} SELECT * FROM {name}_{table}" for table in _SAVED[name]]  # noqa: S608 - our names
+        if is_empty:
+            _SAVED[what] = [*_inserts(tables)]
+        return
     with transaction.atomic(), connection.cursor() as cursor:
-        for statement in statements:
+        for statement in _SAVED[what]:
             cursor.execute(statement)
+        announce(DEFAULT_DB_ALIAS, Touched(is_everything=True))
+
+
+def _inserts(tables: Collection[str]) -> Iterator[str]:
+    """Statements that insert the rows that tables have now."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    with connection.cursor() as cursor:
+        for table in [table for table in _filled() if table in tables]:
+            columns = [column.name for column in connection.introspection.get_table_description(cursor, table)]
+            values = " || ', ' || ".join(f'quote("{column}")' for column in columns)
+            cursor.execute(f"SELECT 'INSERT INTO {table} VALUES (' || {values} || ')' FROM {table}")  # noqa: S608 - our names
+            yield from [statement for (statement,) in cursor.fetchall()]
 
 
 def _flush(alias: str, rows: Rows) -> None:
@@ -86,7 +102,7 @@ def _flush(alias: str, rows: Rows) -> None:
     _restore(alias, changed)
 
 
-def _filled(alias: str) -> list[str]:
+def _filled(alias: str = DEFAULT_DB_ALIAS) -> list[str]:
     """The tables of models that have rows."""
     connection = connections[alias]
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)

@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from limits_app import services
 from limits_app.engine.limits import CallLimit, LimitDefinition
 from limits_app.models import Endpoint, Resource
+from tests.flushing import made_once
 
 View = Callable[..., Any]
 
@@ -37,7 +38,8 @@ async def afine(request: HttpRequest, **captured: object) -> HttpResponse:
 
 def limit(resource: str, *limits: LimitDefinition) -> Resource:
     """Set limits for everyone on a resource."""
-    services.set_resource_limits(resource, limits or [CallLimit(1, 60)])
+    definitions = limits or (CallLimit(1, 60),)
+    made_once((resource, definitions), lambda: services.set_resource_limits(resource, definitions))
     return Resource.objects.get(name=resource)
 
 
