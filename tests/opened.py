@@ -6,9 +6,13 @@ import pytest
 
 from limits_app import conf
 from limits_app.acquiring.store import Store
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores import registry
 
-__all__ = ["forget_opened", "open_none", "put_store"]
+__all__ = ["VERBS", "fail_at", "forget_opened", "open_none", "put_store"]
+
+VERBS = ("acquire", "version", "peek", "settle")
+"""What a store is asked for by requests."""
 
 
 def put_store(monkeypatch: pytest.MonkeyPatch, store: Store, alias: str = "default") -> None:
@@ -24,3 +28,13 @@ def open_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def forget_opened() -> None:
     """Forget all stores that are open, without closing them."""
     registry._OPENED.clear()
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, *verbs: str, alias: str | None = None, reason: str = "gone") -> None:
+    """Have the open store of an alias unavailable for some verbs, as one that loses its connection."""
+
+    def fail(*_: object, **_options: object) -> None:
+        raise StoreUnavailable(reason)
+
+    for verb in verbs:
+        monkeypatch.setattr(registry.store(alias), verb, fail)

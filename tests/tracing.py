@@ -33,5 +33,5 @@ def _note() -> None:
 
 def _free() -> None:
     for measuring in _MEASURING:
-        if measuring._collector is not None:
-            measuring._collector.data_lock = Lock()
+        if (collector := measuring._collector) is not None:
+            collector.data_lock = Lock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from limits_app.policies import resolver
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.opened import put_store
+from tests.replacing import temporary_files_in
 
 Visitor = Callable[..., Client]
 
@@ -34,7 +34,7 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, db: None) -> Iter
 @pytest.fixture(autouse=True)
 def _uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was uploaded and never confirmed stays there."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    temporary_files_in(monkeypatch, tmp_path)
 
 
 @pytest.fixture

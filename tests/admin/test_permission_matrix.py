@@ -30,6 +30,7 @@ from limits_app.models import (
     PoolMember,
     Resource,
 )
+from tests.flushing import made_once
 
 IN_FILES = ("policy", "resource", "entity", "endpoint")
 """The models that can be imported and exported."""
@@ -123,6 +124,10 @@ def is_open(user: User, name: str, address: str) -> bool:
 def rows(db: None, settings: Any) -> None:
     """One row of each model; the first event is that of a resource. Views need no session to say something."""
     settings.MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"
+    made_once("permission matrix", make_rows)
+
+
+def make_rows() -> None:
     limits.set_entity_limits("user:1", [RateLimit("tpm", 1000, 60)], resource="api")
     Endpoint.objects.create(name="e", path="/", resource=Resource.objects.get())
     Plan.objects.create(name="free")

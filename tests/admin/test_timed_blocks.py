@@ -11,9 +11,9 @@ from django.urls import reverse
 
 from limits_app import limits
 from limits_app.models import Entity, Policy
-from limits_app.policies import resolver
 from tests.admin.browsing import policy_form
 from tests.api.site import ROOT
+from tests.replacing import resolve_at
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,7 +65,7 @@ def test_a_block_acts_when_it_applies(
     before = limits.shadow_refusals().get("", {}).get("blocked", 0)
     found = []
     for moment in (MONDAY, EVENING, TUESDAY, LATER):
-        monkeypatch.setattr(resolver, "clock", moment.timestamp)
+        resolve_at(monkeypatch, moment.timestamp)
         if Client(REMOTE_ADDR=INSIDE).get("/no-such-page/").status_code == 403:
             found.append(moment)
         assert Client(REMOTE_ADDR=OUTSIDE).get("/no-such-page/").status_code == 404

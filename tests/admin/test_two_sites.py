@@ -19,6 +19,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, ResourceLimit, limits
 from limits_app.models import AlertRule, AuditEvent, Candidate, Endpoint, Entity, Plan, Policy, Pool, Resource
 from tests.admin import two_sites
+from tests.flushing import made_once
 
 _SECOND: Final = "/internal/operations/"
 _LINK: Final = re.compile(r'\s(?:href|src|action|formaction|data-[a-z-]*url)="([^"]*)"')
@@ -30,6 +31,13 @@ _MOST_PAGES: Final = 300
 def client(settings: Settings) -> Client:
     """A superuser who has opened the second site, on which there is a row of each kind."""
     settings.ROOT_URLCONF = "tests.admin.two_sites"
+    made_once("two sites", make_rows)
+    client = Client(headers={"host": "localhost"})
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def make_rows() -> None:
     limits.set_resource_limits("search", [CallLimit(1, 60), ResourceLimit("tokens", 100, 60)], shared=["call_count"])
     limits.set_entity_limits("user:7", [CallLimit(5, 60)], resource="search")
     Plan.objects.create(name="gold")
@@ -37,9 +45,6 @@ def client(settings: Settings) -> Client:
     Pool.objects.create(name="regions").members.create(name="west")
     Candidate.objects.create(policy=Policy.objects.earliest("pk"), limits="3/min")
     AlertRule.objects.create(name="outages", kind="store", target="ann@example.org")
-    client = Client(headers={"host": "localhost"})
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 def links(response: Any) -> list[str]:

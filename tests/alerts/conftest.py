@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
 import pytest
 from pytest_django import Settings
 
-from limits_app.alerts import recorder
+from limits_app.alerts import delivery, recorder
 from limits_app.models import AlertRule
 
 
@@ -64,6 +64,16 @@ def _no_events(settings: Settings) -> Iterator[None]:
     recorder.clear()
     yield
     recorder.clear()
+
+
+@pytest.fixture
+def wait_at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Wait for an answer for so many seconds."""
+
+    def wait(seconds: float) -> None:
+        monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", seconds)
+
+    return wait
 
 
 def rule(kind: str, receiver: Receiver, **fields: object) -> AlertRule:

@@ -24,7 +24,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from limits_app import CallLimit, RateLimitAlgorithm, alerts, limits, signals, tasks
-from limits_app.alerts import delivery, recorder
+from limits_app.alerts import recorder
 from limits_app.alerts.recording import AlertEvent, AlertRecorder
 from limits_app.models import Alert, AlertKind, AlertRule, AuditEvent, BucketKind, Denial, EmergencySwitch
 from limits_app.services.notify import thresholds
@@ -324,9 +324,9 @@ def test_failed_attempts_are_repeated_with_back_off_and_given_up(
     ],
 )
 def test_the_cause_of_a_failure_is_only_in_the_log(
-    fault: str, said: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fault: str, said: str, receiver: Receiver, wait_at_most: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.1)
+    wait_at_most(0.1)
     receiver.hangs, receiver.status = fault == "hangs", 302 if fault == "redirects" else 200
     targets = {"is_gone": "http://127.0.0.1:1/s3cr3t", "bad_name": f"http://{'a' * 64}.example/s3cr3t"}
     alert = waiting(rule=rule("store", receiver, target=targets.get(fault, receiver.url)))

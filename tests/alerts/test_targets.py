@@ -18,7 +18,7 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
-from limits_app.alerts import NotDelivered, delivery, send_test, targets
+from limits_app.alerts import NotDelivered, send_test, targets
 from limits_app.alerts.delivery import deliver
 from limits_app.models import AlertRule
 from tests.alerts.conftest import Receiver, rule
@@ -228,9 +228,9 @@ def answering(answer: Callable[[socket.socket, Event], None]) -> Iterator[int]:
 @pytest.mark.parametrize("answer", [drip, drip_interim_answers, stay_silent])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_one_deadline_is_for_the_whole_delivery(
-    scheme: str, answer: Callable[[socket.socket, Event], None], monkeypatch: pytest.MonkeyPatch
+    scheme: str, answer: Callable[[socket.socket, Event], None], wait_at_most: Callable[[float], None]
 ) -> None:
-    monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.5)
+    wait_at_most(0.5)
     threads, begun = active_count(), monotonic()
     with answering(answer) as port:
         with pytest.raises(NotDelivered, match=NOT_ACCEPTED):
@@ -242,7 +242,9 @@ def test_one_deadline_is_for_the_whole_delivery(
         assert active_count() == threads + 1, "the connection of the delivery was closed"
 
 
-def test_the_deadline_is_also_for_resolving_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deadline_is_also_for_resolving_a_name(
+    monkeypatch: pytest.MonkeyPatch, wait_at_most: Callable[[float], None]
+) -> None:
     resolves = Event()
 
     def getaddrinfo(*_: object, **__: object) -> list[Any]:
@@ -250,16 +252,16 @@ def test_the_deadline_is_also_for_resolving_a_name(monkeypatch: pytest.MonkeyPat
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9))]
 
     resolve_by(getaddrinfo, monkeypatch)
-    monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.1)
+    wait_at_most(0.1)
     with pytest.raises(NotDelivered) as raised:
         send_test(hook("http://slow.example/"))
     assert raised.value.cause == "the receiver cannot be reached: TimeoutError"
     resolves.set()
 
 
-def test_the_deadline_is_also_for_mail(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deadline_is_also_for_mail(settings: Settings, wait_at_most: Callable[[float], None]) -> None:
     settings.EMAIL_BACKEND, settings.EMAIL_HOST = "django.core.mail.backends.smtp.EmailBackend", "127.0.0.1"
-    monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.3)
+    wait_at_most(0.3)
 
     def drip_greeting(connection: socket.socket, stop: Event) -> None:
         while not stop.wait(0.05):
@@ -274,9 +276,9 @@ def test_the_deadline_is_also_for_mail(settings: Settings, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("answer", [None, greet, hang_up, stay_silent, fail, drip])
 def test_the_test_button_does_not_tell_closed_ports_from_others(
-    answer: Callable[[socket.socket, Event], None] | None, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+    answer: Callable[[socket.socket, Event], None] | None, admin_client: Client, wait_at_most: Callable[[float], None]
 ) -> None:
-    monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.3)
+    wait_at_most(0.3)
     with answering(answer or greet) as port:
         made = AlertRule.objects.create(
             name="hook", kind="store", channel="webhook", target=f"http://127.0.0.1:{1 if answer is None else port}/"

@@ -22,6 +22,7 @@ from limits_app.api.permissions import Permission
 from limits_app.models import AlertRule, AuditEvent, Candidate, Entity, Policy
 from limits_app.services.rights import RIGHTS, Action
 from tests.api.site import ROOT, person
+from tests.flushing import made_once
 
 pytestmark = pytest.mark.django_db
 
@@ -117,6 +118,10 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
 
 @pytest.fixture(autouse=True)
 def rows() -> None:
+    made_once("rights", make_rows)
+
+
+def make_rows() -> None:
     policy = limits.set_resource_limits("api", "calls=5/min")
     limits.set_system_limits("calls=5/min")
     Policy.objects.filter(resource=None).delete()

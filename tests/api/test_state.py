@@ -36,9 +36,9 @@ from limits_app.models import (
     Resource,
     UsagePeriod,
 )
-from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT, as_user, fill, person, used
+from tests.opened import fail_at
 from tests.replacing import at_next_call
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -332,11 +332,8 @@ def test_without_limits_of_its_own_a_caller_has_600_requests_a_minute(user: User
 
 
 def test_state_of_a_store_that_is_down_is_503(root: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: MemoryStore, claim: object) -> None:
-        raise StoreUnavailable("no route to host")
-
     services.set_resource_limits("api", [CallLimit(2, 60)])
-    monkeypatch.setattr(MemoryStore, "peek", fail)
+    fail_at(monkeypatch, "peek")
     told = root.get(f"{ROOT}status/?resource=api&entity=user:1")
     assert (told.status_code, told["Retry-After"]) == (503, "1")
     assert told["Content-Type"] == "application/problem+json"

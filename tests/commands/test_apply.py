@@ -40,6 +40,7 @@ from limits_app.services.limits_file import InvalidFile, PlannedChange, planning
 from limits_app.services.limits_file.reading import read_document
 from tests.commands.running import Ran, migrated_database, run, run_words
 from tests.docs.pages import DOCS, ROOT, blocks
+from tests.replacing import type_in, without_package
 
 EXAMPLE: Final = blocks(DOCS / "limits-as-a-file.md", "yaml")[0].text
 DATED: Final = "{resource: a, valid_from: 2026-01-01T00:00:00Z, valid_until: 2026-01-09T00:00:00Z, limits: [x=1/s]}"
@@ -163,12 +164,12 @@ def test_of_very_many_problems_some_are_told() -> None:
 
 
 def test_a_file_may_come_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("resources: {api: {}}"))
+    type_in(monkeypatch, io.StringIO("resources: {api: {}}"))
     assert run("apply - --dry-run").out == "+ resource api\n"
 
 
 def test_without_yaml_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
+    without_package(monkeypatch, "yaml")
     (tmp_path / "limits.yaml").write_text("{}")
     for line in (f"apply {tmp_path / 'limits.yaml'}", "export"):
         ran = run(line)

@@ -48,6 +48,7 @@ from tests.servers.pgbouncer import pgbouncer
 from tests.servers.postgres import postgres_server
 from tests.servers.redis import redis_server
 from tests.stores.database.databases import ALIAS, database
+from tests.stores.redis.support import names_of
 
 LIMITED: Final = "limits: [calls=1/s]"
 
@@ -467,7 +468,7 @@ def test_usage_that_waits_in_redis_is_found(settings: Settings) -> None:
         store = registry.store()
         assert isinstance(store, RedisStore)
         assert found("D027") == []
-        usage = store._names.usage(store._names.tags[0], b"")
+        usage = names_of(store).usage(names_of(store).tags[0], b"")
         with Redis(port=server.port) as client:
             client.rpush(usage, b"c" + pack("<d", store.clock() / HOUR_US - 2))
             assert found("D027") == []

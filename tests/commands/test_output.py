@@ -27,6 +27,7 @@ from limits_app.management.limits import output
 from limits_app.management.limits.output import Format, Output, Table, cell
 from limits_app.services.safe_text import csv_text, guarded, unguarded
 from tests.commands.running import run, run_words
+from tests.replacing import type_in, without_package
 
 TABLE = Table(("name", "count", "of"), [("a", 1, ["x", "y"]), ("longer", 1000, ["z"])], "None.")
 
@@ -222,7 +223,7 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_every_10_seconds_elsewhere()
 
 
 def test_yaml_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
+    without_package(monkeypatch, "yaml")
     out, _, _ = opened(Format.YAML)
     with pytest.raises(CommandError, match=r"limits-app\[yaml\]"):
         out.show(TABLE)
@@ -233,7 +234,7 @@ def test_yaml_without_its_package_says_what_to_install(monkeypatch: pytest.Monke
 )
 def test_only_a_yes_is_a_yes(answer: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     out, written, told = opened()
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    type_in(monkeypatch, Terminal(answer))
     if goes_on:
         out.confirm("Really?", yes=False)
     else:

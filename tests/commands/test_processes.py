@@ -18,6 +18,7 @@ from limits_app.management.commands.limits import SUBCOMMANDS
 from limits_app.management.limits.subcommand import Subcommand
 from tests.commands.running import run
 from tests.docs.pages import ROOT
+from tests.replacing import type_in
 
 COMMAND = [sys.executable, str(ROOT / "manage.py"), "limits"]
 
@@ -93,7 +94,7 @@ def test_who_interrupts_a_question_has_changed_nothing(monkeypatch: pytest.Monke
             raise KeyboardInterrupt
 
     limits.set_resource_limits("api", [RateLimit("rpm", 5, 60)])
-    monkeypatch.setattr(sys, "stdin", Impatient())
+    type_in(monkeypatch, Impatient())
     ran = run("resource delete api")
     assert (ran.code, ran.err.endswith("Interrupted.\n")) == (130, True)
     assert run("resource get api").code == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import sys
 from datetime import datetime, timedelta
 
 import pytest
@@ -28,6 +27,7 @@ from limits_app.models import (
     UsageSnapshot,
 )
 from tests.commands.running import run
+from tests.replacing import without_package
 
 RPM = RateLimit("rpm", 5, 60)
 
@@ -193,7 +193,7 @@ def test_who_has_no_name_acts_by_number_or_on_a_system_without_numbers_by_login(
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
     assert actor() == "uid 4000000"
-    monkeypatch.setitem(sys.modules, "pwd", None)
+    without_package(monkeypatch, "pwd")
     monkeypatch.setattr(os, "getlogin", lambda: "anna")
     assert actor() == "anna"
 

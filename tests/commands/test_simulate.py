@@ -32,6 +32,7 @@ from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.commands.running import run
+from tests.replacing import type_in
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import store_on
 
@@ -365,7 +366,7 @@ def test_recorded_usage_is_reported_as_the_share_of_its_amount() -> None:
 
 def test_the_command_reads_events_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "time,entity\n" + "".join(f"{60 * number},u\n" for number in range(4))
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    type_in(monkeypatch, io.StringIO(text))
     ran = run("simulate calls=1/d --csv - --resource api --chart --format csv")
     assert (ran.code, "1970-01-01 00:01:00+00:00,1,1" in ran.out) == (0, True), ran.out + ran.err
     assert "3 of 4 events would be rejected (75.0%), for 1 of 1 entities" in ran.err

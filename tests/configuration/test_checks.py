@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.opened import open_none, put_store
+from tests.replacing import temporary_files_in, without_package
 from tests.servers.machine import free_ports
 from tests.servers.redis import redis_server
 from tests.services.failing import FailingStore
@@ -126,7 +125,7 @@ def test_a_log_that_cannot_be_read_is_not_reported(monkeypatch: pytest.MonkeyPat
 
 def test_missing_packages(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> None:
     for name in ("redis", "limits_app.stores.redis"):
-        monkeypatch.setitem(sys.modules, name, None)
+        without_package(monkeypatch, name)
     open_none(monkeypatch)  # a store that was opened before needs none
     settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "URL": "redis://127.0.0.1:1/0"}}}
     assert ids(checks.check_hazards()) == ["E058"]
@@ -292,7 +291,7 @@ def test_what_is_not_for_a_real_site_is_reported_when_it_is_deployed(
 def test_a_temporary_directory_is_reported_whatever_chose_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    temporary_files_in(monkeypatch, tmp_path / "temporary")
     for default, given, found in (("state", {}, []), ("temporary", {}, ["W045"]), ("state", "temporary", ["W045"])):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / default))
         settings.LIMITS = given and {"STATE_DIR": str(tmp_path / str(given) / "shop")}

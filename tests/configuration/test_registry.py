@@ -9,7 +9,7 @@ from django.apps import apps
 from django.db.models import Model
 
 from limits_app.admin.imports_exports import TABLES
-from limits_app.api import urls
+from limits_app.api import views
 from limits_app.audit.reverting import MODELS
 from limits_app.models import REGISTRY, Configuration, Limit, Registered
 from limits_app.models.registry import NO_CONFIGURATION, ExchangeFormat
@@ -48,8 +48,8 @@ def used_by(entry: Registered) -> dict[ExchangeFormat, set[str]]:
     if f"{model.__name__}Section" in sections:
         named = {*entry.identity} if len(entry.identity) == 1 else set()
         found[ExchangeFormat.FILE] = {*sections[f"{model.__name__}Section"]["properties"], *named}
-    for _, view, _ in urls._router.registry:
-        if view.queryset.model is model:
+    for view in vars(views).values():
+        if getattr(getattr(view, "queryset", None), "model", None) is model:
             found[ExchangeFormat.REST] = {*view.serializer_class().fields}
     if model in TABLES:
         found[ExchangeFormat.TABLE] = {*TABLES[model]().fields}

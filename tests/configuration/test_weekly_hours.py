@@ -130,8 +130,9 @@ def test_the_next_change(changed: tuple[str, datetime], entries: list[tuple[str,
     assert holds == any(
         start <= local.weekday() * DAY + local.hour * 60 + local.minute < end for start, end in hours.spans
     )
-    for ahead in range(1, 15 * 24 * 12):  # all changes here are at whole five minutes
-        if hours.holds(now + ahead * 5 * MINUTE) != holds:
-            expected = now + ahead * 5 * MINUTE
+    quarter = now + (15 - now.minute % 15) * MINUTE
+    for ahead in range(15 * 24 * 4):  # all changes here are at whole quarters of an hour
+        if hours.holds(quarter + ahead * 15 * MINUTE) != holds:
+            expected = quarter + ahead * 15 * MINUTE
             break
     assert hours.next_change(now) == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_django import Settings
 from limits_app.policies import resolver
 from limits_app.services.url_matching import endpoints
 from tests.opened import open_none
+from tests.replacing import temporary_files_in
 
 NUMBERS: Final = count(1)
 
@@ -39,7 +39,7 @@ def site(
         "STATE_DIR": str(tmp_path / "state"),
     }
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    temporary_files_in(monkeypatch, tmp_path)
     open_none(monkeypatch)  # nobody shall find a store later whose files are gone
     _forget_limits()
     yield module

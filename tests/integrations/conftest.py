@@ -15,16 +15,14 @@ from django.urls import path as address
 from pytest_django import Settings
 from rest_framework import throttling
 
-from limits_app.engine.errors import StoreUnavailable
 from limits_app.integrations.drf import rates
 from limits_app.policies import resolver
 from limits_app.services.url_matching import endpoints
-from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.integrations.rest import RATES
 from tests.integrations.site import Ask, View, who
-from tests.opened import put_store
+from tests.opened import VERBS, fail_at, put_store
 from tests.servers import shared
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import store_on
@@ -92,12 +90,8 @@ def default_entities(settings: Settings, clock: FakeClock) -> None:
 def take_down(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make a store unavailable: the default one, or that of an alias."""
 
-    def fail(*args: object, **options: object) -> None:
-        raise StoreUnavailable("connection refused")
-
     def go(alias: str | None = None) -> None:
-        for verb in ("acquire", "version", "peek", "settle"):
-            monkeypatch.setattr(registry.store(alias), verb, fail)
+        fail_at(monkeypatch, *VERBS, alias=alias, reason="connection refused")
 
     return go
 

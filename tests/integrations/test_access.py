@@ -28,13 +28,13 @@ from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import entity_of_key
 from limits_app.integrations.ratelimit import ratelimit
 from limits_app.models import Endpoint, Entity, Limit, Plan, PlanGroup, Policy
-from limits_app.policies import resolver
 from limits_app.services import set_emergency
 from limits_app.testing import FakeClock
 from limits_app.usage.denial_counter import denials
 from tests.flushing import made_once
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
+from tests.replacing import resolve_at
 from tests.services.pool_rows import make_pool, serve
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site"), pytest.mark.slow]
@@ -546,7 +546,7 @@ def test_a_block_begins_and_ends_at_its_dates(send: Send, monkeypatch: pytest.Mo
     block(NETWORK, valid_from=now + timedelta(hours=1), valid_until=now + timedelta(hours=2))
     statuses = []
     for hours in (0, 1.5, 3):
-        monkeypatch.setattr(resolver, "clock", lambda hours=hours: now.timestamp() + hours * 3600)
+        resolve_at(monkeypatch, lambda hours=hours: now.timestamp() + hours * 3600)
         statuses.append(send(ip=INSIDE))
     assert statuses == [200, 403, 200]
 

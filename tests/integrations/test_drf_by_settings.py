@@ -20,6 +20,7 @@ settings.configure(
     ALLOWED_HOSTS=["testserver"],
     INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "rest_framework", "limits_app"],
     DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+    MIGRATION_MODULES={{"limits_app": None}},
     LIMITS={{"STORES": {{"default": {{"KIND": "memory"}}}}}},
     REST_FRAMEWORK={{
         "DEFAULT_AUTHENTICATION_CLASSES": [],
@@ -38,7 +39,7 @@ from django.test import Client
 from rest_framework.decorators import api_view
 from rest_framework.response import Response
 
-call_command("migrate", verbosity=0)
+call_command("migrate", run_syncdb=True, verbosity=0)
 
 
 @api_view()

@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from django.db import transaction
@@ -22,6 +22,7 @@ from limits_app.models import Endpoint, Resource
 from limits_app.services.url_matching import EndpointTable, endpoints
 from limits_app.stores import registry
 from tests.integrations.site import endpoint, fine, limit
+from tests.opened import fail_at
 
 
 def row(path: str = "", **fields: Any) -> Endpoint:
@@ -273,11 +274,9 @@ def test_writes_that_bypass_the_app_count_when_what_is_kept_is_too_old(settings:
     assert endpoints.cached(conf.current()) is None
 
 
-class Broken:
-    """A store that cannot answer."""
-
-    def version(self, namespace: str = "") -> int:
-        raise StoreUnavailable("gone")
+def unopened(alias: str) -> NoReturn:
+    """Open no store."""
+    raise StoreUnavailable("gone")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -287,7 +286,7 @@ def test_while_the_store_is_down_the_endpoints_are_those_known_last(
     api = limit("api")
     endpoint(api, "/")
     endpoints.current()
-    monkeypatch.setattr(registry.store(), "version", Broken().version)
+    fail_at(monkeypatch, "version")
     endpoint(api, "/new/")
     assert endpoints.current().find(of("/new/")) == ()
     assert endpoints.current().find(of("/"))
@@ -298,8 +297,7 @@ def test_endpoints_first_read_while_the_store_is_down_are_kept_for_a_moment(
     monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     endpoint(limit("api"), "/")
-    monkeypatch.setattr(registry, "store", lambda alias: Broken().version())
-    with django_assert_num_queries(2):
+    with registry.instead(unopened), django_assert_num_queries(2):
         assert endpoints.current().find(of("/"))
         assert endpoints.current().find(of("/"))
 

@@ -18,12 +18,11 @@ from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpRe
 from django.test import Client, RequestFactory
 from pytest_django import Settings
 
-from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
-from limits_app.stores import registry
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
+from tests.opened import fail_at
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -157,11 +156,8 @@ def broken(get_response: Any) -> Any:
 def test_a_failed_release_is_logged(
     serve: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def unavailable(*args: object) -> None:
-        raise StoreUnavailable("gone")
-
     serve({"": fine})
-    monkeypatch.setattr(registry.store(), "settle", unavailable)
+    fail_at(monkeypatch, "settle")
     assert Client().get("/", headers={"X-Who": "ann"}).status_code == 200
     assert "cannot settle a release now; it is settled later" in caplog.text
 

@@ -15,6 +15,7 @@ from pytest_django import Settings
 
 from limits_app.engine.limits import CallLimit
 from limits_app.stores import registry
+from tests.flushing import made_once
 from tests.integrations.site import endpoint, fine, left, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -64,6 +65,10 @@ def everything_is_limited(settings: Settings) -> None:
     settings.LIMITS = {key: value for key, value in settings.LIMITS.items() if key != "ENTITY_OF_REQUEST"}
     settings.ALLOWED_HOSTS = ["*"]
     settings.ROOT_URLCONF = (re_path(r"(?s)^(?!none).*", fine),)
+    made_once("hostile", make_rules)
+
+
+def make_rules() -> None:
     api = limit("api", CallLimit(1, 3600))
     for path in ["/items/<int:pk>/", "/<a>/<b>/<path:rest>", "/<path:rest>", "/", "/<slug:x>-<int:y>.html"]:
         endpoint(api, path, methods="")

@@ -9,6 +9,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from limits_app.integrations import login
 from limits_app.integrations.identity import entity_of_account, normalize_entity
 from limits_app.integrations.login import ACCOUNT, ACCOUNT_AND_ADDRESS, ADDRESS, LoginLimitBackend
 from limits_app.models import Resource
+from tests.flushing import made_once
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.login_site import BACKENDS
 from tests.integrations.site import limit
@@ -196,6 +198,11 @@ WAYS = [
 RIGHT = {200, 302}
 
 
+def make_limits() -> None:
+    for resource in (ACCOUNT, ADDRESS, ACCOUNT_AND_ADDRESS):
+        limit(resource, CallLimit(LIMIT, 3600))
+
+
 @pytest.fixture(autouse=True)
 def user(settings: Settings) -> User:
     """A site with two backends and a user; all three limits are the same."""
@@ -205,8 +212,7 @@ def user(settings: Settings) -> User:
     settings.MIDDLEWARE = [*MIDDLEWARE[:2], messages, *MIDDLEWARE[2:]]
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     settings.LOGIN_REDIRECT_URL = "/"
-    for resource in (ACCOUNT, ADDRESS, ACCOUNT_AND_ADDRESS):
-        limit(resource, CallLimit(LIMIT, 3600))
+    made_once("login", make_limits)
     return User.objects.create_superuser("ann", "ann@example.org", "right")
 
 
@@ -527,6 +533,7 @@ def test_users_of_django_allauth_are_limited_by_name_and_address() -> None:
 @pytest.fixture(autouse=True)
 def _no_attempt() -> Iterator[None]:
     """Forget the attempt of the test before, whose store is another one."""
-    login._ATTEMPT.set(login._NO_ATTEMPT)
+    forget = partial(login._ATTEMPT.set, login._NO_ATTEMPT)
+    forget()
     yield
-    login._ATTEMPT.set(login._NO_ATTEMPT)
+    forget()

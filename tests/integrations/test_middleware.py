@@ -21,10 +21,10 @@ from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, R
 from limits_app.integrations.decorators import exempt, limited
 from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import Endpoint
-from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
+from tests.opened import fail_at
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -253,7 +253,7 @@ def test_requests_that_no_endpoint_is_about_ask_neither_database_nor_store_nor_w
     endpoint(limit("api"), "/other/")
     client = Client()
     client.get("/")
-    monkeypatch.setattr(registry.store(), "acquire", unavailable)
+    fail_at(monkeypatch, "acquire")
     with django_assert_num_queries(0):
         assert client.get("/").status_code == 200
 

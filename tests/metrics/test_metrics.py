@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from math import isnan
@@ -38,6 +37,7 @@ from limits_app.stores.resilient import TIMERS
 from limits_app.testing import fresh_limits
 from limits_app.usage.denial_counter import denials
 from limits_app.workers import Worker
+from tests.replacing import without_package
 from tests.usage.tables import missing
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -314,7 +314,7 @@ def test_an_exporter_whose_package_is_missing_is_named(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, exporter: str
 ) -> None:
     monkeypatch.delattr(metrics, exporter, raising=False)
-    monkeypatch.setitem(sys.modules, f"limits_app.metrics.{exporter}", None)
+    without_package(monkeypatch, f"limits_app.metrics.{exporter}")
     settings.LIMITS = {"METRICS": [exporter]}
     with pytest.raises(ImproperlyConfigured, match=rf"pip install 'limits-app\[{exporter}\]'"):
         metrics.install()
@@ -352,15 +352,16 @@ def test_without_an_exporter_that_asks_it_collects_by_itself_a_second_later(by_i
     collection.admitted("api")
     assert collection._task._thread is None or by_itself
     if by_itself:
-        collection._step()
+        collect = collection._step
+        collect()
         assert ("decisions", 1, ("api", "admitted")) in recorded
         assert "usage_lag_seconds" in {name for name, *_ in recorded}
         recorded.clear()
         collection.admitted("api")
-        collection._step()
+        collect()
         assert "usage_lag_seconds" not in {name for name, *_ in recorded}, "at most once a minute"
         recorded.clear()
-        assert collection._step() is None
+        assert collect() is None
     assert recorded == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,11 @@ def scheduled(*quotas: Quota, max_gap: float = 0.0) -> PaceSchedule:
 def told(departure: Departure, *quotas: Quota, refused: bool = False, retry_after: float | None = None) -> Departure:
     departure.hints = Hints(refused, retry_after, quotas)
     return departure
+
+
+def windows_of(schedule: PaceSchedule) -> Any:
+    """The windows that a schedule keeps, by name."""
+    return schedule._windows
 
 
 def test_without_a_known_quota_one_request_leaves_and_one_more_with_each_round_trip() -> None:
@@ -150,7 +157,7 @@ def test_a_quota_is_learned_once_and_again_when_it_changes() -> None:
 
 def test_only_so_many_quotas_are_remembered() -> None:
     schedule = scheduled(*(Quota(f"n{number}", 1, 1.0) for number in range(50)))
-    assert len(schedule._windows) == 8
+    assert len(windows_of(schedule)) == 8
 
 
 def test_a_quota_that_made_way_for_another_of_the_same_answer_counts_nothing() -> None:
@@ -232,10 +239,10 @@ def test_a_refusal_in_spite_of_what_is_known_is_learned_from() -> None:
     for _ in range(5):
         schedule.arrive(0.0, told(schedule.depart(0.0)))
     schedule.arrive(0.0, told(schedule.depart(0.0), refused=True, retry_after=0.1))
-    assert schedule._windows[""].capacity == 4
+    assert windows_of(schedule)[""].capacity == 4
     # What the upstream tells then is worth more than the guess.
     schedule.arrive(0.2, told(schedule.depart(0.2), Quota("other", 10, 1.0)))
-    assert list(schedule._windows) == ["rps", "other"]
+    assert list(windows_of(schedule)) == ["rps", "other"]
 
 
 def test_a_call_without_an_answer_counts_since_the_upstream_may_have_seen_it() -> None:

@@ -31,6 +31,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock
 from tests.forking import exit_code_of_child
+from tests.opened import put_store
 
 
 @pytest.mark.parametrize(
@@ -125,8 +126,7 @@ def test_an_unreachable_store_is_logged(monkeypatch: pytest.MonkeyPatch, caplog:
         def advance_version(self, changes: Collection[Change] = (), namespace: str = "") -> int:
             raise StoreUnavailable("not now")
 
-    for key in list(registry._OPENED):
-        monkeypatch.setitem(registry._OPENED, key, Deaf())
+    put_store(monkeypatch, Deaf())
     advance_version(using="default")
     [record] = [one for one in caplog.records if "has not received" in one.message]
     assert record.message.endswith("the store 'default' is unavailable: not now")
@@ -215,6 +215,11 @@ def in_threads(number: int, do: Callable[[], object]) -> list[Thread]:
     return threads
 
 
+def locks_of(own: Resolver) -> Any:
+    """The locks of keys that threads resolve now."""
+    return own._locks
+
+
 _WAITING = BaseResolver.read.__code__
 
 
@@ -234,7 +239,7 @@ def test_threads_that_need_the_same_ask_only_once(slow: SlowResolving) -> None:
         thread.join(20)
     assert slow.count == 1
     assert len(set(map(id, found))) == 1
-    assert not own._locks
+    assert not locks_of(own)
 
 
 def test_threads_that_need_different_things_do_not_wait_for_each_other(slow: SlowResolving) -> None:
@@ -251,7 +256,7 @@ def test_a_child_does_not_wait_for_key_locks_of_its_parent(slow: SlowResolving) 
     own = Resolver()
     [thread] = in_threads(1, lambda: own.get(("api", None, (), None)))
     assert slow.begun.wait(20)
-    assert exit_code_of_child(lambda: len(own._locks)) == 0
+    assert exit_code_of_child(lambda: len(locks_of(own))) == 0
     slow.may_end.set()
     thread.join(20)
 
@@ -263,7 +268,7 @@ def test_entities_with_nothing_of_their_own_share_what_is_compiled(settings: Set
     layouts = {id(own.get(("api", f"user:{number}", (), None)).limit_set.scoped[0].schema) for number in range(500)}
     assert len(layouts) == 1
     assert own.info().size == 50
-    assert not own._locks
+    assert not locks_of(own)
 
 
 @pytest.mark.slow
@@ -336,4 +341,4 @@ def test_what_cannot_be_a_name_says_so_and_is_not_kept(name: Any) -> None:
     with pytest.raises(InvalidLimit):
         own.get((name, None, (), None))
     assert own.info().size == 0
-    assert not own._locks
+    assert not locks_of(own)

@@ -16,6 +16,7 @@ from limits_app.policies import balancers, resolver
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.opened import put_store
+from tests.replacing import resolve_at
 from tests.services.wall import Wall
 from tests.stores.database.databases import forget, migrated, sqlite_in, use
 
@@ -37,7 +38,7 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db:
 def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     """The clock of the resolver, to move."""
     wall = Wall()
-    monkeypatch.setattr(resolver, "clock", wall)
+    resolve_at(monkeypatch, wall)
     return wall
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pytest
 
 from limits_app.acquiring.store import Store
-from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.errors import StoreUnavailable, Unresolved
+from limits_app.policies.resolution import policy_source
 from limits_app.stores import registry
 from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock
 
-__all__ = ["FailingStore", "recover_by"]
+__all__ = ["FailingStore", "fail_to_read", "recover_by"]
 
 _VERBS: Final = frozenset(
     {"acquire", "settle", "renew", "peek", "reset", "version", "advance_version", "changes_since"}
@@ -47,3 +48,12 @@ class FailingStore:
         if self.down:
             raise StoreUnavailable("connection refused")
         return self._store
+
+
+def fail_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a database of which no policies can be read."""
+
+    def fail(*_: object) -> NoReturn:
+        raise Unresolved("the connection is closed")
+
+    monkeypatch.setattr(policy_source, "read", fail)

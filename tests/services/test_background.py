@@ -40,21 +40,21 @@ class Site:
     def process(self, name: str, *, owns: bool = False) -> BackgroundJobs:
         """A process with two jobs: one at every look, and one each day."""
         listed = (
-            Job("often", timedelta(), 10 * MINUTE, lambda: self._do(f"{name} often")),
-            Job("daily", DAY, 2 * DAY, lambda: self._do(f"{name} daily")),
+            Job("often", timedelta(), 10 * MINUTE, lambda: self.do(f"{name} often")),
+            Job("daily", DAY, 2 * DAY, lambda: self.do(f"{name} daily")),
         )
-        return BackgroundJobs(listed, lambda: owns and self._do(f"{name} own"), clock=self.clock, now=lambda: self.now)
+        return BackgroundJobs(listed, lambda: owns and self.do(f"{name} own"), clock=self.clock, now=lambda: self.now)
 
     def sharing(self, name: str) -> BackgroundJobs:
         """A process with a job that two others can help with."""
 
         def help_with(number: int) -> bool:
-            return self._do(f"{name} helps as {number}")
+            return self.do(f"{name} helps as {number}")
 
-        job = Job("often", timedelta(), 10 * MINUTE, lambda: self._do(f"{name} often"), help_with, (1, 2))
+        job = Job("often", timedelta(), 10 * MINUTE, lambda: self.do(f"{name} often"), help_with, (1, 2))
         return BackgroundJobs((job,), lambda: False, clock=self.clock, now=lambda: self.now)
 
-    def _do(self, what: str) -> bool:
+    def do(self, what: str) -> bool:
         self.done.append(what)
         return self.finishes
 
@@ -204,7 +204,7 @@ def test_an_error_is_logged_once_and_the_job_tried_again(site: Site, caplog: pyt
     def run() -> bool:
         if failing:
             raise OSError("the disk is full")
-        return site._do("done")
+        return site.do("done")
 
     process = BackgroundJobs((Job("often", timedelta(), MINUTE, run),), bool, clock=site.clock, now=lambda: site.now)
     with test_runner.ignored(), caplog.at_level(logging.WARNING, "limits_app"):

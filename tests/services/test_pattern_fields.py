@@ -23,6 +23,7 @@ from limits_app.models import AlertRule, BucketKind, Denial, Endpoint, Entity, P
 from limits_app.services import limits_file
 from tests.api.site import ROOT
 from tests.commands.running import run
+from tests.flushing import made_once
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -39,9 +40,16 @@ Field = Callable[[str], object]
 """Sends a value to a field; returns the error that is shown, or else whom it matches."""
 
 
+def make_limits() -> None:
+    limits.set_resource_limits("api", "calls=5/min")
+    for name in CLIENTS:
+        limits.set_entity_limits(name, "calls=5/min")
+        limits.set_entity(f"of {name}", parent=name)
+
+
 @pytest.fixture
 def rows() -> None:
-    limits.set_resource_limits("api", "calls=5/min")
+    made_once("pattern fields", make_limits)
     times = {
         "minute": (now := datetime.now(UTC).replace(second=0, microsecond=0)),
         "first": now,
@@ -49,8 +57,6 @@ def rows() -> None:
         "count": 1,
     }
     for name in CLIENTS:
-        limits.set_entity_limits(name, "calls=5/min")
-        limits.set_entity(f"of {name}", parent=name)
         Denial.objects.create(resource="api", bucket=BucketKind.ENTITY, entity=name, key="call_count", **times)
         start = now.replace(minute=0, hour=0)
         common = {"resource": "api", "bucket": BucketKind.ENTITY, "key": "call_count", "period": "day", "start": start}

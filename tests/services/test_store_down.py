@@ -299,19 +299,17 @@ def test_limits_of_an_outage_are_cached(store: FailingStore, django_assert_num_q
     assert store.asked == asked
 
 
-def test_an_unopened_store_is_down(monkeypatch: pytest.MonkeyPatch, store: FailingStore, clock: FakeClock) -> None:
+def test_an_unopened_store_is_down(store: FailingStore, clock: FakeClock) -> None:
     on_api("allow")
     resolver.clear()
-    opened = registry.store
 
-    def cannot_open(alias: str | None = None) -> FailingStore:
+    def cannot_open(alias: str) -> FailingStore:
         raise StoreUnavailable("no space left")
 
-    monkeypatch.setattr(registry, "store", cannot_open)
-    assert admitted(5) == 5
-    clock.advance(BACK)
-    assert limits.store_health()["default"].error == "no space left"
-    monkeypatch.setattr(registry, "store", opened)
+    with registry.instead(cannot_open):
+        assert admitted(5) == 5
+        clock.advance(BACK)
+        assert limits.store_health()["default"].error == "no space left"
     clock.advance(BACK)
     assert not limits.try_acquire("api", entity="a").outcome.degraded
 

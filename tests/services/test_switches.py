@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, limits
 from limits_app.audit import revert
-from limits_app.engine.errors import InvalidLimit, LimitExceeded, StoreUnavailable, Unresolved
+from limits_app.engine.errors import InvalidLimit, LimitExceeded, StoreUnavailable
 from limits_app.metrics.collection import Collection
 from limits_app.models import AuditEvent, EmergencySwitch, Entity
 from limits_app.policies import resolver
@@ -26,6 +26,7 @@ from limits_app.stores import registry
 from limits_app.testing import freeze_limits
 from limits_app.workers import Worker
 from tests.commands.running import run
+from tests.services.failing import fail_to_read
 from tests.services.pool_rows import make_pool, serve
 
 WAYS: list[Callable[[], Any]] = [
@@ -116,24 +117,21 @@ def test_members_of_pools_are_chosen_without_their_limits(settings: Settings) ->
     assert members() == ["a", "a"]
 
 
-def test_an_unavailable_store_rejects_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_store_rejects_nothing(settings: Settings) -> None:
     limits.set_system_limits([CallLimit(1, 60)])
     disable(settings)
 
-    def fail(alias: str) -> None:
+    def fail(alias: str) -> NoReturn:
         raise StoreUnavailable("the store must not be asked")
 
-    monkeypatch.setattr(registry, "store", fail)
-    assert limits.try_acquire("api")
-    limits.set_system_limits([CallLimit(2, 60)])
-    assert limits.try_acquire("api")
+    with registry.instead(fail):
+        assert limits.try_acquire("api")
+        limits.set_system_limits([CallLimit(2, 60)])
+        assert limits.try_acquire("api")
 
 
 def test_a_disabled_site_works_without_its_database(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: object) -> None:
-        raise Unresolved("down")
-
-    monkeypatch.setattr("limits_app.policies.resolution.policy_source.read", fail)
+    fail_to_read(monkeypatch)
     with pytest.raises(StoreUnavailable):
         limits.try_acquire("api")
     disable(settings)

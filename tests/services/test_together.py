@@ -19,6 +19,7 @@ from limits_app.policies import resolver
 from limits_app.services import Share, try_acquire_all
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
+from tests.opened import VERBS, fail_at
 from tests.services.pool_rows import make_pool, serve
 
 SLIDING = RateLimitAlgorithm.SLIDING_WINDOW
@@ -112,13 +113,9 @@ def test_shares_of_different_configurations_are_resolved_again() -> None:
     ],
 )
 def test_the_strictest_outage_policy(policies: tuple[str, str], admitted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object) -> None:
-        raise StoreUnavailable("connection refused")
-
     for name, policy in zip(("api", "exports"), policies, strict=True):
         limit(name, CallLimit(1, 60), on_unavailable=policy)
-    for verb in ("acquire", "version", "peek", "settle"):
-        monkeypatch.setattr(registry.store(), verb, unreachable)
+    fail_at(monkeypatch, *VERBS)
     seen = []
     for _ in range(3):
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from io import StringIO
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -18,7 +18,8 @@ from limits_app import conf, limits
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Entity, Policy
 from limits_app.models.patterns import Patterns
-from limits_app.policies import Access, AccessTable, policy_source, verdict_on
+from limits_app.policies import Access, AccessTable, verdict_on
+from tests.services.failing import fail_to_read
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -33,7 +34,8 @@ def test_many_blocked_clients_take_eight_bytes_each_and_others_no_query(
 ) -> None:
     Entity.objects.bulk_create([Entity(identifier=f"user:{number}", blocked=True) for number in range(20_000)])
     found = table()
-    assert len(found.index._digests) * found.index._digests.itemsize == 160_000
+    digests = found.index._digests
+    assert len(digests) * digests.itemsize == 160_000
     with django_assert_num_queries(0):
         assert found.verdict([("user:x", None), ("ip:192.0.2.1", None)]).access is Access.LIMITED
     with django_assert_num_queries(1):
@@ -144,11 +146,7 @@ def test_what_is_known_decides_while_the_database_cannot_be_read(
         limits.set_entity_limits(name, "5/min", resource="api")
     limits.set_entity_limits("user:5", [], effect="blocked")
     found = table()
-
-    def fail(*_: object) -> NoReturn:
-        raise Unresolved("the connection is closed")
-
-    monkeypatch.setattr(policy_source, "read", fail)
+    fail_to_read(monkeypatch)
     if unresolved == "block" and access is not Access.BLOCKED:
         with pytest.raises(Unresolved):
             found.verdict([(name, None) for name in identities])
@@ -164,11 +162,7 @@ def test_a_system_that_blocks_everything_does_so_while_the_database_cannot_be_re
     limits.set_system_limits([], effect="blocked", counted="total")
     Entity.objects.create(identifier="user:5", unlimited=True)
     found = table()
-
-    def fail(*_: object) -> NoReturn:
-        raise Unresolved("the connection is closed")
-
-    monkeypatch.setattr(policy_source, "read", fail)
+    fail_to_read(monkeypatch)
     assert found.verdict([("user:5", None)]).blocks_everything
 
 

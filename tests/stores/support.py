@@ -228,3 +228,18 @@ def file_of(store: ProcessStore) -> Any:
 def waking_of(store: Any) -> Any:
     """What wakes those who wait for a store, in other processes too."""
     return store._waking
+
+
+def has_subscribed(store: Any) -> bool:
+    """Whether a store is notified of what wakes those who wait for it."""
+    return waking_of(store)._subscribed.is_set()  # type: ignore[no-any-return]
+
+
+def watch(store: Any, scope: str) -> None:
+    """Wait for a scope, as a caller does that goes to sleep."""
+    waking_of(store)._watch(scope)
+
+
+def unwatch(store: Any, scope: str) -> None:
+    """Wait for a scope no longer."""
+    waking_of(store)._unwatch(scope)

@@ -160,8 +160,9 @@ def test_a_remembered_rejection_of_a_frozen_time_is_forgotten(at: Travel) -> Non
         assert rejections.reject(again)
     if monotonic_us() < FUTURE.timestamp() * 1_000_000:
         frozen = monotonic_us() + 10**12
-        (known,) = rejections._known.values()
-        rejections._known[next(iter(rejections._known))] = (known[0], frozen, *known[2:])
+        remembered = rejections._known
+        [(key, rejection)] = remembered.items()
+        remembered[key] = (rejection[0], frozen, *rejection[2:])
     assert not rejections.reject(limits.prepare(None).claim)
 
 

@@ -811,6 +811,12 @@ class Interrupted(list[int]):
         return super().__iter__()
 
 
+def piece_of(process: Process) -> tuple[Any, int]:
+    """The slice that a process has, and how many parts a unit of its limit has."""
+    [traffic] = process.store.slices._traffic.values()
+    return traffic.slice, traffic.slice.claim.shape.limits[0].rule.parts_per_unit
+
+
 @pytest.mark.parametrize("passes", range(4))
 @pytest.mark.parametrize("amount", [1, 3])
 def test_a_request_of_a_signal_handler_in_the_middle_of_another_one_takes_nothing_twice(
@@ -818,13 +824,12 @@ def test_a_request_of_a_signal_handler_in_the_middle_of_another_one_takes_nothin
 ) -> None:
     process = Process(shared, DAILY)
     assert process.acquire(20, amount) == 20
-    [traffic] = process.store.slices._traffic.values()
-    piece, unit = traffic.slice, traffic.slice.claim.shape.limits[0].rule.parts_per_unit
+    piece, unit = piece_of(process)
     piece.left = [amount * unit]
     admitted: list[bool] = []
 
     def ask(claim: Claim) -> None:
-        admitted.append(piece.spend(claim, process.store.slices._clock()))
+        admitted.append(piece.spend(claim, process.store.clock()))
 
     first, second = [process.limits.prepare({"units": amount}).claim for _ in range(2)]
     first.amounts = Interrupted(first.amounts, passes, lambda: ask(second))
@@ -836,10 +841,9 @@ def test_a_request_of_a_signal_handler_in_the_middle_of_another_one_takes_nothin
 def test_a_request_of_a_signal_handler_in_the_middle_of_a_refund_is_not_forgotten(shared: Counted) -> None:
     process = Process(shared, DAILY)
     assert process.acquire(20, 5) == 20
-    [traffic] = process.store.slices._traffic.values()
-    piece, unit = traffic.slice, traffic.slice.claim.shape.limits[0].rule.parts_per_unit
+    piece, unit = piece_of(process)
     held, other = [process.limits.prepare({"units": amount}).claim for amount in (5, 2)]
-    piece.left, now = [10 * unit], process.store.slices._clock()
+    piece.left, now = [10 * unit], process.store.clock()
     assert piece.spend(held, now)
     changes = Interrupted([-5 * unit], 1, lambda: piece.spend(other, now))
     assert process.store.slices.refund(held, changes)

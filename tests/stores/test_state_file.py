@@ -29,6 +29,7 @@ from limits_app.stores.process import files as files_module
 from limits_app.stores.process.files import default_directory, is_temporary
 from limits_app.stores.process.state_file import Txn
 from limits_app.testing.conformance.contract import taken
+from tests.replacing import temporary_files_in
 from tests.stores.support import MULTI_THREADED_FORK, file_of, limits_of, running, used
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
@@ -376,7 +377,7 @@ class TestTheDirectory:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         writable = {"state": tmp_path / "state", "/var/lib": Path("/var/lib"), "temporary": tmp_path / "temporary"}
-        monkeypatch.setattr(tempfile, "tempdir", str(writable["temporary"]))
+        temporary_files_in(monkeypatch, writable["temporary"])
         monkeypatch.setenv("XDG_STATE_HOME", str(writable["state"] / "not made"))
         monkeypatch.setattr(files_module.os, "access", lambda path, _: Path(path) in writable.values())
         writable["state"].mkdir()

@@ -28,6 +28,7 @@ from tests.stores.support import (
     running,
     until,
     waking_of,
+    watch,
 )
 from tests.threads import no_more_threads
 
@@ -127,7 +128,7 @@ class TestWaitersOfOneProcess:
     def test_who_is_written_down_already_is_counted_once(self, watched_store: ProcessStore, lookout: Lookout) -> None:
         held = limits_of(watched_store, DB).try_acquire()
         with file_of(watched_store).open().begin(write=True) as txn:
-            watch(txn, held.limit_set.scoped[0].scope.key, file_of(watched_store).identity())
+            note_watcher(txn, held.limit_set.scoped[0].scope.key, file_of(watched_store).identity())
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(limits_of(watched_store, DB).acquire, None, PATIENCE)
             assert lookout.somebody_waits.wait(PATIENCE)
@@ -150,14 +151,14 @@ class TestWaitersOfOneProcess:
         self, process_store: ProcessStore
     ) -> None:
         scope = limits_of(process_store, DB).scoped[0].scope.key
-        waking_of(process_store)._watch(scope)
+        watch(process_store, scope)
         waking_of(process_store)._watched.clear()
         assert wake(file_of(process_store).directory, file_of(process_store).identity(), short_key(scope))
         until(lambda: entries(process_store, b"watch") == [])
 
     def test_a_watch_that_begins_again_meanwhile_goes_on(self, process_store: ProcessStore) -> None:
         scope = limits_of(process_store, DB).scoped[0].scope.key
-        waking_of(process_store)._watch(scope)
+        watch(process_store, scope)
         file_of(process_store).transact(waking_of(process_store)._forget, short_key(scope))
         assert len(entries(process_store, b"watch:")) == 1
 
@@ -170,8 +171,8 @@ class TestWaitersOfOneProcess:
         limits = limits_of(process_store, DB)
         scope = limits.scoped[0].scope.key
         with file_of(process_store).open().begin(write=True) as txn:
-            watch(txn, scope, b"\1" * ID_LENGTH)
-            watch(txn, "v1:elsewhere:-", b"\2" * ID_LENGTH)
+            note_watcher(txn, scope, b"\1" * ID_LENGTH)
+            note_watcher(txn, "v1:elsewhere:-", b"\2" * ID_LENGTH)
         with limits.try_acquire() as held:
             assert held
         assert len(entries(process_store, b"watch")) == 2
@@ -245,7 +246,7 @@ def present(pipe: Connection, directory: Path) -> None:
     pipe.recv()
 
 
-def watch(txn: object, scope: str, process: bytes) -> None:
+def note_watcher(txn: object, scope: str, process: bytes) -> None:
     """Write down that a process watches a scope."""
 
     put: Callable[..., bool] = txn.put  # type: ignore[attr-defined]

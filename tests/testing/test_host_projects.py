@@ -103,7 +103,8 @@ def test_suite_passes_in_parallel_and_in_any_order(sqlite: Project) -> None:
     assert "OK" in sqlite.run("test", "shop", "--parallel", "2", "--shuffle", "7")
 
 
-@pytest.mark.parametrize("options", [[], pytest.param(["--parallel", "2"], marks=pytest.mark.release)])
+@pytest.mark.release
+@pytest.mark.parametrize("options", [[], ["--parallel", "2"]])
 def test_suite_passes_on_a_database_store(postgres: Project, options: list[str]) -> None:
     # Django drops the test database at the end, which fails while a connection is open.
     assert "OK" in postgres.run("test", "shop", "--noinput", *options)

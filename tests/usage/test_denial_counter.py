@@ -66,6 +66,11 @@ class Unavailable(MemoryStore):
         super().add_rejections(rejections, namespace)
 
 
+def end_process(denials: Denials) -> None:
+    """Do what is done when the process ends."""
+    denials._at_exit()
+
+
 def refusal(entity: str | None = "user:1", key: str = "call_count", resource: str = "api") -> Outcome:
     return Outcome(False, (status(entity, key, resource),), ())
 
@@ -227,7 +232,7 @@ def test_in_a_transaction_writing_begins_after_the_commit(noted: Denials, clock:
 @pytest.mark.django_db(transaction=True)
 def test_what_is_left_at_the_end_of_the_process_is_written(noted: Denials) -> None:
     noted.note(refusal())
-    noted._at_exit()
+    end_process(noted)
     assert [row[5] for row in rows()] == [1]
 
 
@@ -235,7 +240,7 @@ def test_an_end_without_a_store_is_an_end(noted: Denials) -> None:
     down = Unavailable()
     with registry.instead(lambda alias: down):
         noted.note(refusal())
-        noted._at_exit()
+        end_process(noted)
     registry.forget_stores()
     assert noted.waiting == 1
 
@@ -244,7 +249,7 @@ def test_who_is_writing_at_the_end_is_not_waited_for_too_long(noted: Denials, mo
     monkeypatch.setattr(writer, "_EXIT_SECONDS", 0.01)
     noted.note(refusal())
     with noted._writing:
-        noted._at_exit()
+        end_process(noted)
     assert noted.waiting == 1
 
 

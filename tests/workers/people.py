@@ -13,7 +13,7 @@ from django.apps import apps
 from django.db import connections
 
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.workers import Worker
+from limits_app.workers import Worker, WorkerPool
 
 MODES = ["sync", "thread", "process", "asyncio"]
 
@@ -203,3 +203,8 @@ class Archivist(Worker):
 def memory_set() -> LimitSet:
     """A set that cannot leave its process."""
     return LimitSet(shared=True, mode="thread")
+
+
+def back_end_of(pool: WorkerPool[Any]) -> Any:
+    """What runs the calls of the first worker of a pool."""
+    return pool._back_ends[0]

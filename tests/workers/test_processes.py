@@ -12,7 +12,8 @@ import pytest
 
 from limits_app.workers import gather
 from limits_app.workers.futures import Call, Task
-from tests.workers.people import Clerk, Homebody, Mortal, Unborn
+from tests.replacing import without_package
+from tests.workers.people import Clerk, Homebody, Mortal, Unborn, back_end_of
 
 SECONDS = 60
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def test_each_death_costs_one_call() -> None:
 def test_a_process_that_dies_with_nothing_to_do_is_replaced() -> None:
     with Mortal.options(mode="process").init() as mortal:
         before = mortal.pid().result(SECONDS)
-        executor = mortal._back_ends[0]._process.executor  # type: ignore[attr-defined]
+        executor = back_end_of(mortal)._process.executor
         mortal.die_after_this().exception(SECONDS)
         executor._executor_manager_thread.join(SECONDS)
         assert mortal.pid().result(SECONDS) != before
@@ -59,7 +60,7 @@ def test_when_no_new_process_can_be_had_the_calls_behind_a_death_say_so(monkeypa
             for call in (behind, later):
                 with pytest.raises(OSError, match="no more processes"):
                     call.result(SECONDS)
-        mortal._back_ends[0].interrupt()
+        back_end_of(mortal).interrupt()
         assert mortal.get_pool_stats()["submission_queues"][0]["in_flight"] == 0
 
 
@@ -68,7 +69,7 @@ def test_a_call_that_is_cancelled_on_its_way_is_not_made() -> None:
         ended: list[Task] = []
         task = Task(Call("tell", ("never",), {}), lambda: None, ended.append)
         assert task.future.cancel()
-        clerk._back_ends[0].run(task)
+        back_end_of(clerk).run(task)
         assert ended == [task]
         assert clerk.tell("first").result(SECONDS) == ["first"]
 
@@ -117,7 +118,7 @@ def local_class() -> type[Clerk]:
 
 
 def test_a_local_class_needs_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    without_package(monkeypatch, "cloudpickle")
     for options in (local_class().options(mode="process"), Clerk.options(mode="process", retry_on=lambda **_: True)):
         with pytest.raises(ValueError, match=r"cannot send the worker to another process: .*cloudpickle"):
             options.init()

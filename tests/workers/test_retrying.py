@@ -13,7 +13,7 @@ from limits_app.testing import FakeClock
 from limits_app.workers import Worker, WorkerPool
 from tests.acquiring.test_retry import until_pausing
 from tests.acquiring.watched import Caller
-from tests.workers.people import Clerk
+from tests.workers.people import Clerk, back_end_of
 
 SECONDS = 20
 
@@ -45,7 +45,8 @@ class Patient(Worker):
 
 
 def pauses_of(pool: WorkerPool[Any]) -> Pauses:
-    return pool._back_ends[0]._host.retrier.pauses  # type: ignore[attr-defined]
+    pauses: Pauses = back_end_of(pool)._host.retrier.pauses
+    return pauses
 
 
 def test_a_callable_decides_with_the_method_and_its_arguments(mode: str) -> None:

@@ -29,11 +29,6 @@ class ScriptClock:
         """The time that scripts receive; below 0, they read the server's clock."""
         return -1 if self.now is None else self.now()
 
-    def idle_us(self, full_in: int) -> int:
-        """Return how long state is kept that equals unused state after a time."""
-        factor, least = self.idle
-        return round(max(full_in * factor, least))
-
     def learn(self, now: int) -> None:
         """Note the time that the server has just named."""
         self._offset_us = now - monotonic_ns() // 1000

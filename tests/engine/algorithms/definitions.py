@@ -18,8 +18,6 @@ LONGEST_MS = 366 * 86_400 * 1000
 
 ALGORITHMS = tuple(RateLimitAlgorithm)
 WITH_BURST = tuple(algorithm for algorithm in ALGORITHMS if algorithm.takes_burst)
-WITH_DECIMALS = tuple(algorithm for algorithm in ALGORITHMS if algorithm.takes_decimals)
-WITHOUT_DECIMALS = tuple(algorithm for algorithm in ALGORITHMS if not algorithm.takes_decimals)
 
 
 def examples(number: int) -> Any:

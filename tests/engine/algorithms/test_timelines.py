@@ -261,10 +261,6 @@ def test_a_fixed_window(timeline: list[Step]) -> None:
     three(FIXED_WINDOW).run(timeline)
 
 
-STEP = 1500 / 1024
-"""What a window of 1.5 seconds merges: 1.464 ms, after rounding down to whole microseconds."""
-
-
 @timelines(
     never_more_in_any_window=[(0, 1, True), (1000, 2, True), (1499.999, 1, False), (1500, 1, True), (1500, 1, False)],
     old_goes=[(0, 1, True), (1000, 2, True), (1500, 1, True), (2499.999, 1, False), (2500, 2, True), (2500, 1, False)],

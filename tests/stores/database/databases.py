@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,8 +47,9 @@ def use(settings: Settings) -> None:
 def forget() -> None:
     """Let the alias mean nothing, also to a store that was opened for it."""
     forget_opened()
-    for place in [place for place in steps._OPENED if place[:2] == ("database", ALIAS)]:
-        del steps._OPENED[place]
+    opened = steps._OPENED
+    for place in [place for place in opened if place[:2] == ("database", ALIAS)]:
+        del opened[place]
     if ALIAS in connections.settings:
         with suppress(ImproperlyConfigured):  # of no database that Django can open
             connections[ALIAS].close()
@@ -196,3 +197,8 @@ def sqlite_in(directory: Path) -> Settings:
         "NAME": str(directory / "limits.sqlite3"),
         "OPTIONS": {"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"},
     }
+
+
+def in_step(store: DatabaseStore, do: Callable[..., Any]) -> Any:
+    """Do something in a step of a store: in one transaction, and again where that fails for a moment."""
+    return store._runner.run(do)

@@ -20,7 +20,7 @@ from limits_app.stores.database.connections import namespace_id
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, counting, settle, taken
 from tests.stores.database.conftest import Open
-from tests.stores.database.databases import ALIAS
+from tests.stores.database.databases import ALIAS, in_step
 from tests.stores.support import Loser, again, connections_of, until, used
 
 YEAR = 366 * 86_400
@@ -74,9 +74,9 @@ def test_those_who_collect_at_the_same_time_get_the_same_batch(open_store: Open)
     # The other has looked for one before the first had made it.
     make = partial(counts.make_batch, namespace_id(b""), is_full=False)
     assert first is not None
-    assert other._runner.run(make) == first == other.collect_counts()
+    assert in_step(other, make) == first == other.collect_counts()
     other.forget_counts(first.name)
-    assert other._runner.run(make) is None
+    assert in_step(other, make) is None
     assert one.collect_counts() is None
 
 

@@ -36,6 +36,12 @@ def sqlite_store(sqlite: Settings, clock: FakeClock, django_db_blocker: DjangoDb
         store.close()
 
 
+@pytest.fixture
+def _search_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search for idle rows whenever a new scope finds no room."""
+    monkeypatch.setattr(housekeeping, "_SECONDS_BETWEEN_SEARCHES", 0)
+
+
 def finds_room(store: DatabaseStore, entity: str) -> bool:
     """Whether a new scope finds room."""
     with suppress(StoreFull):
@@ -54,10 +60,10 @@ def fill(store: DatabaseStore) -> int:
     return admitted
 
 
+@pytest.mark.usefixtures("_search_each_time")
 def test_known_scopes_are_decided_in_a_full_file_and_idle_ones_make_room(
-    sqlite_store: DatabaseStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    sqlite_store: DatabaseStore, clock: FakeClock
 ) -> None:
-    monkeypatch.setattr(housekeeping, "_SECONDS_BETWEEN_SEARCHES", 0)
     known = limits_of(sqlite_store, RateLimit("x", 7, 1000), QuotaLimit("q", 5, "month"), entity="known")
     assert known.try_acquire({"x": 3, "q": 1})
     number = fill(sqlite_store)
@@ -73,10 +79,8 @@ def test_known_scopes_are_decided_in_a_full_file_and_idle_ones_make_room(
     assert not known.try_acquire({"q": 1})
 
 
-def test_nearly_idle_scopes_make_room_where_none_is_idle(
-    sqlite_store: DatabaseStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(housekeeping, "_SECONDS_BETWEEN_SEARCHES", 0)
+@pytest.mark.usefixtures("_search_each_time")
+def test_nearly_idle_scopes_make_room_where_none_is_idle(sqlite_store: DatabaseStore, clock: FakeClock) -> None:
     quota = limits_of(sqlite_store, QuotaLimit("q", 5, "month"), entity="known")
     assert quota.try_acquire({"q": 5})
     fill(sqlite_store)
@@ -112,10 +116,8 @@ _FULL_DISK = """
 """
 
 
-def test_known_scopes_are_decided_on_a_full_disk_of_postgresql(
-    on_postgres: PostgresServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(housekeeping, "_SECONDS_BETWEEN_SEARCHES", 0)
+@pytest.mark.usefixtures("_search_each_time")
+def test_known_scopes_are_decided_on_a_full_disk_of_postgresql(on_postgres: PostgresServer, clock: FakeClock) -> None:
     store = DatabaseStore(ALIAS, clock=clock, **PATIENT)
     try:
         with connections[ALIAS].cursor() as cursor:

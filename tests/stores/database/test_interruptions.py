@@ -18,6 +18,7 @@ from limits_app.stores.database.transaction import Transaction
 from tests.interrupting import Interrupted, interrupted_at_event
 from tests.replacing import at_next_call
 from tests.stores.database.conftest import Open
+from tests.stores.database.databases import in_step
 from tests.stores.support import limits_of
 
 
@@ -93,7 +94,7 @@ def test_a_release_within_a_step_that_fails_is_settled_after_it(
         raise StoreUnavailable("for a test")
 
     with pytest.raises(StoreUnavailable, match="for a test"):
-        store._runner.run(fail)
+        in_step(store, fail)
     assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
 
 
@@ -106,7 +107,7 @@ def test_what_is_settled_twice_within_a_step_is_settled_once(
         for _ in range(2):
             store.settle(acquired.claim, [-amount for amount in acquired.claim.amounts])
 
-    store._runner.run(settle_twice)
+    in_step(store, settle_twice)
     assert acquired.claim.settled
     assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
 

@@ -17,7 +17,7 @@ from limits_app.engine.keys import scope_of, short_key
 from limits_app.engine.limits import AnyLimit
 from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import schema_of
-from limits_app.stores.redis import RedisStore
+from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer
 from tests.stores.support import connections_of
@@ -83,8 +83,7 @@ def hurry(store: RedisStore, connections: int = 0, seconds: float = 0.05) -> Non
     """Let a store give up soon from now on; it has so many connections to use before it needs others."""
     connections_of(store).close()
     connections_of(store).connect_seconds, connections_of(store).reply_seconds = 1.0, seconds
-    for connection in [connections_of(store)._connect() for _ in range(connections)]:
-        connections_of(store)._idle.append(connection)
+    add_idle(connections_of(store), connections)
     connections_of(store).connect_seconds = seconds
 
 
@@ -130,3 +129,43 @@ class Ageing:
 def names_of(store: RedisStore) -> Any:
     """What a store calls its keys."""
     return store._names
+
+
+def node_of(store: RedisClusterStore, limits: LimitSet) -> Any:
+    """The server of a cluster on which the state of a set over one scope is stored."""
+    return connections_of(store)._client.get_node_from_key(record(store, limits))
+
+
+def idle_of(store: RedisStore) -> list[Any]:
+    """The connections of threads that no call uses."""
+    return connections_of(store)._idle  # type: ignore[no-any-return]
+
+
+def add_idle(connections: Any, number: int) -> None:
+    """Open so many connections before any of them is used."""
+    connections._idle.extend([connections._connect() for _ in range(number)])
+
+
+def drop_idle(store: RedisStore) -> None:
+    """Close idle connections, as when a server is demoted."""
+    connections_of(store)._drop_idle(connections_of(store).generation)
+
+
+def loops_of(store: RedisStore) -> Any:
+    """The connections of tasks, by event loop."""
+    return store._tasks._by_loop
+
+
+async def of_this_loop(store: RedisStore) -> Any:
+    """The connections of the tasks of the running event loop."""
+    return await store._tasks._of_loop()
+
+
+def forget_rejections(store: RedisStore) -> None:
+    """Have the server decide about the next request, whatever it has rejected."""
+    store._rejections.forget()
+
+
+def forget_time(store: RedisStore) -> None:
+    """Know nothing of the time of the server."""
+    store._clock.learn(0)

@@ -21,7 +21,7 @@ from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import HOST
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import PATIENT, names_of, record
-from tests.stores.support import PATIENCE, limits_of, until, waking_of
+from tests.stores.support import PATIENCE, has_subscribed, limits_of, until, waking_of
 
 HOUR = 3600
 AMOUNTS = [*RateLimitAlgorithm, "day"]
@@ -107,7 +107,7 @@ def test_waiters_are_woken(store: RedisStore) -> None:
     held = limits.try_acquire()
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(waking_of(store)._subscribed.is_set)
+        until(lambda: has_subscribed(store))
         held.release()
         waiter.result(PATIENCE).release()
     waking_of(store).announce()

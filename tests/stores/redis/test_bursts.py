@@ -20,7 +20,7 @@ from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.stores.connection_limit import MOST_CONNECTIONS
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from tests.servers.redis import RedisServer, redis_sentinel
-from tests.stores.redis.support import PATIENT, claimed, prefix, record
+from tests.stores.redis.support import PATIENT, claimed, loops_of, of_this_loop, prefix, record
 from tests.stores.support import limits_of, until
 
 HOUR = 3600
@@ -163,7 +163,7 @@ def test_tasks_wait_for_a_connection_as_long_as_the_server_answers(redis: RedisS
 
         async def ask() -> None:
             await limits.atry_acquire()
-            own = await store._tasks._of_loop()
+            own = await of_this_loop(store)
             for _ in range(MOST_CONNECTIONS):
                 await own.limit.acquire()  # as tasks that wait for an answer
             waiting = asyncio.ensure_future(store.aacquire(claimed(limits)))
@@ -186,4 +186,4 @@ def test_event_loops_are_not_kept(redis: RedisServer) -> None:
         for _ in range(3):
             asyncio.run(in_tasks(limits, 3 * MOST_CONNECTIONS))
         gc.collect()
-        assert not list(store._tasks._by_loop)
+        assert not list(loops_of(store))

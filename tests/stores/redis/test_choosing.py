@@ -25,7 +25,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import claimed, scripts_run, store_on
+from tests.stores.redis.support import claimed, forget_time, scripts_run, store_on
 from tests.stores.support import limits_of, used
 
 HOUR = 3600
@@ -130,12 +130,12 @@ def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: Redi
     sets = members(store, QuotaLimit.per_month("tokens", 10))
     claim = claimed(sets[0], {"tokens": 8})
     for expected in (0, 1):
-        store._clock.learn(0)
+        forget_time(store)
         claims = claims_of(sets, 8)
         assert store.acquire_first(claims) is claims[expected]
-    store._clock.learn(0)
+    forget_time(store)
     assert not store.acquire(claim)
-    store._clock.learn(0)
+    forget_time(store)
     store.settle(claims[1], [-3])
     assert sets[1].get_stats()["tokens"]["used"] == 5
 
@@ -203,7 +203,7 @@ def test_a_task_that_is_cancelled_while_it_chooses_is_charged_nothing(
     async def cancel() -> None:
         assert await store.aacquire_first(claims_of(sets, 1)) is not None
         assert await store.aacquire_first(claims_of(sets, 1)) is not None
-        store._clock.learn(0)
+        forget_time(store)
         redis.freeze()
         task = asyncio.create_task(store.aacquire_first(claims_of(sets, tokens)))
         await asyncio.sleep(0)  # so that it has asked

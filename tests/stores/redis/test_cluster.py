@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,18 +29,11 @@ from limits_app.stores.redis import cluster as cluster_module
 from limits_app.stores.redis.opening import tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
+from tests.replacing import at_next_call
 from tests.servers.machine import free_ports
 from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
-from tests.stores.redis.support import (
-    PATIENT,
-    changes_of,
-    claimed,
-    cluster_client,
-    prefix,
-    record,
-    scoped,
-)
-from tests.stores.support import PATIENCE, connections_of, limits_of, used, waking_of
+from tests.stores.redis.support import PATIENT, changes_of, claimed, cluster_client, node_of, prefix, record, scoped
+from tests.stores.support import PATIENCE, connections_of, has_subscribed, limits_of, used
 
 pytestmark = pytest.mark.product
 
@@ -86,13 +79,12 @@ def test_what_somebody_else_has_used_meanwhile_stays_used(
     family, single = LimitSet.composed(parts, store), [LimitSet.composed([part], store) for part in parts]
     first, last = sorted(single, key=lambda one: tag_of(short_key(one.scoped[0].scope.key)))
     assert last.try_acquire({"tokens": 10, "db": 0})
-    undo = store._undo
 
-    def after_another_caller(*given: Any) -> Any:
+    def after_another_caller(undo: Callable[..., object], *arguments: object) -> object:
         assert first.try_acquire({"tokens": 2, "db": 0})
-        return undo(*given)
+        return undo(*arguments)
 
-    monkeypatch.setattr(store, "_undo", after_another_caller)
+    at_next_call(monkeypatch, store, "_undo", after_another_caller)
     assert not family.try_acquire({"tokens": 3})
     assert used(first, "tokens") == pytest.approx(2, abs=0.1)
     assert used(first, "db") == 0
@@ -260,7 +252,7 @@ def test_tasks_and_waiters_work_on_a_cluster(store: RedisClusterStore) -> None:
     other = limits_of(store, RateLimit("tokens", 10, HOUR), ResourceLimit("db", 1))
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(other.acquire, {"tokens": 1})
-        until(waking_of(store)._subscribed.is_set, "nobody listens")
+        until(lambda: has_subscribed(store), "nobody listens")
         held.cancel()
         assert waiter.result(10)
     waiter.result().cancel()
@@ -352,7 +344,7 @@ def test_keys_that_no_server_has_are_unavailable() -> None:
 @contextmanager
 def refusing(store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
     """The server that has the state of a set refuses to change it."""
-    server = connections_of(store)._client.get_node_from_key(record(store, limits)).redis_connection
+    server = node_of(store, limits).redis_connection
     server.execute_command("ACL", "SETUSER", "default", "-hset")
     try:
         yield
@@ -366,7 +358,7 @@ def pair(store: RedisClusterStore) -> tuple[LimitSet, list[LimitSet]]:
     parts = [scoped(store, RateLimit("tokens", 100, HOUR), entity=who) for who in PEOPLE]
     parts.sort(key=lambda part: short_key(part.scope.key))
     single = [LimitSet.composed([part], store) for part in parts]
-    nodes = [connections_of(store)._client.get_node_from_key(record(store, limits)).name for limits in single]
+    nodes = [node_of(store, limits).name for limits in single]
     other = next(index for index, name in enumerate(nodes) if name != nodes[0])
     return LimitSet.composed([parts[0], parts[other]], store), [single[0], single[other]]
 
@@ -417,13 +409,12 @@ def test_what_cannot_be_given_back_stays_spent_and_is_logged(
     family, (first, last) = pair
     assert first.try_acquire({"tokens": 1})
     assert last.try_acquire({"tokens": 90})
-    undo = store._undo
 
-    def without_memory(*given: Any) -> Any:
+    def without_memory(undo: Callable[..., object], *arguments: object) -> object:
         with refusing(store, first):
-            return undo(*given)
+            return undo(*arguments)
 
-    monkeypatch.setattr(store, "_undo", without_memory)
+    at_next_call(monkeypatch, store, "_undo", without_memory)
     assert not family.try_acquire({"tokens": 20})
     assert "could not be refunded" in caplog.text
     assert used(first, "tokens") == pytest.approx(21, abs=0.1)

@@ -17,7 +17,7 @@ from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisClusterStore
 from limits_app.stores.redis.opening import tag_of
 from tests.servers.redis import RedisServer, until
-from tests.stores.redis.support import record, scoped
+from tests.stores.redis.support import add_idle, node_of, scoped
 from tests.stores.support import connections_of, used
 
 pytestmark = pytest.mark.product
@@ -47,13 +47,13 @@ def parts(store: RedisClusterStore) -> list[ScopedLimits]:
 @contextmanager
 def frozen(cluster: list[RedisServer], store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
     """The server that has the state of some limits takes what it is sent, and answers when it goes on."""
-    port = connections_of(store)._client.get_node_from_key(record(store, limits)).port
+    port = node_of(store, limits).port
     server = next(server for server in cluster if server.port == port)
     by_node = connections_of(store)._by_node.values()
     for connections in by_node:
         connections.close()
         connections.connect_seconds, connections.reply_seconds = 10, SECONDS
-        connections._idle.append(connections._connect())
+        add_idle(connections, 1)
         connections.connect_seconds = SECONDS
     connections_of(store).reply_seconds = SECONDS
     server.freeze()
@@ -70,7 +70,7 @@ def test_amounts_stay_charged_with_a_key_whose_server_has_not_answered(
     cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits]
 ) -> None:
     def port_of(limits: LimitSet) -> int:
-        return connections_of(store)._client.get_node_from_key(record(store, limits)).port
+        return node_of(store, limits).port
 
     once = schema_of((CallLimit(1, YEAR, RateLimitAlgorithm.TOKEN_BUCKET),), store.lease_us)
     keys = [

@@ -18,7 +18,17 @@ from limits_app.stores.redis.errors import ErrorKind, error_kind
 from tests.servers.machine import HOST, free_ports
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import RedisServer, redis_cluster, redis_server
-from tests.stores.redis.support import PATIENT, names_of, record, store_on
+from tests.stores.redis.support import (
+    PATIENT,
+    add_idle,
+    drop_idle,
+    idle_of,
+    loops_of,
+    names_of,
+    of_this_loop,
+    record,
+    store_on,
+)
 from tests.stores.support import connections_of, limits_of, until
 
 HOUR = 3600
@@ -181,8 +191,7 @@ class Address:
 
     def fill(self, number: int) -> None:
         """Let threads have so many idle connections."""
-        for connection in [connections_of(self.store)._connect() for _ in range(number)]:
-            connections_of(self.store)._idle.append(connection)
+        add_idle(connections_of(self.store), number)
 
     def demote(self) -> None:
         with Redis(port=self._former.port) as client:
@@ -236,7 +245,7 @@ def test_a_thread_that_notices_a_demotion_closes_the_connections_of_tasks(addres
         assert all(await address.use(9))
         address.demote()
         assert await asyncio.to_thread(address.limits.try_acquire)
-        own = await address.store._tasks._of_loop()
+        own = await of_this_loop(address.store)
         assert not own.idle
         assert all(await address.use(9))
 
@@ -247,8 +256,7 @@ def test_a_thread_that_notices_a_demotion_closes_the_connections_of_tasks(addres
 @pytest.mark.parametrize("as_task", [False, True])
 def test_a_connection_in_use_when_idle_ones_are_dropped_is_not_kept(redis: RedisServer, *, as_task: bool) -> None:
     def drop(_: bytes) -> bool:
-        connections = connections_of(between_store[0])
-        connections._drop_idle(connections.generation)
+        drop_idle(between_store[0])
         return False
 
     between_store: list[RedisStore] = []
@@ -259,21 +267,21 @@ def test_a_connection_in_use_when_idle_ones_are_dropped_is_not_kept(redis: Redis
 
             async def acquire() -> bool:
                 admitted = bool(await limits.atry_acquire())
-                own = await store._tasks._of_loop()
+                own = await of_this_loop(store)
                 return admitted and not own.idle
 
             assert asyncio.run(acquire()) if as_task else limits.try_acquire()
-            assert not connections_of(store)._idle
+            assert not idle_of(store)
 
 
 def test_an_event_loop_that_was_closed_keeps_no_connections(redis: RedisServer) -> None:
     with closing(store_on(redis)) as store:
         limits, loop = limits_of(store, CallLimit(10**6, HOUR)), asyncio.new_event_loop()
         loop.run_until_complete(limits.atry_acquire())
-        [own] = store._tasks._by_loop.values()
+        [own] = loops_of(store).values()
         loop.run_until_complete(own.idle[0].disconnect())
         loop.close()
-        connections_of(store)._drop_idle(connections_of(store).generation)
+        drop_idle(store)
         assert not own.idle
 
 

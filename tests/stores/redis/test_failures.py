@@ -19,8 +19,16 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import free_ports
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import names_of, record
-from tests.stores.support import PATIENCE, connections_of, limits_of, until, used, waking_of
+from tests.stores.redis.support import idle_of, names_of, record
+from tests.stores.support import (
+    PATIENCE,
+    has_subscribed,
+    limits_of,
+    until,
+    unwatch,
+    used,
+    watch,
+)
 from tests.threads import no_more_threads
 
 HOUR = 3600
@@ -173,8 +181,8 @@ def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
     monkeypatch.setattr("limits_app.stores.redis.waking._SECONDS_TO_SUBSCRIBE", 0.1)
     server.kill()
     with pytest.raises(StoreUnavailable):
-        waking_of(store)._watch("v1:somewhere:-")
-    waking_of(store)._unwatch("v1:somewhere:-")
+        watch(store, "v1:somewhere:-")
+    unwatch(store, "v1:somewhere:-")
 
 
 def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(
@@ -200,9 +208,8 @@ def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_n
 def test_a_listener_that_was_cut_off_listens_again(
     server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watching = waking_of(store)
-    watching._watch("v1:somewhere:-")
-    watching._unwatch("v1:somewhere:-")
+    watch(store, "v1:somewhere:-")
+    unwatch(store, "v1:somewhere:-")
     with Redis(port=server.port) as client:
 
         def listeners() -> set[str]:
@@ -210,20 +217,20 @@ def test_a_listener_that_was_cut_off_listens_again(
 
         before = listeners()
         client.client_kill_filter(_id=before.pop())
-        until(lambda: listeners() and watching._subscribed.is_set())
+        until(lambda: listeners() and has_subscribed(store))
         # From now on notes are renewed all the time.
         monkeypatch.setattr("limits_app.stores.redis.waking._SECONDS_BETWEEN_NOTES", -1)
-        watching._watch("v1:elsewhere:-")
+        watch(store, "v1:elsewhere:-")
         key = names_of(store).scope(short_key("v1:elsewhere:-"))
         client.delete(key)
         until(lambda: client.hexists(key, "!"))
-    watching._unwatch("v1:elsewhere:-")
+    unwatch(store, "v1:elsewhere:-")
 
 
 def test_an_interruption_leaves_no_reply_for_another_call(
     store: RedisStore, limits: LimitSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = list(connections_of(store)._idle)
+    held = list(idle_of(store))
     monkeypatch.setattr(type(held[0]), "read_response", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()

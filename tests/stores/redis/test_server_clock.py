@@ -10,7 +10,7 @@ from limits_app.engine.errors import LimitTimeout
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer, redis_server_with_clock
-from tests.stores.redis.support import store_on
+from tests.stores.redis.support import forget_rejections, store_on
 from tests.stores.support import limits_of
 
 pytestmark = pytest.mark.product
@@ -47,7 +47,7 @@ def set_clock(server: tuple[RedisServer, SetClock], store: RedisStore) -> SetClo
 
     def set_clock(seconds: float) -> None:
         server[1](seconds)
-        store._rejections.forget()
+        forget_rejections(store)
 
     return set_clock
 
