@@ -11,7 +11,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.options import IS_POPUP_VAR, IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.contrib.admin.widgets import AdminTextareaWidget
@@ -22,6 +22,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import escape
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from limits_app import audit
@@ -44,9 +45,15 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
         """Stay out of the menu, whose entries lead here."""
         return False
 
+    list_title: Any = ""
+    """What the list is about, where that has another name than its model."""
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list."""
-        return super().changelist_view(request, {**(extra_context or {}), "menu": menu(self.admin_site, request)})
+        context: dict[str, Any] = {"menu": menu(self.admin_site, request)}
+        if IS_POPUP_VAR not in request.GET:
+            context["title"] = capfirst(self.list_title or self.opts.verbose_name_plural)
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the user may view rows; a form that offers them needs only its own permission to find them."""

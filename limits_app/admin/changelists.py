@@ -22,7 +22,7 @@ from limits_app import services
 from limits_app.admin.base import AuditedAdmin
 from limits_app.admin.formatting import LEVELS, bar_of
 from limits_app.engine.errors import LimitsError
-from limits_app.models import PolicyEffect
+from limits_app.models import Entity, PolicyEffect
 from limits_app.models.patterns import begins
 from limits_app.policies import Pair
 from limits_app.services import LimitState, RowState
@@ -143,12 +143,12 @@ class LargeListAdmin(_Files):
     def _begins(self, field: str, text: str, using: str) -> Q:
         """Rows of which a field begins with a text; those of a related table come first, since a join looks at all."""
         relation, _dunder, name = field.rpartition("__")
+        model: Any = self.model._meta.get_field(relation).related_model if relation else self.model
+        is_label = model is Entity and name == "name"  # is compared in any case, and by no index
+        condition = Q(name__istartswith=text) if is_label else begins(name, text, using)
         if not relation:
-            return begins(name, text, using)
-        related: Any = self.model._meta.get_field(relation).related_model
-        return Q(
-            **{f"{relation}__in": related._base_manager.using(using).filter(begins(name, text, using)).values("pk")}
-        )
+            return condition
+        return Q(**{f"{relation}__in": model._base_manager.using(using).filter(condition).values("pk")})
 
 
 _EFFECTS: Final = {PolicyEffect.BLOCKED: _("blocked"), PolicyEffect.UNLIMITED: _("unlimited")}

@@ -28,11 +28,22 @@ _MANY: Final = 10
 
 
 LEVELS: Final[Mapping[str, Any]] = {
-    ENTITY_FLAGS: _("entity itself"),
-    CODE: _("code"),
-    **{scope.value: scope.label for scope in PolicyScope},
+    ENTITY_FLAGS: _("this client itself"),
+    CODE: _("everyone in code"),
+    PolicyScope.ENTITY_ON_RESOURCE: _("this client on this resource"),
+    PolicyScope.ENTITY: _("this client on each resource"),
+    PolicyScope.PLAN_ON_RESOURCE: _("its plan on this resource"),
+    PolicyScope.PLAN: _("its plan on each resource"),
+    PolicyScope.PATTERN_ON_RESOURCE: _("its pattern on this resource"),
+    PolicyScope.PATTERN: _("its pattern on each resource"),
+    PolicyScope.RESOURCE: _("everyone on this resource"),
+    PolicyScope.SYSTEM: _("everyone on each resource"),
+    PolicyScope.ENTITY_TOTAL: _("this client over all resources"),
+    PolicyScope.PLAN_TOTAL: _("its plan over all resources"),
+    PolicyScope.PATTERN_TOTAL: _("its pattern over all resources"),
+    PolicyScope.SYSTEM_TOTAL: _("everyone over all resources"),
 }
-"""The levels of policies."""
+"""For whom the policy of a level is set, as one client sees it on one resource."""
 
 STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
     PolicyStatus.COUNTS: _("active"),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db import router
+from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -21,7 +22,7 @@ from limits_app.admin.forms import AmountFormField
 from limits_app.engine import amount_text, check_resource, parse_limit
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import LimitDefinition
-from limits_app.models import Plan, PlanGroup
+from limits_app.models import Plan, PlanGroup, write_alias
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
 from limits_app.models.validators import validate_identifier, validate_path, validate_text
 from limits_app.services.definitions import InvalidDefinition
@@ -107,7 +108,7 @@ class SimpleLimitForm(ReasonForm):
         widget=forms.TextInput(attrs={"list": "limits-plans", "autocomplete": "off", "spellcheck": "false"}),
     )
     groups = forms.ModelMultipleChoiceField(
-        label=_("Put user groups on the plan"), queryset=Plan.objects.none(), required=False
+        label=_("User groups on the plan"), queryset=Plan.objects.none(), required=False
     )
     shadow = forms.TypedChoiceField(
         label=_("then"),
@@ -257,6 +258,13 @@ class SimpleLimitForm(ReasonForm):
             self.add_error("last_day", gettext("The end must be in the future."))
         return until
 
+    def _groups_off(self, values: Mapping[str, Any]) -> list[Any]:
+        """The groups of the plan whose limit is changed, as far as they are not chosen any more."""
+        if self._before is None or self._before.plan != values["plan"]:
+            return []
+        chosen = {group.pk for group in values["groups"]}
+        return [row.group for row in _groups_of(self._before.plan) if row.group_id not in chosen]
+
     @property
     def chosen_target(self) -> tuple[What, str]:
         """What the form is about, also one with errors."""
@@ -278,6 +286,7 @@ class SimpleLimitForm(ReasonForm):
             shadow=bool(values["shadow"]),
             until=values["until"],
             groups=tuple(values["groups"]) if who == Who.PLAN else (),
+            groups_off=tuple(self._groups_off(values)) if who == Who.PLAN else (),
             counts_members=values["counts_members"],
         )
 
@@ -300,6 +309,7 @@ class SimpleLimitForm(ReasonForm):
             "who": limit.who,
             "entity": limit.entity,
             "plan": limit.plan,
+            "groups": [row.group_id for row in _groups_of(limit.plan)] if limit.plan else [],
             "shadow": "1" if limit.shadow else "",
             "ends": "same" if limit.until else "",
             "counts_members": not uncounted_members(limit.entity).exists(),
@@ -312,6 +322,12 @@ class SimpleLimitForm(ReasonForm):
                 f"per_{row}": simple.per,
             }
         return initial
+
+
+def _groups_of(plan: str) -> QuerySet[PlanGroup]:
+    """The rows of the groups of a plan, where users have groups in this database."""
+    rows = PlanGroup.objects.using(write_alias()).filter(plan__name=plan)
+    return rows if groups_have_plans(write_alias()) else rows.none()
 
 
 def _other_periods(limit: SimpleLimit | None) -> Iterator[tuple[str, str]]:

@@ -51,8 +51,9 @@ class Tab:
     is_open: Callable[[AdminSite, HttpRequest], bool]
 
 
-def _list(model: type[Model]) -> Tab:
-    return Tab(f"{model._meta.model_name}_changelist", model._meta.verbose_name_plural, partial(_may_list, model))
+def _list(model: type[Model], label: Any = "") -> Tab:
+    name = label or model._meta.verbose_name_plural
+    return Tab(f"{model._meta.model_name}_changelist", name, partial(_may_list, model))
 
 
 def _may_list(model: type[Model], site: AdminSite, request: HttpRequest) -> bool:
@@ -67,7 +68,7 @@ MENU: Final[Mapping[type[Model], tuple[Tab, ...]]] = {
     Overview: (_page("overview_changelist", _("overview"), Action.VIEW_USAGE),),
     LimitsEntry: (_list(Policy), _list(Endpoint), _list(Plan), _list(Resource), _list(Candidate)),
     ClientsEntry: (
-        _list(Entity),
+        _list(Entity, _("all clients")),
         _page("explain", _("effective limits"), Action.VIEW_LIMITS),
     ),
     ActivityEntry: (

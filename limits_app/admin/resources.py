@@ -148,6 +148,7 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     It is that of the resources with specific policies, otherwise of the first ones.
     """
 
+    list_title = _("clients")
     list_display = ["client", "status", "in_use", "plan", "parent"]
     list_display_links = None
     list_filter = ["cascade", "unlimited", "blocked", "plan"]

@@ -710,10 +710,6 @@ class Migration(migrations.Migration):
             index=models.Index(fields=['blocked', 'unlimited'], name='limits_app_entity_flags'),
         ),
         migrations.AddIndex(
-            model_name='entity',
-            index=models.Index(fields=['name', 'id'], name='limits_app_entity_name'),
-        ),
-        migrations.AddIndex(
             model_name='policy',
             index=models.Index(fields=['valid_until'], name='limits_app_policy_until'),
         ),

@@ -116,7 +116,6 @@ class Entity(Configuration):
         ]
         indexes = [
             models.Index(fields=["blocked", "unlimited"], name="limits_app_entity_flags"),
-            models.Index(fields=["name", "id"], name="limits_app_entity_name"),  # for lists in this order
         ]
         constraints = [
             models.CheckConstraint(

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.exceptions import FieldError
-from django.db.models import Q, prefetch_related_objects
+from django.db.models import F, Q, Value, prefetch_related_objects
+from django.db.models.functions import Lower
 from django.utils import timezone
 
 from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, UsageSnapshot
@@ -65,7 +66,8 @@ class FoundClient:
 def find_clients(text: str) -> list[FoundClient]:
     """The clients whose identifier, name or name of the user begins with a text, at most 20; an exact one is first.
 
-    Those without a row are found by what they used as of the last roll-up.
+    Upper and lower case are the same, and identifiers that begin with the text as it is written come first. Those
+    without a row are found by what they used as of the last roll-up, by the case in which it was counted.
     """
     text = text.strip()
     if not text:
@@ -79,9 +81,14 @@ def find_clients(text: str) -> list[FoundClient]:
 
 
 def _of_rows(text: str) -> list[str]:
-    rows = Entity.objects.all()
-    by_text = begins("identifier", text, rows.db) | begins("name", text, rows.db)
-    return [*rows.filter(by_text).order_by("identifier").values_list("identifier", flat=True)[:_MOST_FOUND]]
+    rows = Entity.objects.order_by("identifier").values_list("identifier", flat=True)
+    exact = [*rows.filter(begins("identifier", text, rows.db))[:_MOST_FOUND]]  # by the index
+    if len(exact) == _MOST_FOUND:
+        return exact
+    # Lowered by the database on both sides, since each compares case in its own way.
+    lowered = rows.annotate(low_identifier=Lower("identifier"), low_name=Lower("name"), low_text=Lower(Value(text)))
+    by_text = Q(low_identifier__startswith=F("low_text")) | Q(low_name__startswith=F("low_text"))
+    return [*exact, *lowered.filter(by_text)[:_MOST_FOUND]]
 
 
 def users_named(text: str) -> list[str]:

@@ -173,10 +173,15 @@ def _make_rule(limit: SimpleLimit) -> None:
 
 
 def _put_on_plan(limit: SimpleLimit) -> None:
-    """Put the groups of a limit on its plan."""
+    """Put groups of a limit on its plan, and take others off it."""
     plan = Plan.objects.using(write_alias()).filter(name=limit.plan).first()
-    for group in limit.groups if plan is not None else ():
-        if not PlanGroup.objects.using(write_alias()).filter(plan=plan, group=group).exists():
+    if plan is None:
+        return
+    rows = PlanGroup.objects.using(write_alias()).filter(plan=plan)
+    for row in rows.filter(group__in=[group.pk for group in limit.groups_off]):
+        row.delete()
+    for group in limit.groups:
+        if not rows.filter(group=group).exists():
             row = PlanGroup(plan=plan, group=group)
             row.full_clean()
             row.save(using=write_alias())

@@ -148,7 +148,8 @@ class SimpleLimit:
     """The sentence. `limits` are texts such as `calls=100/min`; `path`, `resource`, `entity` and `plan` are names.
 
     With `until` it replaces the lasting limit of the same scope until then. A plan is made where it does not exist,
-    and `groups` are those of users to put on it. For a team, `counts_members` has the use of its members count for it.
+    `groups` are those of users to put on it, and `groups_off` those to take off it. For a team, `counts_members` has
+    the use of its members count for it.
     """
 
     what: What
@@ -161,6 +162,7 @@ class SimpleLimit:
     shadow: bool = False
     until: datetime | None = None
     groups: tuple[Any, ...] = ()
+    groups_off: tuple[Any, ...] = ()
     counts_members: bool = True
 
     @property

@@ -40,7 +40,7 @@ ENTRIES = ["Overview", "Limits", "Clients", "Activity", "Alerts", "Settings"]
     ("entry", "first", "tabs"),
     [
         ("limitsentry", "policy_changelist", ["Policies", "URL rules", "Plans", "Resources", "Candidates"]),
-        ("clientsentry", "entity_changelist", ["Entities", "Effective limits"]),
+        ("clientsentry", "entity_changelist", ["All clients", "Effective limits"]),
         ("activityentry", "denial_changelist", ["Rejections", "Usage", "Live", "Audit events"]),
         ("alertsentry", "alertrule_changelist", ["Alert rules", "Alerts"]),
         ("settingsentry", "pool_changelist", ["Pools", "Exemptions", "Emergency switch"]),

@@ -8,7 +8,6 @@ from typing import Any, Final
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -138,7 +137,7 @@ def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
     if policy.rollout_percent < 100:
         details.append(gettext("for %(percent)s %% of the entities") % {"percent": policy.rollout_percent})
     return {
-        "level": capfirst(LEVELS[policy.level]),
+        "level": str(LEVELS[policy.level]),
         "url": "" if key is None else reverse(f"{site.name}:limits_app_policy_change", args=[key]),
         "details": details,
         "valid_from": moment(policy.valid_from),

@@ -166,7 +166,8 @@ def _check_rights(request: HttpRequest, limit: SimpleLimit, instance: RuleOrPoli
     check(request, Action.LIMIT_SOMETHING, *to_replace_row(instance or limit_changes.existing(limit)))
     if limit.who == Who.PLAN:
         is_new = not Plan.objects.filter(name=limit.plan).exists()
-        rights = [permission("add", Plan)] if is_new else [permission("change", Plan)] if limit.groups else []
+        regroups = limit.groups or limit.groups_off
+        rights = [permission("add", Plan)] if is_new else [permission("change", Plan)] if regroups else []
         check(request, Action.LIMIT_SOMETHING, *rights)
     if limit.who == Who.TEAM and limit.counts_members and uncounted_members(limit.entity).exists():
         check(request, Action.LIMIT_SOMETHING, permission("change", Entity))

@@ -195,6 +195,8 @@ def test_clients_are_found_by_identifier_name_and_user(admin_client: Client) -> 
     for text, who in (
         (WHO, WHO),
         ("Blue L", WHO),
+        ("bLUE l", WHO),
+        ("Tenant:BLUEB", "tenant:bluebell"),
         ("marg", f"user:{user.pk}"),
         ("MH@example", f"user:{user.pk}"),
         ("key:7", "key:77"),

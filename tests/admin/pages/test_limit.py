@@ -343,6 +343,21 @@ def test_a_plan_is_made_with_its_groups(admin: Client) -> None:
     assert PlanGroup.objects.get(group=group).plan.name == "free"
 
 
+def test_groups_are_taken_off_a_plan_where_its_limit_is_changed(admin: Client) -> None:
+    first, second = (Group.objects.create(name=name) for name in ("free", "trial"))
+    plan = Plan.objects.create(name="free")
+    for group in (first, second):
+        PlanGroup.objects.create(plan=plan, group=group)
+    policy = limits.set_plan_limits("free", "calls=1000/day", counted="total")
+    fields = {**EVERYTHING, "who": "plan", "plan": "free", "number_1": "900", "per_1": "day"}
+    page = f"{URL}?policy={policy.pk}"
+    assert admin.get(page).context["form"]["groups"].value() == [first.pk, second.pk]
+    save(admin, **fields | {"number_1": "950"})
+    assert PlanGroup.objects.count() == 2, "a new limit of the plan leaves its groups"
+    save(admin, page, **fields, groups=[second.pk])
+    assert [row.group for row in plan.groups.all()] == [second]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

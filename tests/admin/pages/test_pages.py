@@ -83,7 +83,7 @@ def test_an_explanation_says_where_each_limit_comes_from_and_how_full_it_is(admi
     assert "The next request is allowed." in page
     assert "1 of 5 used, 4 left" in page
     assert "900 of 1,000 used, 100 left" in page
-    assert "overrides System" in page
+    assert "overrides everyone on each resource" in page
     for policy in Policy.objects.all():
         assert reverse("admin:limits_app_policy_change", args=[policy.pk]) in response.content.decode()
     assert 'class="limits-bar limits-bar--near"' in response.content.decode()
@@ -94,7 +94,7 @@ def test_an_explanation_says_which_limit_binds(admin_client: Client) -> None:
     limits.acquire("api", entity="user:1").release()
     page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
     assert "The next request is rejected" in page
-    assert "blocking" in page
+    assert "at its limit" in page
     assert "available in 60 s" in page
 
 
