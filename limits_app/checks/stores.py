@@ -12,7 +12,9 @@ from django.db.models import Model, QuerySet
 from limits_app import conf
 from limits_app.acquiring import LimitSet, Store
 from limits_app.audit import is_protected
-from limits_app.checks.settings import missing_caches, missing_databases, missing_packages, reported
+from limits_app.checks.databases import missing_databases
+from limits_app.checks.reporting import reported
+from limits_app.checks.settings import missing_caches, missing_packages
 from limits_app.conf import OnUnavailable, StoreKind
 from limits_app.engine import without_zone, zone_of
 from limits_app.engine.errors import StoreUnavailable
