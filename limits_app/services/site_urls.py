@@ -150,7 +150,8 @@ def _sets_urlconf(middleware: str) -> bool:
 
 def _assigns(code: CodeType, name: str) -> bool:
     """Whether a function, or one inside it, assigns an attribute of this name."""
-    if any(instruction.opname == "STORE_ATTR" and instruction.argval == name for instruction in get_instructions(code)):
+    is_named = name in code.co_names  # which spares disassembling nearly all functions
+    if is_named and any((step.opname, step.argval) == ("STORE_ATTR", name) for step in get_instructions(code)):
         return True
     return any(_assigns(constant, name) for constant in code.co_consts if isinstance(constant, CodeType))
 
