@@ -9,11 +9,13 @@ from http import HTTPStatus
 from types import SimpleNamespace
 from typing import IO, Any, ClassVar, Final
 
+from django.apps import apps
 from django.conf import settings
 from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
+from django.urls import reverse
 from django.utils.http import parse_etags
 from django.utils.translation import gettext as _
 from drf_spectacular.renderers import (
@@ -70,12 +72,23 @@ class JSONRenderer(renderers.JSONRenderer):
     compact, ensure_ascii, strict = True, False, True
 
 
-class AlwaysJSON(DefaultContentNegotiation):
-    """Always selects the JSON renderer, whatever the Accept header says."""
+class PageRenderer(renderers.BrowsableAPIRenderer):
+    """The framework's pages, to read in a browser; changes need If-Match, which no form sends."""
+
+    def show_form_for_method(self, view: Any, method: str, request: Any, obj: Any) -> bool:
+        """Show no forms."""
+        return False
+
+
+class JSONOrPage(DefaultContentNegotiation):
+    """Selects JSON whatever the Accept header says, except for browsers on a site with the framework's templates."""
 
     def select_renderer(self, request: Any, renderers: Any, format_suffix: str | None = None) -> Any:
-        """Return the only renderer."""
-        return renderers[0], renderers[0].media_type
+        """Return the page for a browser, which names HTML first, and else the JSON renderer."""
+        media_type = request.headers.get("Accept", "").partition(",")[0].partition(";")[0].strip()
+        is_page = media_type == PageRenderer.media_type and request.method in {"GET", "HEAD"}
+        chosen = renderers[-1 if is_page and apps.is_installed("rest_framework") else 0]
+        return chosen, chosen.media_type
 
 
 def tag_of(representation: Any) -> str:
@@ -114,8 +127,8 @@ class ApiView(ThrottledViewMixin, APIView):
 
     permission_classes: Sequence[type[BasePermission]] = (Permission,)
     parser_classes = (BoundedJSONParser,)
-    renderer_classes: Sequence[type[renderers.BaseRenderer]] = (JSONRenderer,)
-    content_negotiation_class: type[BaseContentNegotiation] = AlwaysJSON
+    renderer_classes: Sequence[type[renderers.BaseRenderer]] = (JSONRenderer, PageRenderer)
+    content_negotiation_class: type[BaseContentNegotiation] = JSONOrPage
     throttle_classes = (ApiThrottle,)
     throttles_block_of_everything = True  # see `DECIDES_ITSELF`
     versioning_class = None
@@ -129,7 +142,14 @@ class ApiView(ThrottledViewMixin, APIView):
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Forbid caches to keep an answer without a version."""
         response.setdefault("Cache-Control", "no-store")
-        return super().finalize_response(request, response, *args, **kwargs)
+        finalized = super().finalize_response(request, response, *args, **kwargs)
+        if isinstance(getattr(finalized, "accepted_renderer", None), PageRenderer):
+            if finalized.status_code >= HTTPStatus.BAD_REQUEST:  # problem details, also for browsers
+                finalized.accepted_renderer, finalized.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
+            else:  # the tag is that of the JSON
+                finalized.headers.pop("ETag", None)
+                finalized["Cache-Control"] = "no-store"
+        return finalized
 
     def answered(self, request: Request, data: Any, status: int = 200) -> Response:
         """Return the representation with its ETag, or 304 if the client has this version."""
@@ -139,6 +159,23 @@ class ApiView(ThrottledViewMixin, APIView):
         if request.method in {"GET", "HEAD"} and etags & {tag, "*"}:
             return Response(status=304, headers=headers)
         return Response(data, status=status, headers=headers)
+
+
+class IndexView(ApiView):
+    """The URLs of this API that can be read."""
+
+    permission_classes = (IsAuthenticated,)
+    names: Mapping[str, str] = {}
+    """The names of the URLs, by their paths."""
+
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request) -> Response:
+        """List the URLs; each checks who may read it."""
+        match = request.resolver_match
+        namespace = f"{match.namespace}:" if match is not None and match.namespace else ""
+        return Response(
+            {name: request.build_absolute_uri(reverse(f"{namespace}{url}")) for name, url in self.names.items()}
+        )
 
 
 class NotFoundView(ApiView):

@@ -71,8 +71,8 @@ class UsedSerializer(StrictSerializer):
     """Allowed amount and number of rejections; the rejected share is null unless the limit counts requests."""
 
     admitted = Number()
-    refused = serializers.IntegerField()
-    refused_share = Number(allow_null=True)
+    rejected = serializers.IntegerField(source="refused")
+    rejected_share = Number(source="refused_share", allow_null=True)
 
 
 class UseSerializer(UsedSerializer):

@@ -271,7 +271,7 @@ def _used(entity: str | None, data: dict[str, Any]) -> dict[str, dict[str, Any]]
     by_resource: dict[str, dict[str, Any]] = {}
     for use in uses(entity=entity or "", by="resource", **time)[:]:
         if use.bucket == BucketKind.ENTITY:  # a pool member can have the same name as an entity
-            used = {"admitted": use.admitted, "refused": use.refused, "refused_share": use.refused_share}
+            used = {"admitted": use.admitted, "rejected": use.refused, "rejected_share": use.refused_share}
             by_resource.setdefault(use.resource or "", {})[use.key] = used
     return by_resource
 

@@ -12,7 +12,17 @@ from rest_framework.fields import empty
 
 from limits_app.api.fields import DateTimeField, Exact, StrictSerializer
 from limits_app.api.problems import WrongQuery
-from limits_app.models import Enforcement, Entity, PolicyEffect, PolicyScope, UsagePeriod, Verb, in_scope, write_alias
+from limits_app.models import (
+    AlertKind,
+    Enforcement,
+    Entity,
+    PolicyEffect,
+    PolicyScope,
+    UsagePeriod,
+    Verb,
+    in_scope,
+    write_alias,
+)
 from limits_app.models.patterns import matching
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.validators import validate_client, validate_identifier, validate_resource_name
@@ -155,6 +165,15 @@ class EndpointQuery(ListQuery):
     resource = Exact(source="resource__name", required=False)
     enabled = serializers.BooleanField(required=False)
     ordering = _ordering("order", "name")
+
+
+class AlertRuleQuery(ListQuery):
+    """Parameters of the list of rules for alerts."""
+
+    name = Exact(required=False)
+    kind = serializers.ChoiceField(AlertKind.choices, required=False)
+    enabled = serializers.BooleanField(required=False)
+    ordering = _ordering("name", "created_at")
 
 
 class AuditEventQuery(ListQuery):

@@ -10,8 +10,8 @@ from rest_framework import serializers
 
 from limits_app.api.fields import AmountField, DateTimeField, Exact, ObjectField, StrictSerializer
 from limits_app.models import (
+    AlertRule,
     AuditEvent,
-    Configuration,
     Endpoint,
     Entity,
     Limit,
@@ -24,12 +24,14 @@ from limits_app.models import (
     registered,
 )
 from limits_app.models.audit_log import CONTENT
+from limits_app.models.base import Definable
 from limits_app.models.fields import ExactTextField
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.services import definitions, limit_fields
 from limits_app.services.definitions import MOST_PARTS
+from limits_app.services.rights import may_change_rows
 
-C = TypeVar("C", bound=Configuration)
+C = TypeVar("C", bound=Definable)
 
 
 _NUMBERS: Final = {
@@ -84,15 +86,15 @@ class _PartSerializer(DefinitionSerializer[C]):
         return data
 
 
-def _options(model: type[Configuration], *fields: str) -> Any:
+def _options(model: type[Definable], *fields: str) -> Any:
     """The options of a serializer with these fields; the models validate them."""
     return type("Meta", (), {"model": model, "fields": fields, "validators": ()})
 
 
-def _meta(model: type[Configuration], *more: str) -> Any:
+def _meta(model: type[Definable], *more: str) -> Any:
     """The options of a serializer with the fields of a model, and what follows them."""
     entry = registered(model)
-    before = ("id", *model.implied) if entry.section else ()
+    before = ("id", *getattr(model, "implied", ())) if entry.section else ()
     return _options(model, *before, *entry.fields, *filter(None, [entry.parts]), *more)
 
 
@@ -167,6 +169,38 @@ class EndpointSerializer(DefinitionSerializer[Endpoint]):
     """A rule for URLs, with its own limits or with a resource."""
 
     Meta = _meta(Endpoint)
+
+
+class AlertRuleSerializer(DefinitionSerializer[AlertRule]):
+    """A rule for alerts. Its target is shown to users who may change it, and its secret never."""
+
+    kind = serializers.CharField(max_length=16, help_text="threshold, rejections, store, candidate or emergency.")
+    secret = serializers.CharField(
+        write_only=True,
+        required=False,
+        allow_blank=True,
+        max_length=255,
+        help_text="Signs the requests to a webhook. A stored secret stays where the field is left out.",
+    )
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Read a rule, and its secret, which no other definition has."""
+        if not isinstance(data, Mapping) or "secret" not in data:
+            return super().to_internal_value(data)
+        try:
+            secret = self.fields["secret"].run_validation(data["secret"])
+        except serializers.ValidationError as error:
+            raise serializers.ValidationError({"secret": error.detail}) from error
+        read = super().to_internal_value({name: value for name, value in data.items() if name != "secret"})
+        read["definition"].row.secret = secret
+        return read
+
+    def to_representation(self, instance: AlertRule) -> Any:
+        """Represent a rule; its target is empty for users who may only view it."""
+        shown = super().to_representation(instance)
+        return shown if may_change_rows(self.context["request"].user, "change", AlertRule) else shown | {"target": ""}
+
+    Meta = _meta(AlertRule, "secret", "created_at")
 
 
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):

@@ -6,7 +6,7 @@ from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
 from limits_app.api import live_views, views
-from limits_app.api.base import NotFoundView, SchemaView
+from limits_app.api.base import IndexView, NotFoundView, SchemaView
 from limits_app.models import registered
 
 app_name = "limits_api"
@@ -19,11 +19,23 @@ for _view in (
     views.PolicyView,
     views.PoolView,
     views.EndpointView,
+    views.AlertRuleView,
 ):
-    _router.register(registered(_view.queryset.model).section, _view)
+    _router.register(registered(_view.queryset.model).section.replace("_", "-"), _view)
 _router.register("audit-events", views.AuditEventView)
 
+_readable = {prefix: f"{name}-list" for prefix, _, name in _router.registry} | {
+    "candidates": "candidate-list",
+    "denials": "denial-list",
+    "emergency": "emergency",
+    "me": "me",
+    "schema": "schema",
+    "shadow-refusals": "shadow-refusal-list",
+    "usage": "usage",
+}
+
 _v1 = [
+    path("", IndexView.as_view(names=_readable), name="index"),
     *_router.urls,
     path("audit-events/<int:pk>/revert/", views.RevertView.as_view(), name="revert"),
     path("boosts/", live_views.BoostView.as_view(), name="boost"),

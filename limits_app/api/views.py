@@ -21,6 +21,7 @@ from limits_app.api.permissions import reason_of, who
 from limits_app.api.problems import Problem
 from limits_app.api.schema import extend_schema
 from limits_app.api.serializers import (
+    AlertRuleSerializer,
     AuditEventSerializer,
     EndpointSerializer,
     EntitySerializer,
@@ -31,7 +32,7 @@ from limits_app.api.serializers import (
     RevertSerializer,
 )
 from limits_app.integrations.authors import author_of
-from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
+from limits_app.models import AlertRule, AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
 from limits_app.services import blocks
 from limits_app.services.policy_warnings import left_without
@@ -124,6 +125,15 @@ class EndpointView(ConfigurationView):
     serializer_class = EndpointSerializer
     query = queries.EndpointQuery
     search_fields = ("name", "description", "path", "view_name")
+
+
+class AlertRuleView(ConfigurationView):
+    """Rules for alerts; the audit log does not record them."""
+
+    queryset = AlertRule.objects.all()
+    serializer_class = AlertRuleSerializer
+    query = queries.AlertRuleQuery
+    search_fields = ("name", "resource", "entity")
 
 
 class AuditEventView(ConfigurationView):

@@ -18,6 +18,7 @@ from limits_app.models.plan import Plan
 from limits_app.models.snapshots import Snapshot, batches
 from limits_app.models.validators import validate_identifier, validate_json, validate_object, validate_text
 
+_OWN_ANCESTOR: Final = _("An entity cannot be its own ancestor: choose another parent, or none.")
 _UNLIMITED_AND_BLOCKED: Final = _("An entity cannot be both unlimited and blocked: choose one.")
 _PATTERN_WITH_FIELDS: Final = _(
     "A pattern has no parent, plan, cascade, flags or billing date: leave them empty, and add a policy with the effect "
@@ -145,6 +146,8 @@ class Entity(Configuration):
     def _check_parent(self, parent: Entity | None) -> None:
         if parent is not None and parent.is_pattern:
             raise ValidationError({"parent": _("A pattern cannot be a parent: choose one entity.")})
+        if parent is not None and parent.identifier == self.identifier:
+            raise ValidationError({"parent": _OWN_ANCESTOR})
 
     def clean(self) -> None:
         """Reject cycles and hierarchies of more than 8 levels."""
@@ -155,9 +158,7 @@ class Entity(Configuration):
         self._check_parent(parent)
         above = _ancestors(self.pk, {self.pk: self.parent_id, **_parents([self.parent_id], self._state.db)})
         if self.pk in above:
-            raise ValidationError(
-                {"parent": _("An entity cannot be its own ancestor: choose another parent, or none.")}
-            )
+            raise ValidationError({"parent": _OWN_ANCESTOR})
         if _are_too_deep([self.pk], len(above), self._state.db):
             raise ValidationError({"parent": _("Entities can be at most 8 levels deep: choose a parent further up.")})
 

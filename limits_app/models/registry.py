@@ -208,11 +208,10 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                 unwritten={
                     **_PRIMARY_KEY,
                     "created_at": _TIMES["created_at"],
-                    "secret": "confidential: a stored secret stays, a new one is entered in the admin",
+                    "secret": "confidential: a stored secret stays, a new one is set in the admin or the REST API",
                 },
                 left_out={
                     **_NO_TABLE,
-                    ExchangeFormat.REST: "targets are confidential: they are managed in the admin",
                     ExchangeFormat.AUDIT: "targets and secrets are confidential",
                 },
             ),

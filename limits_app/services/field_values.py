@@ -32,7 +32,7 @@ def column_value(column: Any, value: Any, find: Find) -> Any:
         case models.BooleanField():
             return _of_type(bool, value, "true or false")
         case models.IntegerField():
-            return _of_type(int, value, "a whole number")
+            return None if value is None and column.null else _of_type(int, value, "a whole number")
         case models.DecimalField():
             return _decimal(value, is_time=column.name.endswith("_seconds"))
         case _:

@@ -85,7 +85,9 @@ class Use:
     def as_dict(self) -> dict[str, object]:
         """The use as plain data, for JSON."""
         start = None if self.start is None else self.start.isoformat()
-        return asdict(self) | {"bucket": str(self.bucket), "start": start, "refused_share": self.refused_share}
+        fields = asdict(self) | {"bucket": str(self.bucket), "start": start}
+        del fields["refused"]
+        return fields | {"rejected": self.refused, "rejected_share": self.refused_share}
 
 
 class Uses:

@@ -13,6 +13,7 @@ from rest_framework.test import APIClient
 from limits_app import services
 from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from limits_app.models import (
+    AlertRule,
     Endpoint,
     Entity,
     Limit,
@@ -70,6 +71,7 @@ def fill(many: Sequence[int] = (1, 2, 3)) -> None:
         quota = QuotaLimit("monthly", 500, period=QuotaPeriod.MONTH, time_zone="Europe/Berlin")
         services.set_entity_limits(f"user:{n}", [calls, quota], resource=resource.name)
         Endpoint.objects.create(name=f"endpoint{n}", path=f"/x{n}/", resource=resource)
+        AlertRule.objects.create(name=f"rule{n}", kind="store", target=f"ops{n}@example.com")
         used(f"user:{n}", n, resource=resource.name, refused=n % 2)
 
 

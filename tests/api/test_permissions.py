@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from limits_app import services
 from limits_app.api import urls
 from limits_app.integrations.identity import entity_of_key
-from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
+from limits_app.models import AlertRule, AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from tests.api.site import ROOT, as_user, fill, person
 
 pytestmark = pytest.mark.django_db
@@ -26,6 +26,7 @@ MODELS: Final = {
     "pools": Pool,
     "plans": Plan,
     "endpoints": Endpoint,
+    "alert-rules": AlertRule,
     "audit-events": AuditEvent,
 }
 PEOPLE: Final = ["anonymous", "user", "viewer", "changer", "superuser"]
@@ -47,7 +48,7 @@ TABLE: Final = [
     ("get", "emergency/", "", ALL),
     ("put", "emergency/", "", ALL),
     *[("post", page, "", ALL) for page in ("resets/", "top-ups/", "boosts/", "audit-events/0/revert/")],
-    *[("get", page, "", {*PEOPLE} - {"anonymous"}) for page in ("me/", "schema/")],
+    *[("get", page, "", {*PEOPLE} - {"anonymous"}) for page in ("", "me/", "schema/")],
 ]
 
 
@@ -114,7 +115,7 @@ def test_every_address_is_in_the_table() -> None:
     names = {entry.name for part in urls.urlpatterns for entry in part.url_patterns if entry.name}
     assert get_resolver().namespace_dict.keys() >= {"limits_api"}
     known = {"boost", "denial-list", "explain", "me", "reset", "revert", "schema", "shadow-refusal-list", "status"}
-    known |= {"candidate-list", "emergency", "top-up", "usage"}
+    known |= {"candidate-list", "emergency", "index", "top-up", "usage"}
     rows = {f"{model._meta.model_name}-{part}" for model in MODELS.values() for part in ("list", "detail")}
     assert names == known | rows
     assert User.objects.count() == 0

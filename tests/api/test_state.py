@@ -161,8 +161,8 @@ def test_a_caller_sees_their_own_usage_and_nobody_elses(user: User, root: APICli
     used(me, 100, bucket=BucketKind.MEMBER, key="other")
     [mine] = root.get(f"{ROOT}me/").data["results"]
     assert mine["usage"] == {
-        "call_count": {"admitted": 5, "refused": 1, "refused_share": 1 / 6},
-        "tpm": {"admitted": 4.5, "refused": 0, "refused_share": None},
+        "call_count": {"admitted": 5, "rejected": 1, "rejected_share": 1 / 6},
+        "tpm": {"admitted": 4.5, "rejected": 0, "rejected_share": None},
     }
     [mine] = root.get(f"{ROOT}me/?until={timezone.now():%Y-%m-%dT00:00:00Z}").data["results"]
     assert mine["usage"]["call_count"]["admitted"] == 2
@@ -187,7 +187,7 @@ def test_usage_is_told_apart_as_is_wanted_the_largest_first(root: APIClient) -> 
     assert told("period=hour") == [(None, None, "call_count", 1)]
     assert told("until=2001-01-01T00:00:00Z") == told("since=2999-01-01T00:00:00Z") == []
     [whole] = root.get(f"{ROOT}usage/?key=call_count&entity=user:1&by=period").data["results"]
-    assert (whole["bucket"], whole["refused"], whole["refused_share"]) == ("entity", 10, 0.25)
+    assert (whole["bucket"], whole["rejected"], whole["rejected_share"]) == ("entity", 10, 0.25)
     assert whole["start"].endswith("T00:00:00+00:00")
 
 

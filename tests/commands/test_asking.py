@@ -187,7 +187,7 @@ def test_usage_is_told_apart_as_asked() -> None:
     added = json.loads(run("snapshot --format json").out)
     assert added == {"added": {"default": 2}, "failed": {}}
     head, *rows = run("usage --by entity --by resource --format csv").out.splitlines()
-    assert head == "resource,entity,bucket,key,admitted,refused,refused_share"
+    assert head == "resource,entity,bucket,key,admitted,rejected,rejected_share"
     assert rows == ["api,user:2,entity,tpm,30,0,", "api,user:1,entity,tpm,10,0,"]
     first = run("usage --entity user:1 --key tpm --most 1").out.splitlines()[1]
     assert first.split() == ["api", "entity", "tpm", "10", "0"]

@@ -317,7 +317,7 @@ def test_many_different_rows_are_read_though_not_all_are_remembered(monkeypatch:
     monkeypatch.setattr(sys.modules["limits_app.services.simulation.replay"], "_MOST_AMOUNTS", 1)
     lines = ["time,resource,t", *(f"{number},api,{number}" for number in range(5))]
     report = replay(csv_events(lines), Proposal.of_limits([parse_limit("t=3/d")]))
-    assert report.totals[EVENTS].as_dict() == {"asked": 5, "refused": 2, "share": 0.4}
+    assert report.totals[EVENTS].as_dict() == {"asked": 5, "rejected": 2, "share": 0.4}
 
 
 def recorded(hour: int, key: str, units: float, entity: str = "u") -> None:
@@ -344,8 +344,8 @@ def test_the_command_replays_recorded_usage() -> None:
     recorded(0, "t", 720)
     ran = run("simulate t=100/h:fixed_window calls=1/h --format json --check")
     told = json.loads(ran.out)
-    assert (ran.code, told["totals"]) == (3, {"t": {"asked": 720, "refused": 620, "share": 620 / 720}})
-    assert [one["key"] for one in told["refusals"]] == ["t"]
+    assert (ran.code, told["totals"]) == (3, {"t": {"asked": 720, "rejected": 620, "share": 620 / 720}})
+    assert [one["key"] for one in told["rejections"]] == ["t"]
     assert run("simulate t=1k/min --check").code == 0
 
 
@@ -358,7 +358,7 @@ def test_recorded_usage_is_reported_as_the_share_of_its_amount() -> None:
     assert "0 of 600000 tokens would be rejected (0.0%)" in ran.err
     assert "events" not in ran.out + ran.err
     assert ran.out.splitlines()[1].split()[:4] == ["api", "u", "requests", "56400"]
-    assert run("simulate calls=60/min --chart --format csv").out.startswith("start,call_count,refused")
+    assert run("simulate calls=60/min --chart --format csv").out.startswith("start,call_count,rejected")
     assert "call_count would be rejected" in run("simulate calls=60/min --resource api").err
     other = run("simulate calls=60/min --resource other --check")
     assert (other.code, other.err) == (0, "No request would be rejected.\n")

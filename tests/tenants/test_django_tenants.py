@@ -70,5 +70,5 @@ def test_usage_and_rejections_are_written_where_they_were_counted(server: Postgr
         "after one": [{"user:acme": 1}, {}],
         "notes": ["namespace acme:", "namespace bolt:"],
         "after all": [{"user:acme": 1}, {"user:bolt": 1}],
-        "named": "entity,bucket,key,admitted,refused,refused_share\nuser:bolt,entity,call_count,1,3,0.75\n",
+        "named": "entity,bucket,key,admitted,rejected,rejected_share\nuser:bolt,entity,call_count,1,3,0.75\n",
     }

@@ -130,8 +130,8 @@ def test_a_use_is_plain_data_for_json() -> None:
             "entity": "user:1",
             "start": "2026-03-01T12:00:00+00:00",
             "admitted": 3,
-            "refused": 1,
-            "refused_share": 0.25,
+            "rejected": 1,
+            "rejected_share": 0.25,
         }
     ]
     assert hourly()[0].as_dict()["start"] is None

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitsError
 from limits_app.management.limits import (
+    alerts,
     audit_log,
     boosts,
     erasing,
@@ -43,6 +44,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "unblock": unblocking.unblock,
     "boost": boosts.boost,
     "reset": boosts.reset,
+    "top-up": boosts.top_up,
     "candidates": boosts.CANDIDATES,
     "emergency": boosts.emergency,
     "denials": usage.denials,
@@ -53,7 +55,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "audit": audit_log.AUDIT,
     "erase": erasing.erase,
     "roles": roles.roles,
-    "alerts": usage.ALERTS,
+    "alerts": alerts.ALERTS,
     "apply": files.apply,
     "export": files.export,
     "simulate": files.simulate,

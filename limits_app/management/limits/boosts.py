@@ -1,9 +1,9 @@
-"""`boost`, `reset`, `emergency` and `candidates`: overrides of limits, and the emergency switch."""
+"""`boost`, `reset`, `top-up`, `emergency` and `candidates`: overrides of limits, and the emergency switch."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from limits_app import services as limits
@@ -14,6 +14,7 @@ from limits_app.management.limits.arguments import (
     PLAN,
     UNTIL,
     WHOM,
+    amount,
     argument,
     key,
     one_of,
@@ -38,6 +39,9 @@ from limits_app.services.candidates import policy_of_id
 from limits_app.services.explain_text import emergency_text
 
 _NO_LIMIT: Final = "There are no limits here."
+_ONCE: Final = argument(
+    "--once", metavar="NAME", help="idempotency key: a repeated command with the same name has no effect"
+)
 _CANDIDATE: Final = ("policy_id", "policy", "limits", "state", "percent", "evaluated", "rejected", "rejected_percent")
 
 
@@ -84,7 +88,7 @@ def _end_boost(options: Namespace, out: Output) -> None:
     argument("--total", action="store_true", help="instead of a resource: the limits over all resources"),
     *WHOM,
     argument("--key", type=key, action="append", default=[], help="only this limit; may be repeated"),
-    argument("--once", metavar="NAME", help="idempotency key: a repeated command with the same name has no effect"),
+    _ONCE,
     examples=(
         "reset openai/gpt-4 --entity user:42 --key tpm --yes --reason 'our mistake'",
         "reset --total --entity user:42 --yes",
@@ -95,10 +99,10 @@ def reset(options: Namespace, out: Output) -> None:
     """Reset the usage of an entity, of the site itself, or of the totals."""
     keys = options.key or None
     whom = options.entity or "the site itself and shared limits"
-    if options.total is (options.resource is not None):
-        fail("Name either a RESOURCE or --total, for the limits over all resources.", ExitCode.USAGE)
+    _check_place(options)
     if options.dry_run:
-        _would_reset(options, out)
+        _show_used(options, options.key, out)
+        out.note("This was a dry run: nothing was reset.")
         return
     where = "over all resources" if options.total else f"of {options.resource}"
     out.confirm(f"Reset the usage of {whom} for {', '.join(keys or ['every limit'])} {where}?", yes=options.yes)
@@ -122,20 +126,62 @@ def reset(options: Namespace, out: Output) -> None:
         out.note(f"{_NO_LIMIT} Check the name of the resource.")
 
 
-def _would_reset(options: Namespace, out: Output) -> None:
+@subcommand(
+    "give credit for a limit, at most its recorded use; permits of concurrency limits are not released",
+    argument("resource", nargs="?", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4"),
+    argument("credit", type=amount, metavar="KEY=AMOUNT", help="such as tpm=500"),
+    argument("--total", action="store_true", help="instead of a resource: the limit over all resources"),
+    *WHOM,
+    _ONCE,
+    examples=(
+        "top-up openai/gpt-4 tpm=500 --entity user:42 --reason 'our mistake' --once ticket-18",
+        "top-up tokens=1M --total --entity user:42",
+    ),
+    writes=True,
+)
+def top_up(options: Namespace, out: Output) -> None:
+    """Give an entity, or the site itself, credit for a limit."""
+    _check_place(options)
+    name, credit = options.credit
+    if options.dry_run:
+        _show_used(options, [name], out)
+        out.note("This was a dry run: no credit was given.")
+        return
+    done = limits.top_up(
+        options.resource,
+        key=name,
+        amount=credit,
+        entity=options.entity,
+        plan=options.plan,
+        reason=options.reason,
+        idempotency_key=options.once,
+        actor=actor(),
+        source=SOURCE,
+    )
+    if out.form is not Format.TABLE:
+        out.show(Table(("done",), [(done,)]), data={"done": done})
+    out.note("Credited." if done else "Already done with this name: nothing was changed.")
+
+
+def _check_place(options: Namespace) -> None:
+    if options.total is (options.resource is not None):
+        fail("Name either a RESOURCE or --total, for the limits over all resources.", ExitCode.USAGE)
+
+
+def _show_used(options: Namespace, keys: Sequence[str], out: Output) -> None:
+    """Show the usage of some limits, or of all without keys."""
     stats_by_key = limits.status(options.resource or "any", entity=options.entity, plan=options.plan).limits
     values = {
         key.removeprefix(TOTAL_PREFIX): stats
         for key, stats in stats_by_key.items()
         if key.startswith(TOTAL_PREFIX) is options.total
     }
-    if missing := sorted({*options.key} - values.keys()):
+    if missing := sorted({*keys} - values.keys()):
         fail(
             f"No limit has the key {', '.join(missing)}; must be one of: {', '.join(values) or 'none'}", ExitCode.USAGE
         )
-    rows = [(name, stats["used"]) for name, stats in values.items() if not options.key or name in options.key]
+    rows = [(name, stats["used"]) for name, stats in values.items() if not keys or name in keys]
     out.show(Table(("key", "used"), rows, _NO_LIMIT))
-    out.note("This was a dry run: nothing was reset.")
 
 
 @subcommand(

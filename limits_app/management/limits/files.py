@@ -153,7 +153,7 @@ def export(options: Namespace, out: Output) -> None:
         out.note("Omitted: the secrets of webhooks of alert rules; enter them in the admin of another site.")
 
 
-_REFUSALS: Final = ("resource", "entity", "key", "refused", "first", "last", "never")
+_REJECTIONS: Final = ("resource", "entity", "key", "rejected", "first", "last", "never")
 
 
 @subcommand(
@@ -214,10 +214,10 @@ def _show_report(report: SimulationReport, options: Namespace, out: Output) -> N
         (refusal.resource, refusal.entity, refusal.key, refusal.count, refusal.first, refusal.last, refusal.never)
         for refusal in report.refusals()
     ]
-    table, text = Table(_REFUSALS, rows[: options.most], "No request would be rejected."), None
+    table, text = Table(_REJECTIONS, rows[: options.most], "No request would be rejected."), None
     if options.chart:
         moments = [(point.start, point.asked, point.refused) for point in report.chart()]
-        table = Table(("start", report.charted, "refused"), moments, "There is nothing to replay.")
+        table = Table(("start", report.charted, "rejected"), moments, "There is nothing to replay.")
         most = max((asked for _, asked, _ in moments), default=0)
         text = "\n".join(
             f"{cell(start)}  {bar(asked, most, refused)}  {asked}" + (f", {refused} rejected" if refused else "")

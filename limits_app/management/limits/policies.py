@@ -1,11 +1,11 @@
-"""`system`, `resource`, `plan` and `entity`: policies, the store of a resource, and the plan of an entity."""
+"""`system`, `resource`, `plan` and `entity`: policies, the store of a resource, and what an entity itself has."""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Iterable
+from argparse import BooleanOptionalAction, Namespace
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.db.models import Q, QuerySet
 
@@ -16,6 +16,7 @@ from limits_app.management.limits.arguments import (
     ON,
     RESOURCE,
     argument,
+    entity_name,
     limits_and_effect,
     moment,
     moment_or_none,
@@ -32,13 +33,13 @@ from limits_app.management.limits.subcommand import (
     note_unused,
     subcommand,
 )
-from limits_app.models import Counted, Enforcement, Policy, Resource
+from limits_app.models import Counted, Enforcement, Entity, Policy, Resource
 from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
 from limits_app.services import blocks, definitions
 from limits_app.services.listing import NamedScope
 from limits_app.services.policy_warnings import dropped_messages, left_without
-from limits_app.services.writing import PolicyOptions, delete_policy, set_policy
+from limits_app.services.writing import EntityFields, PolicyOptions, delete_policy, set_policy
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
 
@@ -49,15 +50,46 @@ def _scope_of(options: Namespace) -> NamedScope:
 
 
 def _set(options: Namespace, out: Output) -> None:
+    fields = _entity_fields(options)
+    if fields and not options.limits:
+        _confirm_block(options, fields, out)
+        with changing(options, out):
+            limits.set_entity(options.entity, reason=options.reason, **fields)
+        return
     texts, effect = limits_and_effect(options.limits)
     values: Any = {name: value for name, value in vars(options).items() if name in PolicyOptions.__annotations__}
     _confirm(options, effect, out)
+    _confirm_block(options, fields, out)
     with changing(options, out):
+        if fields:
+            limits.set_entity(options.entity, reason=options.reason, **fields)
         policy = set_policy(_scope_of(options), texts, values | {"effect": effect})
         warnings = dropped_messages(policy)
     for warning in warnings:
         out.note(f"warning: {warning}")
     note_unused(getattr(options, "entity", None), out)
+
+
+def _entity_fields(options: Namespace) -> EntityFields:
+    """The fields of the entity itself that a command sets, such as its parent; empty of other commands."""
+    fields: Any = {name: getattr(options, name, None) for name in ("parent", "cascade", "blocked", "unlimited")}
+    if fields["parent"] == "":
+        return {**_without_none(fields), "parent": None}
+    return _without_none(fields)
+
+
+def _without_none(fields: Any) -> EntityFields:
+    return cast("EntityFields", {name: value for name, value in fields.items() if value is not None})
+
+
+def _confirm_block(options: Namespace, fields: EntityFields, out: Output) -> None:
+    """Ask before the flag of an entity also blocks others than is meant."""
+    if not fields.get("blocked"):
+        return
+    stored = Entity.objects.filter(identifier=options.entity).first()
+    before = None if stored is None else blocks.state_of(stored)
+    if warning := blocks.warning([(Entity, before, {"identifier": options.entity, "blocked": True})]):
+        confirm(f"{warning} Go on?", options, out)
 
 
 def _confirm(options: Namespace, effect: str, out: Output) -> None:
@@ -155,6 +187,21 @@ _LIMITS: Final = argument(
     help="such as rpm=1000/min, calls=30/10s:gcra, budget=5M/month@Europe/Berlin or connections=10; "
     "or the word blocked or unlimited",
 )
+_CASCADE: Final = argument(
+    "--cascade",
+    action=BooleanOptionalAction,
+    default=None,
+    help="apply the limits of the parent too; without the option, this stays as it is",
+)
+_ENTITY_FIELDS: Final = (
+    argument("--parent", metavar="PARENT", help="the entity above it, such as tenant:acme, or '' for none"),
+    _CASCADE,
+    argument(
+        "--blocked", action=BooleanOptionalAction, default=None, help="whether all requests of the entity are rejected"
+    ),
+    argument("--unlimited", action=BooleanOptionalAction, default=None, help="whether the entity has no limits"),
+)
+"""What `entity set` sets of the entity itself; without an option, it stays as it is."""
 _FIELDS: Final = (
     argument("--extends", action="store_true", help="add to the next broader policy instead of replacing it"),
     argument("--enforcement", metavar="|".join(Enforcement.values), default=Enforcement.ENFORCE.value),
@@ -182,12 +229,18 @@ _WHICH: Final = one_of(
 
 
 def _scope(
-    what: str, example: str, *target: Argument, which: Q, set_examples: tuple[str, ...], **more: Subcommand
+    what: str,
+    example: str,
+    *target: Argument,
+    which: Q,
+    set_examples: tuple[str, ...],
+    own_fields: tuple[Argument, ...] = (),
+    more: Mapping[str, Subcommand] | None = None,
 ) -> Subcommand:
     """The verbs for the policies of one level. `example` is a command line with a place for the verb."""
     setting = subcommand(
         f"set the limits of {what}; replaces the previous policy",
-        *(*target, _LIMITS, _TOTAL, *_FIELDS),
+        *(*target, _LIMITS, _TOTAL, *_FIELDS, *own_fields),
         examples=tuple(f"{example.format('set')} {rest}" for rest in set_examples),
         writes=True,
     )
@@ -209,7 +262,7 @@ def _scope(
         "delete": deleting(_delete),
         "list": listing(partial(_list, which=which)),
     }
-    return Subcommand(f"policies for {what}", verbs=verbs | more)
+    return Subcommand(f"policies for {what}", verbs={**verbs, **(more or {})})
 
 
 @subcommand(
@@ -223,6 +276,32 @@ def _set_store(options: Namespace, out: Output) -> None:
     with changing(options, out):
         resource = definitions.find_or_new(Resource, options.resource)
         definitions.save(definitions.read(resource, {"store": options.alias}, partial=True))
+
+
+@subcommand(
+    "set the parent of an entity; both are created where they do not exist",
+    ENTITY,
+    argument("parent", metavar="PARENT", help="such as tenant:acme, or '' for none"),
+    _CASCADE,
+    examples=("entity parent user:42 tenant:acme --cascade", "entity parent user:42 ''"),
+    writes=True,
+)
+def _set_parent(options: Namespace, out: Output) -> None:
+    with changing(options, out):
+        limits.set_entity(options.entity, reason=options.reason, **_entity_fields(options))
+
+
+@subcommand(
+    "list the resources on which an entity has its own policies, or any entity has some",
+    argument("entity", nargs="?", type=entity_name, metavar="ENTITY", help="such as user:42; without it, any"),
+    examples=("entity list-resources user:42", "entity list-resources --format json"),
+)
+def _list_resources(options: Namespace, out: Output) -> None:
+    policies = Policy.objects.filter(resource__isnull=False, entity__isnull=False)
+    if options.entity is not None:
+        policies = policies.filter(entity__identifier=options.entity)
+    names = sorted(set(policies.values_list("resource__name", flat=True)))
+    out.show(Table(("resource",), [(name,) for name in names], "There are no policies of this kind."))
 
 
 @subcommand(
@@ -269,7 +348,7 @@ RESOURCE_POLICIES: Final = _scope(
         "connections=10:shared --reason 'one small machine'",
         "blocked --dry-run",
     ),
-    store=_set_store,
+    more={"store": _set_store},
 )
 ENTITY_POLICIES: Final = _scope(
     "an entity",
@@ -277,9 +356,15 @@ ENTITY_POLICIES: Final = _scope(
     ENTITY,
     ON,
     which=Q(entity__isnull=False),
-    set_examples=("budget=5M/month@Europe/Berlin", "tpm=100k/min --on openai/gpt-4 --extends", "tokens=1M/day --total"),
-    plan=_set_plan,
-    billing=_set_billing,
+    set_examples=(
+        "budget=5M/month@Europe/Berlin",
+        "tpm=100k/min --on openai/gpt-4 --extends",
+        "tokens=1M/day --total",
+        "--parent tenant:acme --cascade",
+        "--blocked --reason 'a stolen key'",
+    ),
+    own_fields=_ENTITY_FIELDS,
+    more={"billing": _set_billing, "list-resources": _list_resources, "parent": _set_parent, "plan": _set_plan},
 )
 PLAN_POLICIES: Final = _scope(
     "a plan",

@@ -14,7 +14,16 @@ from limits_app import services as limits
 from limits_app.engine import Amount, seconds_text
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.outcome import LimitStatus, Outcome, Stats
-from limits_app.management.limits.arguments import REQUESTED, RESOURCE, WHOM, amounts, argument, positive, seconds
+from limits_app.management.limits.arguments import (
+    REQUESTED,
+    RESOURCE,
+    WHOM,
+    amounts,
+    argument,
+    positive,
+    resource_name,
+    seconds,
+)
 from limits_app.management.limits.output import Format, Output, Table
 from limits_app.management.limits.subcommand import ExitCode, fail, note_unused, subcommand
 from limits_app.models import Enforcement, Entity, Policy, Resource
@@ -25,6 +34,7 @@ from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, find
 from limits_app.services.explain_text import emergency_text
 from limits_app.services.limit_words import limit_name
 from limits_app.services.url_matching import rules_for_path
+from limits_app.services.usage import add_counts
 
 _DECIDED: Final = (
     "decision",
@@ -101,21 +111,27 @@ def _requested(options: Namespace) -> Mapping[str, Amount] | None:
 )
 def explain(options: Namespace, out: Output) -> ExitCode:
     """Explain the decision about a request."""
+    unknown = _unknown_resource(options, out)
     explanation = limits.explain(
         options.resource, entity=options.entity, requested=_requested(options), plan=options.plan
     )
     out.show(_decided(explanation.outcome), data=explanation.as_dict(), text=explanation.text())
-    return _unknown_resource(options, out)
+    return unknown
 
 
 @subcommand(
-    "show current usage and remaining amounts",
-    RESOURCE,
+    "show current usage and remaining amounts, or without a resource a summary of the site",
+    argument("resource", nargs="?", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4"),
     *WHOM,
-    examples=("status openai/gpt-4", "status openai/gpt-4 --entity user:42 --format csv"),
+    examples=("status", "status openai/gpt-4", "status openai/gpt-4 --entity user:42 --format csv"),
 )
 def status(options: Namespace, out: Output) -> None:
     """Show the state of limits."""
+    if options.resource is None:
+        if options.entity or options.plan:
+            fail("Name a RESOURCE with --entity or --plan.", ExitCode.USAGE)
+        _summarize(out)
+        return
     with out.working("Reading the store"):  # all known entities, without --entity
         status = limits.status(options.resource, entity=options.entity, plan=options.plan)
     rows = [*_rows("", status.limits)]
@@ -129,6 +145,39 @@ def status(options: Namespace, out: Output) -> None:
     if status.used_by_all:
         used = ", ".join(f"{limit_name(key)} {amount}" for key, amount in status.used_by_all.items())
         out.note(f"Total usage of the site itself and all known entities ({status.entities}): {used}.")
+
+
+def _summarize(out: Output) -> None:
+    """Show the emergency switch, the stores, how much is configured, rejections, and the tightest limits."""
+    add_counts()
+    switch, hour_ago = limits.emergency(), datetime.now(UTC) - timedelta(hours=1)
+    enforced = Policy.objects.filter(enforcement=Enforcement.ENFORCE).count()
+    with out.working("Reading the stores"):
+        states = limits.overview(_pairs(_MOST_SUMMARIZED))
+    uses = sorted(((limit.share, state, limit) for state in states for limit in state.limits), key=lambda use: -use[0])
+    unknown = _unknown(states)
+    rows: list[tuple[str, object]] = [
+        ("emergency switch", str(switch.mode)),
+        ("resources", Resource.objects.count()),
+        ("entities", Entity.objects.count()),
+        ("policies", Policy.objects.count()),
+        ("policies not enforced", Policy.objects.count() - enforced),
+        ("rejections in the last hour", sum(row.count for row in limits.denials(since=hour_ago))),
+    ]
+    rows += [
+        (f"store {alias or 'default'}", health.state if health.error is None else f"{health.state}: {health.error}")
+        for alias, health in limits.store_health().items()
+    ]
+    rows += [
+        (
+            f"tightest limit {number}",
+            " ".join(filter(None, (state.resource, state.entity, limit.key, f"{share:.0%}"))),
+        )
+        for number, (share, state, limit) in enumerate(uses[:_TIGHTEST], 1)
+    ]
+    out.show(Table(("what", "value"), rows), data=dict(rows))
+    if unknown:
+        out.note(f"A store is unavailable: usage is unknown for {', '.join(unknown)}.")
 
 
 def _rows(member: str, stats: Mapping[str, Stats]) -> Iterator[tuple[object, ...]]:
@@ -147,6 +196,8 @@ def _decided_row(decision: str, status: LimitStatus) -> tuple[object, ...]:
     return (decision, *(getattr(status, column) for column in _DECIDED[1:]))
 
 
+_MOST_SUMMARIZED: Final = 500
+_TIGHTEST: Final = 3
 _TOP: Final = ("resource", "entity", "key", "used", "capacity", "percent", "level")
 _LATELY: Final = timedelta(hours=2)
 

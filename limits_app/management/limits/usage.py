@@ -13,11 +13,9 @@ from typing import Final
 from django.utils.timezone import now
 
 from limits_app import services as limits
-from limits_app.alerts import NotDelivered, send, send_test
 from limits_app.management.limits.arguments import AGES, ENTITY, OF_RESOURCE, age, argument, key, minute, past, positive
 from limits_app.management.limits.output import Output, Table, bar, cell
-from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail, note_unused, subcommand
-from limits_app.models import AlertRule
+from limits_app.management.limits.subcommand import SOURCE, ExitCode, actor, fail, note_unused, subcommand
 from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.retention import prunable, prune_audit
@@ -67,8 +65,9 @@ def usage(options: Namespace, out: Output) -> None:
         most=options.most,
     )
     columns = [column for word, column in _BY.items() if word in by]
-    head = (*columns, "bucket", "key", "admitted", "refused", "refused_share")
-    rows = [tuple(getattr(use, column) for column in head) for use in uses]
+    fields = (*columns, "bucket", "key", "admitted", "refused", "refused_share")
+    rows = [tuple(getattr(use, name) for name in fields) for use in uses]
+    head = (*columns, "bucket", "key", "admitted", "rejected", "rejected_share")
     table = Table(head, rows, "No usage. Run `limits snapshot` to add the latest counts of the stores.")
     out.show(table, data=[use.as_dict() for use in uses], text=_chart(uses, columns) if options.chart else None)
 
@@ -83,8 +82,8 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
         most, width = max(use.admitted for use in of_limit), max(map(len, labels))
         lines.append(f"{limit_name(name)}, at most {most}")
         for label, use in zip(labels, of_limit, strict=True):
-            refused = f", {use.refused} rejected" if use.refused else ""
-            lines.append(f"  {label.ljust(width)}  {bar(use.admitted, most)}  {use.admitted}{refused}")
+            rejected = f", {use.refused} rejected" if use.refused else ""
+            lines.append(f"  {label.ljust(width)}  {bar(use.admitted, most)}  {use.admitted}{rejected}")
     return "\n".join(lines) or "No usage."
 
 
@@ -204,31 +203,3 @@ def _prune_audit(options: Namespace, show: Callable[[int], object]) -> int:
         reason=options.reason,
         progress=lambda table, deleted: show(deleted),
     )
-
-
-@subcommand(
-    "send the alerts that are due; run it every minute without Celery", examples=("alerts send",), periodic=True
-)
-def _send(options: Namespace, out: Output) -> ExitCode:
-    done = send()
-    out.show(Table(("sent", "failed"), [(done.sent, done.failed)]), data=done.as_dict())
-    return ExitCode.ERROR if done.failed else ExitCode.OK
-
-
-@subcommand(
-    "send a test alert of a rule now",
-    argument("rule", metavar="RULE", help="name of the alert rule"),
-    examples=("alerts test on-call",),
-)
-def _test(options: Namespace, out: Output) -> None:
-    rule = AlertRule.objects.filter(name=options.rule).first()
-    if rule is None:
-        fail(f"No alert rule is named {options.rule!r}.")
-    try:
-        send_test(rule)
-    except NotDelivered as error:
-        fail(f"The test alert was not sent: {error.cause}.")
-    out.note("The test alert was sent.")
-
-
-ALERTS: Final = Subcommand("send alerts", verbs={"send": _send, "test": _test})

@@ -78,7 +78,7 @@ class Total:
 
     def as_dict(self) -> dict[str, Amount]:
         """The total as plain data."""
-        return {"asked": self.asked, "refused": self.refused, "share": self.share}
+        return {"asked": self.asked, "rejected": self.refused, "share": self.share}
 
 
 @dataclass(slots=True)
@@ -152,10 +152,12 @@ class SimulationReport:
         return {
             "totals": {unit: total.as_dict() for unit, total in self.totals.items()},
             "entities": self.entities,
-            "entities_refused": self.entities_refused,
-            "refusals": [asdict(refusal) for refusal in self.refusals()],
+            "entities_rejected": self.entities_refused,
+            "rejections": [asdict(refusal) for refusal in self.refusals()],
             "charted": self.charted,
-            "chart": [asdict(point) for point in self.chart()],
+            "chart": [
+                {"start": point.start, "asked": point.asked, "rejected": point.refused} for point in self.chart()
+            ],
         }
 
 
