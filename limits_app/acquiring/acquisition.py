@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from types import MappingProxyType, TracebackType
 from typing import Final, Protocol, Self, cast
@@ -660,50 +660,6 @@ class Acquisition(Claim):
         if not extension.successful:
             raise LimitExceeded.of(extension)
         self._check_held()
-
-
-class FreeAcquisition(Acquisition):
-    """The acquisition of a set without limits, which all callers share: it holds nothing."""
-
-    def __init__(self, limit_set: BoundLimits, plan: RequestPlan) -> None:
-        super().__init__(limit_set, plan, ())
-        self.admitted = True
-
-    def update(self, usage: Mapping[str, Amount]) -> None:
-        """Record nothing, since nothing limits it; InvalidRequest for invalid amounts."""
-        check_amounts("usage", usage)
-
-    def extend(self, requested: Mapping[str, Amount]) -> None:
-        """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
-        check_amounts("requested", requested)
-        keys: Iterable[object] = requested
-        for key in keys:
-            self.limit_set.skip_unknown(key)
-
-    async def aextend(self, requested: Mapping[str, Amount]) -> None:
-        """`extend` for asyncio."""
-        self.extend(requested)
-
-    def release_unless_held(self) -> bool:
-        """Return that nothing is held."""
-        return False
-
-    def enter_block(self, *, elsewhere: bool = False) -> None:
-        """Do nothing, since a block holds nothing of it."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def _release(self, refunds_unreported: bool) -> None:
-        pass
-
-    async def _arelease(self, *, refunds_unreported: bool) -> None:
-        pass
 
 
 def rejected_acquisition(error: BaseException) -> Acquisition | None:

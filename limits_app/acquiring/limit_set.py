@@ -6,11 +6,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
-from limits_app.acquiring.acquisition import NOTHING, Acquisition, FreeAcquisition
+from limits_app.acquiring.acquisition import NOTHING, Acquisition
 from limits_app.acquiring.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
 from limits_app.acquiring.blocks import BLOCKS
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.choice import Choice
+from limits_app.acquiring.free_acquisition import FreeAcquisition
 from limits_app.acquiring.modes import Mode, checked_mode, store_of
 from limits_app.acquiring.store import Store, is_remote
 from limits_app.engine import (

@@ -69,17 +69,13 @@ from limits_app.engine.counting import (
     unsealed,
 )
 from limits_app.engine.engine import (
-    IsGone,
-    carry_over,
     charge,
     close_usage,
     is_nearly_restored,
     is_restored,
-    merge,
     peek,
     reclaim,
     renew,
-    reset,
     settle,
 )
 from limits_app.engine.keys import (
@@ -150,6 +146,7 @@ from limits_app.engine.record import (
     NOTHING_KEPT,
     FinishedUsage,
     HourlyUsage,
+    IsGone,
     KeptUse,
     Lease,
     LeaseId,
@@ -159,4 +156,5 @@ from limits_app.engine.record import (
     new_record,
     schema_of,
 )
+from limits_app.engine.record_changes import carry_over, merge, reset
 from limits_app.engine.runtime import LeaseHolder, Runtime, install, installed, present

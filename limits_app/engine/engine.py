@@ -9,24 +9,21 @@ Amounts are parts of the limits' units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from limits_app.engine.algorithms import State
 from limits_app.engine.algorithms.permits import may_have_expired
-from limits_app.engine.algorithms.rule import NEVER_US, Rule, carried_parts
+from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.counting import HOUR_US, hour_ends, hour_of
 from limits_app.engine.plan import Claim, PlannedLimit, PlanShape
-from limits_app.engine.record import FinishedUsage, Holder, HourlyUsage, KeptUse, Lease, Record, Schema, new_record
+from limits_app.engine.record import FinishedUsage, HourlyUsage, IsGone, Lease, Record
 
 _FULL_USAGE_PARTS: Final = 2**61
 """More counted usage than this is finished early, so that it always fits into 64 bits."""
 
 RESET_KEPT_US: Final = 24 * HOUR_US
 """How long an unused record is kept after a reset. Later, requests from before it may be refunded again."""
-
-IsGone = Callable[[Holder], bool]
-"""Returns whether the process of a holder has ended."""
 
 
 def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None = None) -> bool:
@@ -132,73 +129,6 @@ def renew(claim: Claim, records: list[Record], now: int) -> bool:
     return True
 
 
-def reset(record: Record, keys: Collection[str] | None, now: int, slices: Record | None) -> None:
-    """Forget the use of the limits `keys` (None: of all); permits stay with their holders, counted usage stays.
-
-    What processes hold in slices stays charged, since they spend it without asking again. `slices` is the record of the
-    scope of `slices_key`: each slice is a lease for its amount in whole units; None without one.
-    Amounts that were charged until now are not refunded any more, also of the other limits of the record.
-    """
-    kept = {key: use for key, use in record.kept.items() if keys is not None and key not in keys}
-    rules = enumerate(record.schema.rules)
-    forgotten = [index for index, rule in rules if not rule.is_permit and (keys is None or rule.key in keys)]
-    if forgotten or len(kept) < len(record.kept):
-        record.reset_at = now + 1  # first: an interruption then leaves amounts charged, and refunds none
-    _keep(record, kept)
-    for index in forgotten:
-        rule, state = record.schema.rules[index], record.states[index]
-        left = 0 if slices is None else _leased(slices, rule.key, now) * rule.parts_per_unit
-        record.states[index] = rule.credit(state, now, max(rule.used(state, now) - left, 0)) if left else rule.start
-    record.changed = True
-
-
-def carry_over(record: Record, schema: Schema, now: int) -> Record:
-    """Return the record of a scope whose limits have changed: recorded use is kept, rounded up, and leases are kept.
-
-    The given record is not changed, but both share their leases. Limits are matched by key, whatever their kinds,
-    algorithms and order. Use of limits that the schema does not have is kept until it would be forgotten anyway.
-    A record that is migrated to a blocked scope is not saved: the old one, which has the recorded use, applies again
-    when the block ends. Counted usage is moved to `finished`, and counting starts again.
-    """
-    old = record.schema
-    migrated = new_record(schema)
-    migrated.leases = record.leases
-    migrated.finished = record.finished + _usage_of(record)
-    migrated.reset_at = record.reset_at
-    migrated.changed = not schema.is_blocked
-    uses = dict(record.kept)
-    for rule, state in zip(old.rules, record.states, strict=True):
-        uses[rule.key] = rule, state
-    uses = {key: (rule, rule.current(state, now)) for key, (rule, state) in uses.items()}
-    for index, rule in enumerate(schema.rules):
-        use = uses.pop(rule.key, None)
-        if use is not None:
-            migrated.states[index] = rule.carry(use[0], use[1], now)
-        if rule.is_permit:
-            # Leases outlive a limit that was removed and added again. Those that have run out are counted like the
-            # others until they are reclaimed, since they are still there to be returned.
-            migrated.states[index] = _counted_permits(rule, migrated.states[index], record, 0)
-    left = {key: use for key, use in uses.items() if not use[0].is_permit and use[0].restored_at(use[1]) > now}
-    migrated.kept, migrated.kept_changed = record.kept, record.kept_changed
-    _keep(migrated, left)
-    return migrated
-
-
-def merge(record: Record, other: Record, now: int) -> None:
-    """Add the use and the leases that another record of the same scope has; counted usage is not added."""
-    uses = {rule.key: (rule, state) for rule, state in zip(other.schema.rules, other.states, strict=True)}
-    record.leases.update(other.leases)
-    record.reset_at = max(record.reset_at, other.reset_at)
-    for index, rule in enumerate(record.schema.rules):
-        state, use = record.states[index], uses.get(rule.key)
-        if rule.is_permit:
-            record.states[index] = _counted_permits(rule, state, record, 0)
-        elif use is not None:
-            used = carried_parts(use[0], use[1], now, rule.parts_per_unit)
-            record.states[index] = rule.settle(state, now, used)
-    record.changed = True
-
-
 def peek(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None = None) -> None:
     """Fill in the time and the states of a claim, without expired leases; changes nothing else.
 
@@ -210,7 +140,7 @@ def peek(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None =
         record, rule = records[limit.scope_index], limit.rule
         state = rule.current(record.states[limit.index], now)
         recounts = rule.is_permit and state[0] and (is_gone is not None or may_have_expired(state, now))
-        states.append(_counted_permits(rule, state, record, now, is_gone=is_gone) if recounts else state)
+        states.append(record.held(rule, state, now, is_gone) if recounts else state)
     claim.states = states
 
 
@@ -232,7 +162,7 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
                 del record.leases[lease_id]
             elif expires_at - now > 2 * rule.lease_us:  # it was written before the clock was set back
                 record.leases[lease_id] = amount, now + rule.lease_us, ends_at
-        counted = _counted_permits(rule, state, record, now)
+        counted = record.held(rule, state, now)
         if counted != state:
             record.states[index] = counted
             record.changed = reclaimed = True
@@ -282,7 +212,7 @@ def is_nearly_restored(record: Record, now: int, part: int) -> bool:
 
 def close_usage(record: Record, until: int = 0) -> None:
     """Move the counted usage to `finished`, and count on until `until` (0: from the next admitted request on)."""
-    finished, usage = record.finished + _usage_of(record), record.usage
+    finished, usage = record.finished + record.counted(), record.usage
     if usage is not None:
         usage = HourlyUsage(until, [0] * len(record.schema.rules))
     # Without a call in between, where a signal handler could raise.
@@ -352,19 +282,6 @@ def _counted(record: Record, limit: PlannedLimit, change: int, taken_at: int) ->
     return 0, (*record.finished, FinishedUsage(hour_of(taken_at), amounts))
 
 
-def _usage_of(record: Record) -> tuple[FinishedUsage, ...]:
-    """Return the counted usage of a record as finished usage; empty when nothing was counted."""
-    usage = record.usage
-    if usage is None or not usage.until:
-        return ()
-    amounts = {
-        rule.key: record.schema.milli(index, usage.amounts[index])
-        for index, rule in enumerate(record.schema.rules)
-        if usage.amounts[index]
-    }
-    return (FinishedUsage(hour_of(usage.until - 1), amounts),) if amounts else ()
-
-
 def _settle_by_key(
     record: Record, limit: PlannedLimit, change: int, *, now: int, taken_at: int, is_credit: bool
 ) -> None:
@@ -379,32 +296,6 @@ def _settle_by_key(
         change = -(-change * rule.parts_per_unit // limit.rule.parts_per_unit)
     state = rule.credit(state, now, -change) if is_credit else rule.settle(state, now, change, taken_at)
     if index is None:
-        _keep(record, {**record.kept, key: (rule, state)})
+        record.keep({**record.kept, key: (rule, state)})
     else:
         record.states[index] = state
-
-
-def _keep(record: Record, kept: KeptUse) -> None:
-    """Replace the use that a record keeps of limits that its schema does not have."""
-    record.kept_changed = record.kept_changed or bool(kept or record.kept)
-    record.kept = kept
-
-
-def _leased(record: Record, key: str, now: int) -> int:
-    """Return how much the leases of a key that end after `now` are for."""
-    leases = record.leases.items()
-    return sum([amount for (of_key, _), (amount, expires_at, _) in leases if of_key == key and expires_at > now])
-
-
-def _counted_permits(rule: Rule, state: State, record: Record, now: int, *, is_gone: IsGone | None = None) -> State:
-    """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept.
-
-    With `is_gone`, without those whose holder is gone.
-    """
-    held = holders = earliest = 0
-    for (key, holder), (amount, expires_at, _) in record.leases.items():
-        if key == rule.key and expires_at > now and not (is_gone is not None and is_gone(holder)):
-            held += amount
-            holders += 1
-            earliest = min(earliest, expires_at) if earliest else expires_at
-    return held, holders, state[2], earliest

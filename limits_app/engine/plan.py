@@ -438,11 +438,12 @@ class Claim:
 
     def retry_us(self) -> int:
         """Return after how many microseconds all limits would admit."""
-        wait = 0
+        wait, states, now = 0, self.states, self.decided_at
         for limit in self.shape.limits:
-            if not limit.rule.is_soft:
-                wait = max(wait, self.wait_us(limit))
-        return wait
+            rule, place = limit.rule, limit.place
+            if not rule.is_soft:
+                wait = max(wait, rule.wait(states[place], now, self.amounts[place]))
+        return wait if self.repeated_us is None else min(wait, self.repeated_us)
 
     def refusal(self) -> tuple[list[Bucket], int]:
         """Return the buckets that rejected, and after how many microseconds all of them would admit."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from limits_app.engine.algorithms import Rule, State, compile_rule
 from limits_app.engine.amounts import MILLI, shown
 from limits_app.engine.compiled import mypyc_attr
+from limits_app.engine.counting import hour_of
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI, check_differ
 from limits_app.engine.limits import AnyLimit, Blocked
@@ -18,6 +19,9 @@ LEASE_US: Final = 10_000_000
 
 Holder = int | bytes
 """The claim that holds a permit: its number in stores of one process, bytes with the process in stores that share."""
+
+IsGone = Callable[[Holder], bool]
+"""Returns whether the process of a holder has ended."""
 
 LeaseId = tuple[str, Holder]
 """The key of a resource limit, and the holder of its permits."""
@@ -126,6 +130,36 @@ class Record:
         self.kept_changed = False
         self.reset_at = 0
         self.changed = False
+
+    def keep(self, kept: KeptUse) -> None:
+        """Replace the use that is kept of limits that the schema does not have."""
+        self.kept_changed = self.kept_changed or bool(kept or self.kept)
+        self.kept = kept
+
+    def counted(self) -> tuple[FinishedUsage, ...]:
+        """Return the usage of the current hour as finished usage; empty when nothing was counted."""
+        usage = self.usage
+        if usage is None or not usage.until:
+            return ()
+        amounts = {
+            rule.key: self.schema.milli(index, usage.amounts[index])
+            for index, rule in enumerate(self.schema.rules)
+            if usage.amounts[index]
+        }
+        return (FinishedUsage(hour_of(usage.until - 1), amounts),) if amounts else ()
+
+    def held(self, rule: Rule, state: State, now: int, is_gone: IsGone | None = None) -> State:
+        """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept.
+
+        With `is_gone`, without those whose holder is gone.
+        """
+        held = holders = earliest = 0
+        for (key, holder), (amount, expires_at, _) in self.leases.items():
+            if key == rule.key and expires_at > now and not (is_gone is not None and is_gone(holder)):
+                held += amount
+                holders += 1
+                earliest = min(earliest, expires_at) if earliest else expires_at
+        return held, holders, state[2], earliest
 
 
 def new_record(schema: Schema) -> Record:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from limits_app.engine import engine
+from limits_app import engine
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import Amount
 from limits_app.engine.counting import hour_ends, hour_of
