@@ -36,7 +36,6 @@ Alike = tuple[str, DefaultLimits, Hashable]
 """What the limits of a client with rows depend on: a resource, the `default_limits` of the call, and the content of
 its rows."""
 
-_STORE: Final = conf.STORE.name
 _VERSION_SECONDS: Final = 1.0
 """How old the version of a store on another machine may be for requests that charge nothing."""
 _MOST_BOUND: Final = 256
@@ -131,16 +130,16 @@ class KeptConfiguration:
 
         Of a store on another machine they are at most a second old.
         """
-        if self.is_followed():
+        alias = conf.get(conf.STORE)
+        if self.is_followed(alias):
             return
         self.refresh()
-        alias = conf.get(conf.STORE)
         self._looked_at = monotonic()
         self._catch_up(alias, self.sync.seen.get(alias))
 
-    def is_followed(self) -> bool:
-        """Whether `follow` has nothing to do; calls no other machine."""
-        alias, is_fresh = conf.current()[_STORE], monotonic() < self.due_at
+    def is_followed(self, alias: str) -> bool:
+        """Whether `follow` has nothing to do, for the alias of the default store; calls no other machine."""
+        is_fresh = monotonic() < self.due_at
         try:
             store, seen = resilient_store(alias), self.sync.seen.get(alias)
             if store.remote:
@@ -285,10 +284,6 @@ class CurrentConfiguration:
     def follow(self) -> None:
         """See `KeptConfiguration`."""
         self.current().follow()
-
-    def is_followed(self) -> bool:
-        """See `KeptConfiguration`."""
-        return self.current().is_followed()
 
     def apply(self, announced: Changes, keys: Namespace) -> None:
         """Apply changes to all that is kept of a configuration; see `Sync.apply`."""

@@ -37,6 +37,7 @@ logger = logging.getLogger("limits_app")
 
 _RETRY_SECONDS: Final = 1.0
 """How long endpoints are used without another attempt while the database is unavailable."""
+_STORE: Final = conf.STORE.name
 _MOST_KNOWN: Final = 4096
 _LONGEST_KNOWN: Final = 256
 """The length of a path and a method up to which they are cached; longer ones would let clients fill the memory."""
@@ -194,7 +195,8 @@ class Endpoints:
         before its version counts as seen.
         """
         kept = configuration.current() if sources.is_used else configuration.of_whole_site
-        return kept.is_followed() and table.generation in {None, kept.generation}
+        settings = table.settings or conf.current()
+        return kept.is_followed(settings[_STORE]) and table.generation in {None, kept.generation}
 
     def clear(self) -> None:
         """Drop the endpoints."""

@@ -170,7 +170,7 @@ class PreparedPlan:
         if prepared is None:
             shape, kind = self.shape, (verb, self.tag, self.counters)
             frame = shape.frames.get(kind) or shape.keep_frame(kind, self._settling_frame(verb))
-            prepared = PreparedScript(frame, self.keys, (self.labels,), find_logs=self.other_logs)
+            prepared = PreparedScript(frame, self.keys, (self.labels,))
             self._settling[verb] = prepared
         return prepared
 
@@ -182,17 +182,18 @@ class PreparedPlan:
 
 
 class AcquireCall(PreparedScript):
-    """Prepared arguments of acquire.lua for one plan, or for alternatives of which the first that fits is charged."""
+    """Prepared arguments of acquire.lua for one plan, or for alternatives of which the first that fits is charged.
+
+    It has their shapes: a reference to a plan, which has its call, would leave new clients to the garbage collector.
+    """
 
     def __init__(self, plans: Sequence[PreparedPlan], frame: ScriptFrame) -> None:
-        self.plans = plans
-        keys, labels = plans[0].keys, plans[0].labels
+        first = plans[0]
+        self.shapes, keys, labels = [first.shape], first.keys, first.labels
         for plan in plans[1:]:
+            self.shapes.append(plan.shape)
             keys, labels = keys + plan.keys, labels + plan.labels
-        super().__init__(frame, keys, (labels,), find_logs=self._other_logs)
-
-    def _other_logs(self) -> list[bytes]:
-        return [key for plan in self.plans for key in plan.other_logs()]
+        super().__init__(frame, keys, (labels,))
 
 
 def _acquire_frame(plans: Sequence[PreparedPlan], others: _Others, *, emptiest_first: bool = False) -> ScriptFrame:
@@ -295,8 +296,8 @@ class Calls:
         """
         time = self.clock.time if now is None else now
         numbers, valid = b"", list[tuple[int, int]]()
-        for claim, plan in zip(claims, acquire.plans, strict=True):
-            shape, boundaries = plan.shape, tuple[int, ...]()
+        for claim, shape in zip(claims, acquire.shapes, strict=True):
+            boundaries = tuple[int, ...]()
             if "quota" in shape.algorithms:
                 boundaries, right = shape.calendars.around(self.clock.estimate() if now is None else now)
                 valid.append(right)
@@ -305,7 +306,8 @@ class Calls:
         if foreign is None:
             return ScriptCall(acquire, (time, 0), _with_calendars(numbers, valid) if valid else numbers)
         numbers = _with_calendars(numbers, valid or [_ALWAYS_KNOWN])
-        return ScriptCall(acquire.carrying, (time, 0), numbers, foreign.arguments())
+        logs = [key for claim in claims for key in self.prepared(claim.plan).other_logs()]
+        return ScriptCall(acquire.carrying(logs), (time, 0), numbers, foreign.arguments())
 
     def settle(
         self,
@@ -332,7 +334,7 @@ class Calls:
         if foreign is None:
             return ScriptCall(prepared, times, _with_calendars(numbers, valid))
         numbers = _with_calendars(numbers, valid or [_ALWAYS_KNOWN])
-        return ScriptCall(prepared.carrying, times, numbers, foreign.arguments())
+        return ScriptCall(prepared.carrying(plan.other_logs()), times, numbers, foreign.arguments())
 
     def reset(self, scope: str, fields: Sequence[bytes]) -> ScriptCall:
         """Return the call that forgets the use of limits of a scope, which are given by their fields."""

@@ -5,8 +5,8 @@ A script is prelude.lua, the algorithms that it needs, and the file of its verb,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
 from struct import Struct
@@ -104,21 +104,11 @@ class ScriptFrame:
 
 
 class PreparedScript:
-    """A script with its keys and its plan, and the arguments that are the same in every call.
+    """A script with its keys and its plan, and the arguments that are the same in every call."""
 
-    `find_logs` returns the keys of the logs that its limits may have had under other rules.
-    """
-
-    def __init__(
-        self,
-        frame: ScriptFrame,
-        keys: Sequence[bytes],
-        arguments: tuple[bytes, ...] = (),
-        *,
-        find_logs: Callable[[], Sequence[bytes]] = list,
-    ) -> None:
+    def __init__(self, frame: ScriptFrame, keys: Sequence[bytes], arguments: tuple[bytes, ...] = ()) -> None:
         self.frame, self.arguments = frame, arguments
-        self._own_keys, self._find_logs = keys, find_logs
+        self._own_keys = keys
         # What calls begin and end with, in the protocol of the server: most differ in their numbers only.
         self.packed_begin = b"".join([frame.packed_begin, *map(_packed, keys), frame.packed_end])
         self.packed_end = b"".join(map(_packed, arguments))
@@ -132,10 +122,11 @@ class PreparedScript:
         """Return the words that calls begin with."""
         return (*self.frame.begin, *self._own_keys, *self.frame.end)
 
-    @cached_property
-    def carrying(self) -> PreparedScript:
-        """The same with a script that reads states of every rule."""
-        logs = self._find_logs()
+    def carrying(self, logs: Sequence[bytes]) -> PreparedScript:
+        """Return the same with a script that reads states of every rule.
+
+        `logs` are the keys of those that its limits may have had under other rules.
+        """
         return PreparedScript(self.frame.carrying(len(logs)), [*self._own_keys, *logs], self.arguments)
 
 

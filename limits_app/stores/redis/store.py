@@ -309,7 +309,7 @@ class RedisStore(AskedInThread):
         at, size = 0, len(reply)
         while at < size:
             status, turn, now = _DECISION.unpack_from(reply, at)
-            claim, shape, is_rejected = claims[int(turn)], acquire.plans[int(turn)].shape, status == _REJECTED
+            claim, shape, is_rejected = claims[int(turn)], acquire.shapes[int(turn)], status == _REJECTED
             claim.decided_at, claim.admitted = int(now), not is_rejected
             claim.states, at = shape.reader.read(reply, at + _DECISION.size, is_rejected=is_rejected)
             if shape.has_blocked:

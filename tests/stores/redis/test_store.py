@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import subprocess
@@ -18,12 +19,13 @@ from redis import Redis
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
-from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.runtime import installed, present
 from limits_app.stores import modes, registry
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import taken
+from limits_app.testing.conformance.contract import in_scope, taken
 from tests.opened import open_none
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import (
@@ -40,6 +42,28 @@ from tests.stores.support import has_subscribed, limits_of, until, used, waking_
 
 HOUR = 3600
 CALLS = CallLimit(100, HOUR)
+
+
+@pytest.mark.parametrize("limits", [(CALLS,), (CALLS, RateLimit("tokens", 10, HOUR), ResourceLimit("db", 2))])
+def test_new_clients_leave_nothing_to_the_garbage_collector(store: RedisStore, limits: tuple[AnyLimit, ...]) -> None:
+    template = LimitSet.composed([in_scope(store, scope_of("tests", "first"), *limits, counts=True)], store, version=0)
+    tokens = {limit.key: 1 for limit in limits if isinstance(limit, RateLimit)}
+
+    def acquire(entity: str) -> None:
+        client = template.bound([scope_of("tests", entity)], version=0)
+        with client.try_acquire(tokens) as acquisition:
+            assert acquisition
+            acquisition.update(tokens)
+
+    acquire("second")
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(10):
+            acquire(f"client {number}")
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("people", [1, 3])
