@@ -101,7 +101,8 @@ class Collector:
     def client(self, entity: str, plan: str = "") -> Client:
         """What a client has; its own plan, or that of an entity above it, precedes that of the request."""
         plan = self._plan_of_rows(entity) or plan or self._plan_of_groups(entity)
-        return Client("" if is_pattern(entity) else entity, plan, self.matching(patterns_of(entity)))
+        patterns = self.matching(patterns_of(entity)) if self.patterns else ()
+        return Client("" if is_pattern(entity) else entity, plan, patterns)
 
     def _parent(self, entity: str) -> Client:
         return Client(entity, self._plan_of_rows(entity), self.matching(prefixes_of(entity)))

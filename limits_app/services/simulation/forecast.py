@@ -73,6 +73,8 @@ def _even(rule: Rule, hour: int, milli: int) -> Iterator[tuple[int, int]]:
 DAYS: Final = 7
 MOST: Final = 50
 """How many consumers are looked at for each limit, those with the most use."""
+_FIRST_PART: Final = 200
+_FURTHER_PARTS: Final = 2_000  # a query has a value for each
 
 _HOUR: Final = timedelta(hours=1)
 _FIELDS: Final = ("resource", "entity", "key")
@@ -183,19 +185,34 @@ class _UsageSince:
         All usage with the same values of the fields `whose` is that of one consumer. Without a key, it is that of all.
         """
         rows = self._rows.filter(key=key) if key else self._rows
-        by_entity = rows.values_list(*_FIELDS).annotate(total=Sum("admitted_milli"))
-        if whose == _FIELDS:
-            by_entity = by_entity.filter(total__gt=above)
-        totals = Counter[Whose]()
-        for consumer, (total,) in self._by_consumer(by_entity, whose):
-            totals[consumer] += total
-        by_consumer = {consumer: Counter[int]() for consumer, total in totals.most_common(MOST + 1) if total > above}
+        totals = self._totals(rows, whose, above)
+        by_consumer = {consumer: Counter[int]() for consumer, _total in totals.most_common(MOST + 1)}
         filters = {f"{field}__in": {consumer[place] for consumer in by_consumer} for place, field in enumerate(whose)}
         by_hour = self._rows.filter(**filters).values_list(*_FIELDS, "start", "admitted_milli")
         for consumer, (start, milli) in self._by_consumer(by_hour, whose):
             if consumer in by_consumer:
                 by_consumer[consumer][int(aware(start).timestamp()) // HOUR] += milli
         yield from by_consumer.items()
+
+    def _totals(self, rows: Any, whose: Whose, above: int) -> Counter[Whose]:
+        """The totals of the consumers with more than `above`, of which the heaviest ones are among them.
+
+        Their usage without regard to where the policy applies is known to the database, and never less. So it is asked
+        for the heaviest consumers first, until the next ones cannot be among the heaviest.
+        """
+        bounds = rows.values_list(*whose).annotate(bound=Sum("admitted_milli")).filter(bound__gt=above)
+        totals, size, first = Counter[Whose](), _FIRST_PART, 0
+        while part := [*bounds.order_by("-bound", *whose)[first : first + size]]:
+            of_part = Counter[Whose]()
+            filters = {f"{field}__in": {row[place] for row in part} for place, field in enumerate(whose)}
+            by_entity = rows.filter(**filters).values_list(*_FIELDS).annotate(total=Sum("admitted_milli"))
+            for consumer, (total,) in self._by_consumer(by_entity, whose):
+                of_part[consumer] += total
+            totals.update({row[:-1]: total for row in part if (total := of_part[row[:-1]]) > above})
+            if len(heaviest := totals.most_common(MOST + 1)) > MOST and heaviest[-1][1] >= part[-1][-1]:
+                break
+            first, size = first + size, _FURTHER_PARTS
+        return totals
 
     def _by_consumer(self, rows: Any, whose: Whose) -> Iterator[tuple[Whose, Sequence[Any]]]:
         """The consumer, and the columns after its fields, of each row to which the policy applies."""

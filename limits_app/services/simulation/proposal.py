@@ -57,6 +57,7 @@ class Proposal:
         store = MemoryStore(lease_seconds=_YEAR_SECONDS, max_scopes=sys.maxsize)
         self._limits = ProposedLimits(proposed_rows(entries), write_alias(), store)
         self._alike: dict[Hashable, Tried] = {}
+        self._first: dict[Hashable, bool] = {}
 
     @classmethod
     def of_limits(cls, limits: Iterable[Noted]) -> Proposal:
@@ -94,8 +95,13 @@ class Proposal:
         return cls([own, *others, *stored_entries(SECTIONS["entities"], write_alias(), _HAS_EFFECT)])
 
     def first_applies(self, resource: str, entity: str | None) -> bool:
-        """Whether the first policy of the proposal applies to an entity on a resource."""
-        return self._limits.applies(1, resource, entity, datetime.now(UTC))
+        """Whether the first policy of the proposal applies to an entity on a resource; those without rows share it."""
+        alike = self._limits.alike(resource, entity)
+        if alike is None:
+            return self._limits.applies(1, resource, entity, datetime.now(UTC))
+        if alike not in self._first:
+            self._first[alike] = self._limits.applies(1, resource, entity, datetime.now(UTC))
+        return self._first[alike]
 
     def tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
         """The effective limits at a time; entities without policies and rows share the result."""
