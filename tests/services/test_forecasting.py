@@ -244,3 +244,24 @@ def test_old_use_is_left_alone() -> None:
 
 def test_somebody_who_used_nothing_lost_no_share() -> None:
     assert Consumer("api", "", "call_count", {}, {}).share == 0.0
+
+
+def test_the_heaviest_are_found_behind_many_to_whom_the_policy_does_not_apply(db: None) -> None:
+    others = [Entity(identifier=f"tenant:{number}", unlimited=True) for number in range(400)]
+    QuerySet(Entity).bulk_create(others)
+    start = in_site_time(NOW.replace(hour=8, minute=0))
+    whose = {"key": "call_count", "period": UsagePeriod.HOUR, "start": start}
+    uses = {f"tenant:{number}": 900 + number for number in range(400)}
+    uses |= {f"user:{number}": 200 + number for number in range(120)}
+    rows = [
+        UsageSnapshot(resource=resource, entity=entity, admitted_milli=units * 500, **whose)
+        for entity, units in uses.items()
+        for resource in ("api", "mail")
+    ]
+    QuerySet(UsageSnapshot).bulk_create(rows)
+    shown = foreseen(Policy(counted="total"), CallLimit(100, 3600, RateLimitAlgorithm.FIXED_WINDOW))
+    heaviest = [f"user:{number}" for number in range(119, 119 - MOST, -1)]
+    assert [(consumer.entity, consumer.used) for consumer in shown.consumers] == [
+        (name, uses[name]) for name in heaviest
+    ]
+    assert shown.is_cut
