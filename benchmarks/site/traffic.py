@@ -32,6 +32,9 @@ def traffic(kind: str, each_second: str, seconds: str) -> dict[str, float]:
     jobs.start()
     pause = 1 / float(each_second)
     with Redis.from_url(conf.store_settings("default").url or "") as redis:
+        for number in range(_CLIENTS):  # the first request after a change of its limits takes another call
+            with limits.try_acquire(RESOURCE, entity=f"user:{number}"):
+                pass
         _requests(limits, _WARM_UP_SECONDS, pause)
         calls, asked, started = _calls(redis), queries.total(), monotonic()
         made = _requests(limits, float(seconds), pause)

@@ -74,10 +74,6 @@ class Collector:
         self._by_place: dict[PolicyPlace, list[PolicyValue]] = {}
         for place, policy in policies:
             self._by_place.setdefault(place, []).append(policy)
-        self._resources: dict[tuple[str, str], set[str]] = {}
-        for resource, entity, plan in self._by_place:
-            if resource:
-                self._resources.setdefault((entity, plan), set()).add(resource)
         named = {place.entity for place in self._by_place if place.entity} | entities.keys()
         self.known = {name for name in named if not is_pattern(name)}
         """The entities with a row or a policy."""
@@ -143,6 +139,15 @@ class Collector:
         if client.plan or client == EVERYBODY:
             subjects.append(("", client.plan))
         return set().union(*(self._resources.get(subject, ()) for subject in subjects))
+
+    @cached_property
+    def _resources(self) -> Mapping[tuple[str, str], set[str]]:
+        """The resources of the policies for an entity or a plan."""
+        resources: dict[tuple[str, str], set[str]] = {}
+        for resource, entity, plan in self._by_place:
+            if resource:
+                resources.setdefault((entity, plan), set()).add(resource)
+        return resources
 
     @cached_property
     def rolls_out(self) -> bool:

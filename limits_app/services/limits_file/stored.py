@@ -160,7 +160,7 @@ def general_objects(using: str) -> list[FileEntry]:
     ]
 
 
-def client_policies(using: str, *, most: int = 5_000) -> Iterator[list[FileEntry]]:
+def client_policies(using: str, *, most: int = 2_000) -> Iterator[list[FileEntry]]:
     """Give the policies of clients in parts, each with all policies of some clients, and about so many policies."""
     policies = Policy._base_manager.using(using).exclude(entity=None).exclude(patterns_in("entity__identifier"))
     policies = policies.order_by("entity_id")
