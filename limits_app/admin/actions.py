@@ -36,7 +36,7 @@ from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Po
 from limits_app.models.limit_rules import amount_of
 from limits_app.models.patterns import is_pattern
 from limits_app.policies import dropped_by_each
-from limits_app.services import blocks
+from limits_app.services import block_confirmation
 from limits_app.services.limit_words import limit_key, limit_name
 from limits_app.services.rights import Action, may
 
@@ -93,7 +93,7 @@ class ConfirmedAction:
         """Show the box that confirms blocks only where it is needed, and require it then."""
         if CONFIRM not in form.fields:
             return
-        changes = ((type(row), before := blocks.state_of(row), {**before, **self._change}) for row in rows)
+        changes = ((type(row), before := block_confirmation.state_of(row), {**before, **self._change}) for row in rows)
         problem = block_problem(request, changes)
         if not problem:
             del form.fields[CONFIRM]

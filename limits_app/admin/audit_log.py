@@ -27,7 +27,7 @@ from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.audit import MODELS
 from limits_app.models import AuditEvent, Entity, Policy
 from limits_app.models.patterns import begins
-from limits_app.services import blocks
+from limits_app.services import block_confirmation
 from limits_app.services.clients import users_named
 from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_revert
@@ -276,7 +276,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
 
     def _check_block(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> bool:
         """Whether it makes no block that needs a confirmation, or has it; otherwise the form shows the error."""
-        problem = block_problem(request, [blocks.revert_of(event)])
+        problem = block_problem(request, [block_confirmation.revert_of(event)])
         if problem and not form.cleaned_data[CONFIRM]:
             form.add_error(CONFIRM, problem)
         return form.is_valid()

@@ -24,7 +24,7 @@ from limits_app.engine.errors import LimitsError
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import Entity
 from limits_app.models.validators import validate_text
-from limits_app.services import blocks
+from limits_app.services import block_confirmation
 from limits_app.services.rights import Action, may, to_create_entity
 
 
@@ -100,14 +100,14 @@ class BlockingAdmin(UsageListAdmin):
 
     def _blocked(self, request: HttpRequest, entity: Entity, form: BlockReasonForm) -> bool:
         """Block it; errors are shown in the form."""
-        before = None if entity.pk is None else blocks.state_of(entity)
+        before = None if entity.pk is None else block_confirmation.state_of(entity)
         entity.blocked = True
         try:
             entity.full_clean()
         except ValidationError as error:
             form.add_error(None, error.messages)
             return False
-        problem = block_problem(request, [(Entity, before, blocks.state_of(entity))])
+        problem = block_problem(request, [(Entity, before, block_confirmation.state_of(entity))])
         if problem and not form.cleaned_data[CONFIRM]:
             form.add_error(CONFIRM, problem)
             return False

@@ -32,7 +32,7 @@ from limits_app.admin.own_blocks import CONFIRM, ConfirmBlock, block_problem
 from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource, registered
 from limits_app.models.limit import limit_texts
 from limits_app.models.validators import validate_json
-from limits_app.services import blocks, definitions
+from limits_app.services import block_confirmation, definitions
 from limits_app.services.safe_text import csv_text, unguarded
 
 _MARKS: Final = {-1: "<del>{}</del>", 0: "{}", 1: "<ins>{}</ins>"}
@@ -138,7 +138,7 @@ class ExchangeTable(ModelResource):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._changes: list[blocks.BlockedChange] = []
+        self._changes: list[block_confirmation.BlockedChange] = []
 
     def before_import(self, dataset: Any, **options: Any) -> None:
         """Reject a file without the columns that identify rows."""
@@ -152,8 +152,8 @@ class ExchangeTable(ModelResource):  # type: ignore[misc]
         """Skip unchanged rows, and note how others change."""
         if original.pk is not None and super().skip_row(instance, original, *args, **options):
             return True
-        before = None if original.pk is None else blocks.state_of(original)
-        self._changes.append((self._meta.model, before, blocks.state_of(instance)))
+        before = None if original.pk is None else block_confirmation.state_of(original)
+        self._changes.append((self._meta.model, before, block_confirmation.state_of(instance)))
         return False
 
     def after_import(self, dataset: Any, result: Any, **options: Any) -> None:

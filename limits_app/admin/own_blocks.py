@@ -11,7 +11,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.integrations.authors import author_of
-from limits_app.services import blocks
+from limits_app.services import block_confirmation
 
 CONFIRM: Final = "confirm_block"
 
@@ -31,12 +31,12 @@ class BlockForm(ConfirmBlock, forms.ModelForm):  # type: ignore[type-arg]  # gen
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.state_before = blocks.state_of(self.instance) if self.instance.pk else None
+        self.state_before = block_confirmation.state_of(self.instance) if self.instance.pk else None
 
 
-def block_problem(request: HttpRequest, changes: Iterable[blocks.BlockedChange]) -> str:
+def block_problem(request: HttpRequest, changes: Iterable[block_confirmation.BlockedChange]) -> str:
     """Say why changes of rows need a confirmation; empty where they need none."""
-    warning = blocks.warning(changes, author_of(request))
+    warning = block_confirmation.warning(changes, author_of(request))
     lifting = gettext("To confirm, tick the box. `manage.py limits unblock` removes the block.")
     return f"{warning} {lifting}" if warning else ""
 
@@ -53,7 +53,7 @@ class ConfirmedBlocks:
                 super()._post_clean()  # which makes the row
                 if self.errors or self.cleaned_data.get(CONFIRM):
                     return
-                change = type(self.instance), self.state_before, blocks.state_of(self.instance)
+                change = type(self.instance), self.state_before, block_confirmation.state_of(self.instance)
                 if problem := block_problem(request, [change]):
                     self.add_error(CONFIRM, problem)
 

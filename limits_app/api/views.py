@@ -34,7 +34,7 @@ from limits_app.api.serializers import (
 from limits_app.integrations.authors import author_of
 from limits_app.models import AlertRule, AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
-from limits_app.services import blocks
+from limits_app.services import block_confirmation
 from limits_app.services.policy_warnings import left_without
 from limits_app.services.rights import Action, may_revert
 
@@ -55,7 +55,9 @@ class ConfirmedView(ConfigurationView):
     def saved(self, serializer: Any) -> Any:
         """Save it, if what needs a confirmation has one."""
         stored = serializer.instance
-        before = None if stored is None else blocks.state_of(stored)  # reading the definition changes the row
+        before = (
+            None if stored is None else block_confirmation.state_of(stored)
+        )  # reading the definition changes the row
         serializer.is_valid(raise_exception=True)
         row = serializer.validated_data["definition"].row
         check_confirmed(self.request, self.problems(before, row))
@@ -63,7 +65,9 @@ class ConfirmedView(ConfigurationView):
 
     def problems(self, before: Mapping[str, Any] | None, row: Any) -> Iterator[str]:
         """Return what needs a confirmation, of a row that was as `before`: a block that also hits its author."""
-        if warning := blocks.warning([(type(row), before, blocks.state_of(row))], author_of(self.request)):
+        if warning := block_confirmation.warning(
+            [(type(row), before, block_confirmation.state_of(row))], author_of(self.request)
+        ):
             yield warning
 
 
@@ -165,7 +169,7 @@ class RevertView(ApiView):
             with audit.acting(reason=data["reason"] or reason_of(request), using=using, **who(request)):
                 if not may_revert(request.user, event):
                     raise PermissionDenied
-                warning = blocks.warning([blocks.revert_of(event)], author_of(request))
+                warning = block_confirmation.warning([block_confirmation.revert_of(event)], author_of(request))
                 check_confirmed(request, [warning] if warning else [])
                 audit.revert(event, force=data["force"])
             left = events.order_by("-number").filter(object_type=event.object_type, object_id=event.object_id)[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from limits_app import conf
-from limits_app.integrations.identities import names_of
 from limits_app.integrations.request import limits_of
+from limits_app.integrations.request_identities import names_of
 from limits_app.services.integration import IdentityAndPlan
 
 

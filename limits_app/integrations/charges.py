@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.outcome import LimitUse
-from limits_app.integrations.access import is_exempt
+from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts, without_permits
 from limits_app.services.charging import charge_together

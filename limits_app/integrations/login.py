@@ -25,10 +25,10 @@ from django.http import HttpRequest
 from django.views.decorators.debug import sensitive_variables
 
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.access import is_exempt
 from limits_app.integrations.charges import NOTHING, refund
 from limits_app.integrations.identity import client_of, entity_of_account, normalize_entity, without_unstorable
 from limits_app.integrations.request import RequestLimits
+from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import one_of_each
 from limits_app.services.integration import Acquisition

@@ -11,14 +11,14 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.access import is_exempt, is_known_as_limited, is_limited
 from limits_app.integrations.charges import Charge, charge_all
 from limits_app.integrations.headers import remove_headers
 from limits_app.integrations.identity import identify, reads_users_of_sessions
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.releasing import finish, release_with_task
 from limits_app.integrations.request import EXEMPT, LimitedRequest, RequestLimits, limits_of
-from limits_app.integrations.rule_charges import charges_for
+from limits_app.integrations.request_access import is_exempt, is_known_as_limited, is_limited
+from limits_app.integrations.url_rule_charges import charges_for
 from limits_app.services.integration import is_of_thread
 from limits_app.services.site_views import answers_options, renders_json
 from limits_app.services.url_matching import EndpointTable, OutdatedEndpoints, endpoints

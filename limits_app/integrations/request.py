@@ -23,7 +23,6 @@ from django.http import HttpRequest
 from limits_app import conf, services
 from limits_app.engine.errors import LimitExceeded, Unresolved
 from limits_app.engine.outcome import Outcome
-from limits_app.integrations.access import ais_exempt, is_exempt
 from limits_app.integrations.charges import (
     NOTHING,
     Charge,
@@ -32,8 +31,8 @@ from limits_app.integrations.charges import (
 )
 from limits_app.integrations.holding import ChargedRequest
 from limits_app.integrations.identity import Identity, address_of, identify, possible_user
+from limits_app.integrations.request_access import ais_exempt, is_exempt
 from limits_app.services import charging
-from limits_app.services.access import acquire_nothing
 from limits_app.services.amounts import (
     AcquireOptions,
     CheckOptions,
@@ -43,6 +42,7 @@ from limits_app.services.amounts import (
     one_of_each,
     without_permits,
 )
+from limits_app.services.blocked_requests import acquire_nothing
 from limits_app.services.integration import (
     REQUEST_ID_LENGTH,
     WEB_REQUEST,

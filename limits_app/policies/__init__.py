@@ -5,19 +5,11 @@ the members of a pool where one serves the resource, `kept_configuration` keeps 
 it up.
 """
 
-from limits_app.policies.access import LIMITED, Access, AccessReason, AccessVerdict
-from limits_app.policies.access_table import AccessTable, IdentityAndPlan, verdict_on
+from limits_app.policies.access_by_identities import AccessTable, IdentityAndPlan, verdict_on
+from limits_app.policies.access_by_policies import LIMITED, Access, AccessReason, AccessVerdict
 from limits_app.policies.announcing import advance_version
 from limits_app.policies.balancing import balancers
 from limits_app.policies.chain import ENTITY_FLAGS, PolicyChain, PolicyValue, Subject
-from limits_app.policies.choose import (
-    CODE,
-    EffectiveLimit,
-    PolicyChoice,
-    PolicyStatus,
-    Verdict,
-    group_of,
-)
 from limits_app.policies.client_resolver import resolver
 from limits_app.policies.collector import EntityRow
 from limits_app.policies.dropped import applied_without, dropped_by_each, dropped_keys
@@ -26,6 +18,14 @@ from limits_app.policies.joined import joined_set
 from limits_app.policies.kept_configuration import ResolutionKey, configuration
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, with_secrets
 from limits_app.policies.pools_by_name import pool_resolver
+from limits_app.policies.precedence import (
+    CODE,
+    EffectiveLimit,
+    PolicyChoice,
+    PolicyStatus,
+    Verdict,
+    group_of,
+)
 from limits_app.policies.proposed import ProposedLimits, ProposedPolicy, ProposedRows, dropped_by_proposed
 from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (

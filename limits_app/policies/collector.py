@@ -15,7 +15,7 @@ from limits_app.models import MAX_LEVELS, PolicyEffect
 from limits_app.models.patterns import is_pattern, patterns_of, prefixes_of
 from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_of_flags
-from limits_app.policies.choose import CODE
+from limits_app.policies.precedence import CODE
 
 
 class PolicyPlace(NamedTuple):

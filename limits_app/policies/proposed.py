@@ -11,9 +11,9 @@ from limits_app.acquiring import Store
 from limits_app.engine import Noted, ScopedLimits
 from limits_app.models.plan import plans_by_groups
 from limits_app.policies.chain import PolicyValue, policy_value
-from limits_app.policies.choose import applied_policies, changes_at, judge, rollout_position
 from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
 from limits_app.policies.dropped import OF_CODE, Dropping, always_applies
+from limits_app.policies.precedence import applied_policies, changes_at, judge, rollout_position
 from limits_app.policies.resolved_set import compiled
 from limits_app.policies.stored import plans_of_clients, stored_code_limits
 from limits_app.policies.stores import VersionedStore

@@ -30,9 +30,10 @@ from limits_app.models import (
 )
 from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.policies.access import without_blocks
+from limits_app.policies.access_by_policies import without_blocks
 from limits_app.policies.chain import EntityPolicies, PolicyChain, PolicyValue, Subject
-from limits_app.policies.choose import (
+from limits_app.policies.pools import PoolMembers, pool_cache
+from limits_app.policies.precedence import (
     CODE,
     PolicyChoice,
     PolicyStatus,
@@ -43,7 +44,6 @@ from limits_app.policies.choose import (
     with_candidates,
     without_others,
 )
-from limits_app.policies.pools import PoolMembers, pool_cache
 from limits_app.policies.query import policies_for, policies_of_each
 from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
 from limits_app.policies.stores import StoreVersions, VersionedStore

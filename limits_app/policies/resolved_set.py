@@ -23,8 +23,8 @@ from limits_app.engine import (
 )
 from limits_app.engine.limits import Blocked
 from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope
-from limits_app.policies.choose import PRECEDENCE, EffectiveLimit, PolicyChoice
 from limits_app.policies.pools import PooledSet, PoolMembers, SetNames
+from limits_app.policies.precedence import PRECEDENCE, EffectiveLimit, PolicyChoice
 from limits_app.policies.stores import VersionedStore, schemas_of
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.slices import sliced

@@ -11,7 +11,7 @@ from typing import Final
 from limits_app.engine import EntityScopes, Scope
 from limits_app.models import PolicyScope
 from limits_app.policies.chain import PolicyChain
-from limits_app.policies.choose import rollout_position
+from limits_app.policies.precedence import rollout_position
 from limits_app.policies.resolution import DefaultLimits, Reading, resolution_of
 from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet
 

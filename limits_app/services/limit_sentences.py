@@ -1,7 +1,7 @@
 """Limits as one sentence: what is limited, who is counted, how much, and what happens to requests beyond it.
 
 A `SimpleLimit` is for people who do not know the tables of the app. It stands for a URL rule with limits, or for a
-policy of a resource or of all resources together; `read` reads them back, and `limit_changes` saves them.
+policy of a resource or of all resources together; `read` reads them back, and `limit_form.saving` saves them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.models import Candidate, Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource
 from limits_app.models.pool import keep_cool_down
 from limits_app.models.snapshots import snapshots, taken, whole
-from limits_app.policies import Subject, access_index, policy_source, resolve, resolver
+from limits_app.policies import Subject, maybe_blocked, policy_source, resolve, resolver
 from limits_app.testing import fresh_limits
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
@@ -161,8 +161,8 @@ def test_prepared_summary_of_access_is_that_of_the_models(settings: Settings) ->
     found = []
     for now, prefix in ((NOW, 64), (NOW, 48), (NOW + HOUR, 64), (NOW, 64)):
         settings.LIMITS = {**settings.LIMITS, "IPV6_PREFIX": prefix}
-        found.append(sorted(access_index._summary_rows(ALIAS, now)))
-        assert found[-1] == sorted(access_index._summary(ALIAS, now, has_groups=False))
+        found.append(sorted(maybe_blocked._summary_rows(ALIAS, now)))
+        assert found[-1] == sorted(maybe_blocked._summary(ALIAS, now, has_groups=False))
     flag, key = ("flag", "", "", ""), ("policy", "key:*", "", "")
     of_pattern, of_client = ("policy", "ip:2001:db8::/48", "", "api"), ("client", "", "", "api")
     at_first = [flag, of_pattern, key]

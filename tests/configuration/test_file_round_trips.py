@@ -33,7 +33,7 @@ from limits_app.models import (
     Resource,
 )
 from limits_app.policies import Subject, policy_source
-from limits_app.policies.choose import judge
+from limits_app.policies.precedence import judge
 from limits_app.services import limits_file
 from limits_app.services.limits_file import InvalidFile
 from limits_app.services.simulation.events import SimulatedRequest

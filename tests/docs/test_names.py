@@ -79,8 +79,8 @@ LABEL: Final = re.compile(r"\*{1,2}([^*\n]+)\*{1,2}")
 ADMIN: Final = (
     "admin/**/*.py",
     "models/*.py",
-    "services/limit_sentences.py",
-    "services/limit_effects.py",
+    "services/limit_form/sentence.py",
+    "services/limit_form/effects.py",
     "templates/**/*.html",
 )
 

@@ -17,7 +17,7 @@ from limits_app import limits
 from limits_app.engine.limits import CallLimit, QuotaLimit, ResourceLimit
 from limits_app.models import CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import Subject, dropped_keys
-from limits_app.policies.choose import CODE
+from limits_app.policies.precedence import CODE
 from limits_app.policies.proposed import proposed_collector
 from limits_app.policies.query import policies_for
 from limits_app.services.limits_file.content import stored_content

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, RateLimit, limits
 from limits_app.models import Candidate, Entity, Limit, Plan, Policy, PolicyEffect
 from limits_app.policies import ResolvedSet, configuration, resolve, resolver
-from limits_app.policies.choose import rollout_position
+from limits_app.policies.precedence import rollout_position
 from tests.policies.test_agreement import NAMES, make_site
 
 ANN, BOB, EVE = "user:ann", "user:bob", "user:eve"

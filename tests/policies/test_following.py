@@ -19,9 +19,9 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.change_log import Changes
 from limits_app.models import Entity, Plan, Policy, PolicyEffect, Resource
 from limits_app.policies import ResolutionKey, ResolvedSet, client_resolver, configuration, resolver
-from limits_app.policies.choose import rollout_position
 from limits_app.policies.identifiers import Known, KnownIdentifiers
 from limits_app.policies.kept_configuration import KeptConfiguration
+from limits_app.policies.precedence import rollout_position
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from tests.flushing import made_once

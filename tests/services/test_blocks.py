@@ -9,7 +9,7 @@ from pytest_django import Settings
 
 from limits_app.models import Entity, Plan, Policy
 from limits_app.policies import IdentityAndPlan
-from limits_app.services import blocks
+from limits_app.services import block_confirmation
 
 pytestmark = pytest.mark.django_db
 
@@ -18,7 +18,7 @@ PRIVATE, PROXY, EVERYONE = "a private network", "a trusted proxy", "everyone"
 
 
 def warned(after: dict[str, Any], before: dict[str, Any] | None = None, model: type[Any] = Policy) -> str:
-    return blocks.warning([(model, before, after)], AUTHOR)
+    return block_confirmation.warning([(model, before, after)], AUTHOR)
 
 
 def policy(**fields: Any) -> dict[str, Any]:
@@ -81,7 +81,9 @@ def test_only_a_change_that_makes_or_widens_a_block_in_force(
 
 def test_many_are_named_once_and_no_more_than_ten() -> None:
     changes = [(Policy, None, policy(entity=f"ip:{10 + n}.0.0.0/8")) for n in range(3)]
-    assert blocks.warning(changes) == "This also blocks a private network."
+    assert block_confirmation.warning(changes) == "This also blocks a private network."
     author: list[IdentityAndPlan] = [(f"user:{n}", None) for n in range(12)]
     named = ", ".join(f"user:{n}" for n in range(10))
-    assert blocks.warning([(Policy, None, policy(entity="user:*"))], author) == f"This also blocks {named}, …."
+    assert (
+        block_confirmation.warning([(Policy, None, policy(entity="user:*"))], author) == f"This also blocks {named}, …."
+    )

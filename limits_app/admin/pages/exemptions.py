@@ -29,7 +29,7 @@ from limits_app.models import Endpoint, Entity, Plan, Policy
 from limits_app.models.endpoint import lines_of
 from limits_app.models.validators import validate_requester, validate_text
 from limits_app.policies import Access, PolicyStatus, standings, verdict_on
-from limits_app.services import exemptions
+from limits_app.services import exempt_clients
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_change_rows, to_create_entity
@@ -129,9 +129,9 @@ def _add(site: AdminSite, request: HttpRequest, form: ExemptForm) -> bool:
     entity, plan = data["entity"] or None, None if data["plan"] is None else data["plan"].name
     check(request, Action.EXEMPT, *to_create_entity(entity))
     try:
-        policy = exemptions.exempt(entity, plan, actor=request.user.get_username(), reason=data["reason"])
+        policy = exempt_clients.exempt(entity, plan, actor=request.user.get_username(), reason=data["reason"])
     except InvalidDefinition as error:
-        conflict = exemptions.conflicting(entity, plan)
+        conflict = exempt_clients.conflicting(entity, plan)
         if conflict is None:
             form.add_error(None, str(error))
         else:
@@ -176,7 +176,7 @@ def _tables(site: AdminSite, request: HttpRequest) -> Iterator[ExemptionTable]:
         title=gettext("Clients, patterns, networks and plans"),
         note=gettext("By policies “unlimited” over all resources."),
         parameter="policies",
-        paginator=CappedPaginator(exemptions.exempting_policies(), _PER_PAGE),
+        paginator=CappedPaginator(exempt_clients.exempting_policies(), _PER_PAGE),
         rows=_of_policies,
         all_url=reverse(f"{site.name}:limits_app_policy_changelist", query={"effect__exact": "unlimited"}),
     )
@@ -185,7 +185,7 @@ def _tables(site: AdminSite, request: HttpRequest) -> Iterator[ExemptionTable]:
             title=gettext("Unlimited entities"),
             note=gettext("By the flag “unlimited” of the entity."),
             parameter="entities",
-            paginator=CappedPaginator(exemptions.exempt_entities(), _PER_PAGE),
+            paginator=CappedPaginator(exempt_clients.exempt_entities(), _PER_PAGE),
             rows=_of_entities,
             all_url=reverse(f"{site.name}:limits_app_entity_changelist", query={"unlimited__exact": "1"}),
         )
@@ -194,7 +194,7 @@ def _tables(site: AdminSite, request: HttpRequest) -> Iterator[ExemptionTable]:
             title=gettext("Exemptions of URL rules"),
             note=gettext("Not charged by these rules; other limits still apply."),
             parameter="rules",
-            paginator=CappedPaginator(exemptions.exempting_rules(), _PER_PAGE),
+            paginator=CappedPaginator(exempt_clients.exempting_rules(), _PER_PAGE),
             rows=_of_rules,
             all_url=reverse(f"{site.name}:limits_app_endpoint_changelist"),
         )

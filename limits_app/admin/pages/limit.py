@@ -26,10 +26,10 @@ from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Endpoint, Entity, Plan, Policy, UsageSnapshot
-from limits_app.services import limit_changes
 from limits_app.services.clients import client_names, find_clients
 from limits_app.services.definitions import InvalidDefinition
-from limits_app.services.limit_effects import LimitEffect, effect_of, matches_in_words, resource_names
+from limits_app.services.limit_form import saving
+from limits_app.services.limit_form.effects import LimitEffect, effect_of, matches_in_words, resource_names
 from limits_app.services.limit_sentences import SimpleLimit, Who, read, rule_of, sentence, uncounted_members
 from limits_app.services.rights import (
     Action,
@@ -162,8 +162,8 @@ def _is_outdated(request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPo
 
 def _check_rights(request: HttpRequest, limit: SimpleLimit, instance: RuleOrPolicy | None) -> None:
     """Raise PermissionDenied unless the user may write all rows of a limit."""
-    check(request, Action.LIMIT_SOMETHING, *to_create_entity(limit_changes.entity_of(limit) or None))
-    check(request, Action.LIMIT_SOMETHING, *to_replace_row(instance or limit_changes.existing(limit)))
+    check(request, Action.LIMIT_SOMETHING, *to_create_entity(saving.entity_of(limit) or None))
+    check(request, Action.LIMIT_SOMETHING, *to_replace_row(instance or saving.existing(limit)))
     if limit.who == Who.PLAN:
         is_new = not Plan.objects.filter(name=limit.plan).exists()
         regroups = limit.groups or limit.groups_off
@@ -181,7 +181,7 @@ def _saved(
     _check_rights(request, limit, instance)
     reason = form.cleaned_data["reason"]
     try:
-        saved = limit_changes.save(limit, instance, actor=request.user.get_username(), reason=reason)
+        saved = saving.save(limit, instance, actor=request.user.get_username(), reason=reason)
     except InvalidDefinition as error:
         form.add_definition_errors(error)
         return None
@@ -202,14 +202,14 @@ def _tried(
 ) -> HttpResponse | None:
     """Evaluate the limit beside the one in force; one for which there is none yet is saved, and only reported."""
     limit = form.limit
-    policy = limit_changes.policy_to_try(limit)
+    policy = saving.policy_to_try(limit)
     if policy is None:
         form.cleaned_data["shadow"] = True
         return _saved(site, request, form, instance)
     check(request, Action.SET_CANDIDATE, *to_replace_candidate(policy))
     try:
         reason = form.cleaned_data["reason"]
-        candidate = limit_changes.save_trial(limit, policy, actor=request.user.get_username(), reason=reason)
+        candidate = saving.save_trial(limit, policy, actor=request.user.get_username(), reason=reason)
     except InvalidLimit as error:
         form.add_error(None, str(error))
         return None
@@ -240,7 +240,7 @@ def _undone(site: AdminSite, request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(reverse(f"{site.name}:limits_app_auditevent_changelist"))
     try:
         is_allowed = partial(may_revert, request.user)
-        limit_changes.undo(events, actor=request.user.get_username(), is_allowed=is_allowed)
+        saving.undo(events, actor=request.user.get_username(), is_allowed=is_allowed)
     except audit.CannotRevert as error:
         messages.error(request, str(error))
         return HttpResponseRedirect(request.get_full_path())

@@ -13,7 +13,6 @@ from rest_framework.throttling import BaseThrottle
 
 from limits_app.engine.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
 from limits_app.engine.outcome import LimitStatus, Outcome
-from limits_app.integrations.access import is_exempt
 from limits_app.integrations.calls import report_response
 from limits_app.integrations.charges import Charge, ChargeKey, charge_all
 from limits_app.integrations.headers import retry_after_seconds
@@ -21,6 +20,7 @@ from limits_app.integrations.identity import resource_named
 from limits_app.integrations.refusals import REFUSALS, content_of
 from limits_app.integrations.releasing import release_when_finished
 from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.integrations.request_access import is_exempt
 from limits_app.services.amounts import amount_of_each
 from limits_app.services.integration import Amount, LimitDefinition, entity_name
 

@@ -23,7 +23,7 @@ from limits_app.management.limits.subcommand import (
 )
 from limits_app.models import AuditEvent
 from limits_app.models.audit_log import CONTENT
-from limits_app.services import blocks
+from limits_app.services import block_confirmation
 
 _EVENTS: Final = ("number", "when", "actor", "source", "verb", "object", "changes", "reason")
 _SHORTENED: Final = 80
@@ -100,7 +100,7 @@ def _verify(options: Namespace, out: Output) -> ExitCode:
 )
 def _revert(options: Namespace, out: Output) -> None:
     event = _found(options.number)
-    warning = blocks.warning([blocks.revert_of(event)])
+    warning = block_confirmation.warning([block_confirmation.revert_of(event)])
     confirm(f"{warning} Revert event {event.number}, {event}?".lstrip(), options, out)
     with changing(options, out):
         audit.revert(event, reason=options.reason, force=options.force)

@@ -14,7 +14,7 @@ from limits_app.management.limits.arguments import AGES, age, argument, limit, p
 from limits_app.management.limits.output import Format, Output, Table, bar, cell
 from limits_app.management.limits.subcommand import ExitCode, actor, fail, subcommand
 from limits_app.models import AlertRule, CandidateState
-from limits_app.services import blocks, candidates, limits_file
+from limits_app.services import block_confirmation, candidates, limits_file
 from limits_app.services.limits_file import Content, FilePlan, PlannedChange, Step
 from limits_app.services.safe_text import json_text
 from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
@@ -73,13 +73,13 @@ def apply(options: Namespace, out: Output) -> ExitCode:
 
 def _question(planned: FilePlan) -> str:
     """What to ask before the file is applied: it deletes objects, or blocks others than is meant; empty for nothing."""
-    deleted, warning = len(planned.of(PlannedChange.DELETE)), blocks.warning(map(_change, planned.steps))
+    deleted, warning = len(planned.of(PlannedChange.DELETE)), block_confirmation.warning(map(_change, planned.steps))
     if deleted:
         return f"{warning} Delete {deleted} and apply the rest?".lstrip()
     return f"{warning} Apply it?" if warning else ""
 
 
-def _change(step: Step) -> blocks.BlockedChange:
+def _change(step: Step) -> block_confirmation.BlockedChange:
     before, after = (None if entry is None else entry.values for entry in (step.stored, step.wanted))
     return step.entry.section.model, before, after
 

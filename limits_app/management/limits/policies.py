@@ -36,7 +36,7 @@ from limits_app.management.limits.subcommand import (
 from limits_app.models import Counted, Enforcement, Entity, Policy, Resource
 from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
-from limits_app.services import blocks, definitions
+from limits_app.services import block_confirmation, definitions
 from limits_app.services.listing import NamedScope
 from limits_app.services.policy_warnings import dropped_messages, left_without
 from limits_app.services.writing import EntityFields, PolicyOptions, delete_policy, set_policy
@@ -87,8 +87,8 @@ def _confirm_block(options: Namespace, fields: EntityFields, out: Output) -> Non
     if not fields.get("blocked"):
         return
     stored = Entity.objects.filter(identifier=options.entity).first()
-    before = None if stored is None else blocks.state_of(stored)
-    if warning := blocks.warning([(Entity, before, {"identifier": options.entity, "blocked": True})]):
+    before = None if stored is None else block_confirmation.state_of(stored)
+    if warning := block_confirmation.warning([(Entity, before, {"identifier": options.entity, "blocked": True})]):
         confirm(f"{warning} Go on?", options, out)
 
 
@@ -100,9 +100,9 @@ def _confirm(options: Namespace, effect: str, out: Output) -> None:
         stored = _policies(options).filter(**same).first()
     if stored is not None and (why := weakened(vars(stored), vars(options))):
         confirm(f"{why} {left_without(stored)} Go on?", options, out)
-    before = None if stored is None else blocks.state_of(stored)
+    before = None if stored is None else block_confirmation.state_of(stored)
     after = {**vars(options), **_scope_of(options)._asdict(), "effect": effect}
-    if warning := blocks.warning([(Policy, before, after)]):
+    if warning := block_confirmation.warning([(Policy, before, after)]):
         confirm(f"{warning} Go on?", options, out)
 
 

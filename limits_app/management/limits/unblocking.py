@@ -8,7 +8,7 @@ from limits_app.management.limits.arguments import ENTITY
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import changing, confirm, subcommand
 from limits_app.policies import Access, verdict_on
-from limits_app.services.access import lift_blocks
+from limits_app.services.blocked_requests import lift_blocks
 
 
 @subcommand(

@@ -10,8 +10,8 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import conf
 from limits_app.engine.errors import LimitExceeded
-from limits_app.integrations.identities import calls_site, counted_of, names_of
-from limits_app.services.access import blocked, shadowed, without_blocks
+from limits_app.integrations.request_identities import calls_site, counted_of, names_of
+from limits_app.services.blocked_requests import blocked, shadowed, without_blocks
 from limits_app.services.exempt_requests import exemptions_of
 from limits_app.services.integration import LIMITED, Access, AccessTable, AccessVerdict, IdentityAndPlan
 from limits_app.services.site_views import is_admin_log_in, is_of_admin

@@ -23,7 +23,7 @@ from limits_app.policies import (
     PolicyValue,
 )
 from limits_app.policies.chain import EntityPolicies
-from limits_app.policies.choose import PRECEDENCE, changes_at, judge, rollout_position
+from limits_app.policies.precedence import PRECEDENCE, changes_at, judge, rollout_position
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 HOUR = timedelta(hours=1)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from limits_app.integrations.charges import Charge, ChargeKey
-from limits_app.integrations.identities import names_of
 from limits_app.integrations.identity import (
     client_of,
     entity_of_api_key,
@@ -14,6 +13,7 @@ from limits_app.integrations.identity import (
     entity_of_session,
     entity_of_user,
 )
+from limits_app.integrations.request_identities import names_of
 from limits_app.services.integration import Amount, CountedBy
 from limits_app.services.url_rules import UrlRule
 

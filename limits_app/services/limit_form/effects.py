@@ -29,7 +29,7 @@ from limits_app.models.patterns import is_pattern
 from limits_app.services.clients import find_clients
 from limits_app.services.code_names import names_in_code
 from limits_app.services.display import amount, moment
-from limits_app.services.limit_changes import entity_of, replaced, resource_of
+from limits_app.services.limit_form.saving import entity_of, replaced, resource_of
 from limits_app.services.limit_sentences import (
     OF_ONE,
     SimpleLimit,

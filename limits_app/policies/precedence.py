@@ -1,4 +1,4 @@
-"""Policy resolution: which policies apply to an entity at a time, and the limits that follow from them.
+"""Precedence: which policies apply to an entity at a time, and which of them decides on each limit.
 
 The most specific level applies, as a whole: an entity that is itself blocked or unlimited, entity on this resource,
 entity on all resources, then its plan and the patterns that match it, each on this resource and on all, then resource,

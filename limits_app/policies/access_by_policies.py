@@ -1,4 +1,4 @@
-"""Access: whether a request is blocked, exempt, or limited, by the policies of all its identities.
+"""Access by policies: whether those that apply to one identity block it, exempt it, or limit it.
 
 For each identity the most specific policy over all resources decides, as for limits. A request is blocked if one of its
 identities is, else exempt if one of them is, else limited. A policy that blocks a resource decides where that resource
@@ -17,7 +17,7 @@ from typing import Final
 from limits_app.engine.limits import Blocked
 from limits_app.models import Emergency, Enforcement, PolicyEffect, PolicyScope
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
-from limits_app.policies.choose import PolicyChoice, applied_policies, judge
+from limits_app.policies.precedence import PolicyChoice, applied_policies, judge
 
 _PATTERNS: Final = frozenset({PolicyScope.PATTERN, PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN_TOTAL})
 EXEMPTING: Final = frozenset({ENTITY_FLAGS, PolicyScope.ENTITY, PolicyScope.PLAN, PolicyScope.PATTERN})

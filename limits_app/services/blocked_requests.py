@@ -1,4 +1,4 @@
-"""Access: whether a request is blocked, exempt or limited, for the middleware, decorators, throttles and explanations.
+"""Blocked requests: how they are rejected, counted in shadow mode, and let through again; and how exempt ones pass.
 
 `limits.acquire` knows no request: it is decided by the policies of its entity alone.
 """
