@@ -48,6 +48,7 @@ class LimitsConfig(AppConfig):
             Runtime(
                 is_enabled=lambda: conf.get(conf.ENABLED),
                 unknown_keys_raise=lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE,
+                currencies=lambda: conf.get(conf.CURRENCIES),
                 namespace=namespaces.current_keys,
                 secrets=lambda: (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS),
                 lease_lost=_lease_lost,

@@ -26,13 +26,13 @@ from limits_app.engine import (
     Scope,
     State,
     check_amounts,
-    from_milli,
     outcome_of,
     parts_of,
     present,
     shown,
-    to_milli,
     units_of,
+    units_of_usage,
+    usage_of_units,
 )
 from limits_app.engine.errors import (
     AlreadyReleased,
@@ -542,7 +542,7 @@ class Acquisition(Claim):
         for key in usage:
             amount = usage[key]
             for limit in by_key[key] if key in by_key else self._unrequested(key, amount):
-                parts = amount * limit.rule.parts_per_unit if type(amount) is int else -1
+                parts = amount * limit.rule.parts_per_amount if type(amount) is int else -1
                 if not 0 <= parts <= amounts[limit.place] or limit.is_sum:
                     parts = self._checked_use(part, limit, key, amount)
                 used[limit.place] = parts
@@ -580,11 +580,11 @@ class Acquisition(Claim):
         check_amounts("usage", usage)
         extended = {key for part in self.extensions for key in part.shape.by_key}
         more = {
-            key: to_milli(used, decimals=True) - to_milli(self.requested.get(key, 0), decimals=True)
+            key: usage_of_units(key, used) - usage_of_units(key, self.requested.get(key, 0))
             for key, used in usage.items()
             if key in extended
         }
-        return {key: from_milli(max(milli, 0)) for key, milli in more.items()}
+        return {key: units_of_usage(key, max(milli, 0)) for key, milli in more.items()}
 
     # Extensions.
 

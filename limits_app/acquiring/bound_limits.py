@@ -24,7 +24,7 @@ from limits_app.engine import (
     stats_of,
 )
 from limits_app.engine.errors import InvalidRequest
-from limits_app.engine.limits import AnyLimit
+from limits_app.engine.limits import AnyLimit, counts_money
 from limits_app.engine.outcome import Stats
 
 
@@ -65,8 +65,9 @@ class BoundLimits:
         self.identity: Hashable = None
         self._config: dict[str, object] = {} if config is None else _copied_config(config)
         self._shapes = Shapes(compiled, self.skip_unknown)
-        self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._shapes.rates, 1) or None
-        """A request for 1 of every limit, not to be changed; None where there are no rates."""
+        ones = {key: 0 if counts_money(self._shapes.limits[key]) else 1 for key in self._shapes.rates}
+        self.ones: Mapping[str, Amount] | None = ones or None
+        """A request for 1 of every limit, not to be changed, and for no money; None where there are no rates."""
         self._by_shape: dict[PlanShape, RequestPlan] = {}
         self._by_keys: dict[tuple[str, ...] | None, RequestPlan] = {}
 

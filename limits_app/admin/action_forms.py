@@ -227,7 +227,7 @@ class TopUpForm(RequiredReasonForm):
     key = forms.CharField(
         label=_("Limit"), max_length=64, help_text=_("“requests”, or the key of the limit, such as “tpm”.")
     )
-    amount = AmountFormField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
+    amount = AmountFormField(label=_("Amount"), min_value=Decimal("0.000001"), max_digits=18, decimal_places=6)
     field_order = ["key", "amount", "reason"]
 
 

@@ -136,7 +136,7 @@ class SimpleLimitForm(ReasonForm):
             self.fields[f"number_{row}"] = NumberField(
                 label=_("Number"),
                 required=False,
-                min_value=Decimal("0.001"),
+                min_value=Decimal("0.000001"),
                 error_messages={"invalid": _NUMBER_ERROR, "min_value": _NUMBER_ERROR},
                 widget=forms.TextInput(attrs={"size": 9, "inputmode": "decimal", "autocomplete": "off"}),
             )

@@ -38,7 +38,7 @@ class AmountField(serializers.DecimalField):
     """A number with at most three decimals, represented as 10 and not as "10.000"."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"max_digits": 16, "decimal_places": 3, "min_value": 0, "max_value": MAX_AMOUNT, **options})
+        super().__init__(**{"max_digits": 19, "decimal_places": 6, "min_value": 0, "max_value": MAX_AMOUNT, **options})
 
     def to_internal_value(self, data: Any) -> Any:
         """Accept only numbers."""

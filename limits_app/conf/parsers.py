@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from limits_app.engine import shown
+from limits_app.engine.limits import CallLimit
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -201,6 +202,17 @@ def list_of(parse: Callable[[object], T], expected: str = "a list") -> Callable[
         return tuple(map(parse, value))
 
     return parse_all
+
+
+def currencies(value: object) -> tuple[str, ...]:
+    """Parse keys of limits that are currencies."""
+    return tuple(dict.fromkeys(list_of(_currency, "a list of keys such as 'usd'")(value)))
+
+
+def _currency(value: object) -> str:
+    if isinstance(value, str) and value != CallLimit.key and re.fullmatch(r"[a-z][a-z0-9_]{0,15}", value):
+        return value
+    raise _wrong("a key of 1 to 16 small letters, digits and '_', such as 'usd'", value)
 
 
 def shares(value: object) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ from limits_app.conf.parsers import (
     StoreSettings,
     UnknownKeys,
 )
+from limits_app.engine import DEFAULT_CURRENCIES
 
 T = TypeVar("T")
 
@@ -65,6 +66,8 @@ IDLE_FACTOR: Final = SettingKey[float]("IDLE_FACTOR", 7, "limits_app.E019", pars
 minute. The state of entities with specific limits does not expire."""
 UNKNOWN_KEYS: Final = SettingKey("UNKNOWN_KEYS", UnknownKeys.WARN, "limits_app.E014", parsers.one_of(UnknownKeys))
 """What happens when a request names a limit key that its set does not have."""
+CURRENCIES: Final = SettingKey[tuple[str, ...]]("CURRENCIES", DEFAULT_CURRENCIES, "limits_app.E091", parsers.currencies)
+"""Keys of limits that are currencies: their amounts are money, with up to six decimals."""
 ENTITY_OF_REQUEST: Final = SettingKey[str | OfRequest](
     "ENTITY_OF_REQUEST", "limits_app.integrations.identity.entity_of_request", "limits_app.E015", parsers.function
 )

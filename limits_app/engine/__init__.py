@@ -11,14 +11,20 @@ from limits_app.engine.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.engine.algorithms.windows import SlidingWindow
 from limits_app.engine.amounts import (
     MAX_AMOUNT,
+    MICRO,
     MILLI,
     Amount,
     PermitsOnly,
     Requested,
     check_amounts,
+    from_micro,
     from_milli,
+    is_currency,
     shown,
+    to_micro,
     to_milli,
+    units_of_usage,
+    usage_of_units,
 )
 from limits_app.engine.change_log import (
     ACCESS,
@@ -157,4 +163,4 @@ from limits_app.engine.record import (
     schema_of,
 )
 from limits_app.engine.record_changes import carry_over, merge, reset
-from limits_app.engine.runtime import LeaseHolder, Runtime, install, installed, present
+from limits_app.engine.runtime import DEFAULT_CURRENCIES, LeaseHolder, Runtime, install, installed, present

@@ -1,13 +1,18 @@
-"""Amounts: whole numbers, or numbers with at most three decimals, kept exactly as thousandths."""
+"""Amounts: whole numbers, or numbers with at most three decimals, kept exactly as thousandths.
+
+Amounts of money have at most six decimals. Stores count them in millionths, as whole numbers.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from decimal import Context, Decimal
+from collections.abc import Callable, Mapping
+from decimal import Context, Decimal, InvalidOperation
+from functools import partial
 from typing import Final
 
 from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.runtime import present
 
 Amount = int | float
 Requested = Mapping[str, Amount] | None
@@ -19,9 +24,13 @@ class PermitsOnly(dict[str, Amount]):
 
 
 MILLI: Final = 1000
+MICRO: Final = 1_000_000
+MAX_MICRO: Final = 2**52
+"""The largest amount of money, in millionths: what stores can record as use."""
 MAX_AMOUNT: Final = 10**12
 MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1}
 """Suffixes of numbers, the largest first."""
+_DECIMALS: Final[Mapping[int, str]] = {MILLI: "three", MICRO: "six"}
 _EXACT: Final = Context(prec=100)
 """A decimal context that does not depend on the precision that the surrounding program has set."""
 
@@ -46,26 +55,82 @@ def _exact_milli(value: object, *, decimals: bool) -> int:
         exact = Decimal(float.__repr__(value)) if isinstance(value, float) else value
         if not decimals and not (exact.is_finite() and exact == exact.to_integral_value()):
             raise ValueError("must be a whole number")
-        return _milli_of_decimal(exact)
+        return _of_decimal(exact, MILLI)
+    return _of_integer(value) * MILLI
+
+
+def _of_integer(value: object) -> int:
     try:
-        return operator.index(value) * MILLI  # type: ignore[arg-type]  # anything integer-like, or TypeError
+        return operator.index(value)  # type: ignore[arg-type]  # anything integer-like, or TypeError
     except TypeError:
         raise ValueError("must be a number") from None
 
 
-def _milli_of_decimal(value: Decimal) -> int:
+def _of_decimal(value: Decimal, scale: int) -> int:
+    """Return a decimal in thousandths or millionths, exactly."""
     if not value.is_finite():
         raise ValueError("must be a finite number")
     if value and value.adjusted() > 15:
         raise ValueError("must not be more than 10^12")
-    if value and value.adjusted() < -3:
-        raise ValueError("must have at most three decimals")
     # As a ratio, since multiplying decimals obeys the precision that the surrounding program has set.
-    numerator, denominator = value.as_integer_ratio()
-    milli, rest = divmod(numerator * MILLI, denominator)
+    numerator, denominator = value.as_integer_ratio() if not value or value.adjusted() >= -6 else (1, 0)
+    parts, rest = divmod(numerator * scale, denominator) if denominator else (0, 1)
     if rest:
-        raise ValueError("must have at most three decimals")
-    return milli
+        raise ValueError(f"must have at most {_DECIMALS[scale]} decimals")
+    return parts
+
+
+def is_currency(key: str) -> bool:
+    """Return whether the key of a limit is a currency, so that its amounts are money.
+
+    The key may be that of a request about several resources, or of a total, with a prefix that ends with ":".
+    """
+    return key.rpartition(":")[2] in present().currencies()
+
+
+def to_micro(value: object) -> int:
+    """Return an amount of money in millionths; a float stands for its shortest decimal form, and text for a decimal.
+
+    Raises ValueError with the rule that was broken.
+    """
+    if type(value) is float and abs(value) < MAX_MICRO // MICRO:
+        micro = round(value * MICRO)
+        if micro / MICRO == value:  # the only float of this decimal, without the way over text
+            return micro
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a boolean")  # noqa: TRY004 - one error type for bad input
+    if isinstance(value, float | Decimal | str):
+        try:
+            exact = Decimal(float.__repr__(value) if isinstance(value, float) else value)
+        except InvalidOperation:
+            raise ValueError("must be a number such as 0.25") from None
+        micro = _of_decimal(exact, MICRO)
+    else:
+        micro = _of_integer(value) * MICRO
+    if abs(micro) > MAX_MICRO:
+        raise ValueError(f"must not be more than {MAX_MICRO // MICRO} of a currency")
+    return micro
+
+
+def micro_of(amount: Amount) -> int:
+    """Return an amount of a definition in millionths, whether it is money or not."""
+    return _of_decimal(Decimal(float.__repr__(amount) if isinstance(amount, float) else amount), MICRO)
+
+
+def from_micro(micro: int) -> Amount:
+    """Return millionths as a whole number where they are one, else as a float, whose shortest form is exact."""
+    whole, rest = divmod(micro, MICRO)
+    return whole if rest == 0 else micro / MICRO
+
+
+def units_of_usage(key: str, milli: int) -> Amount:
+    """Return usage in units, given thousandths of what stores count: units, or millionths of a currency."""
+    return from_micro(milli // MILLI) if is_currency(key) else from_milli(milli)
+
+
+def usage_of_units(key: str, amount: object) -> int:
+    """Return an amount as usage has it: the opposite of `units_of_usage`; ValueError for an invalid amount."""
+    return to_micro(amount) * MILLI if is_currency(key) else to_milli(amount, decimals=True)
 
 
 def from_milli(milli: int) -> Amount:
@@ -79,6 +144,14 @@ def exact_product(digits: str, factor: int | Decimal) -> Amount:
     return from_milli(to_milli(_EXACT.multiply(Decimal(digits), factor), decimals=True))
 
 
+def exact_amount(digits: str, factor: int) -> Amount:
+    """Return a number in text with at most six decimals, times a factor; ValueError says what is wrong."""
+    micro = _of_decimal(_EXACT.multiply(Decimal(digits), factor), MICRO)
+    if micro > MAX_AMOUNT * MICRO:
+        raise ValueError("must not be more than 10^12")
+    return from_micro(micro)
+
+
 def shown(value: object) -> str:
     """Return the representation of a value for an error message, shortened to 80 characters."""
     try:
@@ -90,13 +163,22 @@ def shown(value: object) -> str:
 
 def checked_amount(key: object, amount: object, *, decimals: bool) -> int:
     """Return a requested or reported amount in thousandths; InvalidRequest names its key and the broken rule."""
+    return _checked(key, amount, partial(to_milli, decimals=decimals))
+
+
+def checked_money(key: object, amount: object) -> int:
+    """`checked_amount` of a currency, in millionths."""
+    return _checked(key, amount, to_micro)
+
+
+def _checked(key: object, amount: object, convert: Callable[[object], int]) -> int:
     try:
-        milli = to_milli(amount, decimals=decimals)
+        parts = convert(amount)
     except ValueError as error:
         raise InvalidRequest(f"amount of {shown(key)} {error}, not {shown(amount)}") from None
-    if milli < 0:
+    if parts < 0:
         raise InvalidRequest(f"amount of {shown(key)} must not be negative, not {shown(amount)}")
-    return milli
+    return parts
 
 
 def check_amounts(name: str, amounts: object) -> None:
@@ -104,4 +186,7 @@ def check_amounts(name: str, amounts: object) -> None:
     if not isinstance(amounts, Mapping):
         raise InvalidRequest(f"{name} must map keys to amounts, not {shown(amounts)}")
     for key, amount in amounts.items():
-        checked_amount(key, amount, decimals=True)
+        if isinstance(key, str) and is_currency(key):
+            checked_money(key, amount)
+        else:
+            checked_amount(key, amount, decimals=True)

@@ -21,7 +21,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
-from limits_app.engine.amounts import shown, to_milli
+from limits_app.engine.amounts import shown, usage_of_units
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitsError
 from limits_app.engine.runtime import present
 
@@ -161,7 +161,7 @@ def amounts_scope(key_scope: Scope, amounts: Mapping[str, object]) -> Scope:
 
     `key_scope` is that of the key. Equal amounts in another order, or written as another type of number, are the same.
     """
-    listed = sorted([(str(key), _plain(amount)) for key, amount in amounts.items()])
+    listed = sorted([(str(key), _plain(str(key), amount)) for key, amount in amounts.items()])
     return key_scope._replace(key=f"{key_scope.key}#{_digest(repr(listed))}")
 
 
@@ -242,9 +242,9 @@ def _hashed(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _plain(amount: object) -> str:
+def _plain(key: str, amount: object) -> str:
     """Return an amount in one form; an invalid one, which no limit admits, as it is."""
     try:
-        return str(to_milli(amount, decimals=True))
+        return str(usage_of_units(key, amount))
     except ValueError:
         return shown(amount)

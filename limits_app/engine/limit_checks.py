@@ -8,7 +8,18 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Final, TypeVar
 
-from limits_app.engine.amounts import MILLI, MULTIPLES, Amount, exact_product, from_milli, shown, to_milli
+from limits_app.engine.amounts import (
+    MILLI,
+    MULTIPLES,
+    Amount,
+    exact_amount,
+    exact_product,
+    from_micro,
+    from_milli,
+    shown,
+    to_micro,
+    to_milli,
+)
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.periods import DAY, UNITS
 
@@ -88,24 +99,39 @@ def check_soft(key: str, value: object) -> None:
         raise InvalidLimit(f"limit {key!r}: soft must be True or False, not {shown(value)}")
 
 
-def keep_plain(limit: object, *fields: str) -> None:
+def check_money(key: str, field: str, value: object, *, most_micro: int) -> None:
+    """Raise InvalidLimit unless `value` is an amount of money of more than 0."""
+    try:
+        micro = to_micro(value)
+    except ValueError as error:
+        raise InvalidLimit(f"limit {key!r}: {field} {error}, not {shown(value)}") from None
+    if not 0 < micro <= most_micro:
+        most = from_micro(most_micro)
+        raise InvalidLimit(f"limit {key!r}: {field} must be more than 0 and at most {most}, not {shown(value)}")
+
+
+def keep_plain(limit: object, *fields: str, is_money: bool = False) -> None:
     """Convert checked numbers to int or float, whatever their type: stores save definitions.
 
-    Equal limits are then saved alike.
+    Equal limits are then saved alike. The numbers of limits in money have six decimals.
     """
     for field in fields:
         value = getattr(limit, field)
         if value is not None:
-            object.__setattr__(limit, field, from_milli(to_milli(value, decimals=True)))
+            plain = from_micro(to_micro(value)) if is_money else from_milli(to_milli(value, decimals=True))
+            object.__setattr__(limit, field, plain)
 
 
 def parse_amount(text: str) -> Amount:
-    """Read an amount such as `"1000"`, `"1,000"`, `"2.5"` or `"400k"`; InvalidLimit for invalid text."""
+    """Read an amount such as `"1000"`, `"1,000"`, `"2.5"` or `"400k"`; InvalidLimit for invalid text.
+
+    It has at most six decimals, of which most limits take fewer.
+    """
     match = _AMOUNT.fullmatch(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
     if match is None:
         raise InvalidLimit(f"amount {shown(text)} must be a number such as 1000, 2.5, 400k, 5M or 1G")
     try:
-        return exact_product(match[1], MULTIPLES[match[2]])
+        return exact_amount(match[1], MULTIPLES[match[2]])
     except ValueError as error:
         raise InvalidLimit(f"amount {shown(text)} {error}") from None
 

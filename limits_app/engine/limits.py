@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
 
-from limits_app.engine.amounts import MILLI, Amount, shown
+from limits_app.engine.amounts import MAX_AMOUNT, MAX_MICRO, MILLI, Amount, is_currency, shown, to_micro, to_milli
 from limits_app.engine.clock import DEFAULT_ZONE, zone_of
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limit_checks import (
     check_key,
+    check_money,
     check_positive,
     check_seconds,
     check_soft,
@@ -91,7 +92,7 @@ class RateLimitAlgorithm(StrEnum):
         """
         if self._traits.is_exact:
             return capacity
-        return round(capacity + (capacity if burst is None else burst), 3)
+        return round(capacity + (capacity if burst is None else burst), 6)
 
 
 class RateOptions(TypedDict, total=False):
@@ -265,7 +266,11 @@ class QuotaLimit:
 
     def __post_init__(self) -> None:
         check_key(self.key)
-        check_positive(self.key, "capacity", self.capacity, decimals=False)
+        is_money = is_currency(self.key)
+        if is_money:
+            check_money(self.key, "capacity", self.capacity, most_micro=MAX_MICRO)
+        else:
+            check_positive(self.key, "capacity", self.capacity, decimals=False)
         check_soft(self.key, self.soft)
         keep_seconds(self, "session_seconds")
         if (self.period is None) is (self.session_seconds is None):
@@ -274,7 +279,8 @@ class QuotaLimit:
             self._check_calendar()
         else:
             self._check_session()
-        keep_plain(self, "capacity", "session_seconds")
+        keep_plain(self, "capacity", is_money=is_money)
+        keep_plain(self, "session_seconds")
 
     @property
     def ceiling(self) -> int:
@@ -389,6 +395,11 @@ class ResourceLimit:
 
     def __post_init__(self) -> None:
         check_key(self.key)
+        if is_currency(self.key):
+            raise InvalidLimit(
+                f"limit {self.key!r}: a currency cannot be held as permits: write {self.key}=50/month, or change "
+                "LIMITS['CURRENCIES']"
+            )
         if checked_milli(self.key, "capacity", self.capacity, decimals=False) < MILLI:
             raise InvalidLimit(f"limit {self.key!r}: capacity must be at least 1, not {shown(self.capacity)}")
         keep_seconds(self, "max_hold_seconds")
@@ -426,6 +437,16 @@ AnyLimit = LimitDefinition | Blocked
 """Limits that can be in force."""
 
 
+def counts_money(limit: AnyLimit) -> bool:
+    """Whether the amounts of a limit are money, which stores count in millionths."""
+    return isinstance(limit, RateLimit | QuotaLimit) and is_currency(limit.key)
+
+
+def counted_milli(limit: AnyLimit, amount: Amount) -> int:
+    """Return an amount of a definition in thousandths of what stores count: millionths of a currency, or units."""
+    return to_micro(amount) * MILLI if counts_money(limit) else to_milli(amount, decimals=True)
+
+
 def _period_and_zone(text: str) -> tuple[str, str]:
     period, at, zone = map(str.strip, text.partition("@"))
     return period.lower(), zone if at else DEFAULT_ZONE
@@ -440,11 +461,15 @@ def _check_rate(limit: RateLimit | CallLimit) -> None:
         raise InvalidLimit(f"limit {key!r}: algorithm must be one of {names}, not {shown(limit.algorithm)}") from None
     object.__setattr__(limit, "algorithm", algorithm)
     keep_seconds(limit, "window_seconds")
-    check_positive(key, "capacity", limit.capacity, decimals=algorithm.takes_decimals)
+    if limit.burst is not None and not algorithm.takes_burst:
+        raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
+    is_money = counts_money(limit)
+    for field in ("capacity", "burst") if limit.burst is not None else ("capacity",):
+        if is_money:
+            check_money(key, field, getattr(limit, field), most_micro=MAX_AMOUNT)
+        else:
+            check_positive(key, field, getattr(limit, field), decimals=algorithm.takes_decimals)
     check_seconds(key, "window_seconds", limit.window_seconds)
     check_soft(key, limit.soft)
-    if limit.burst is not None:
-        if not algorithm.takes_burst:
-            raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
-        check_positive(key, "burst", limit.burst, decimals=algorithm.takes_decimals)
-    keep_plain(limit, "capacity", "window_seconds", "burst")
+    keep_plain(limit, "capacity", "burst", is_money=is_money)
+    keep_plain(limit, "window_seconds")

@@ -6,8 +6,9 @@ limit    =  KEY "=" AMOUNT                              permits held at the same
          |  [KEY "="] AMOUNT "/" WINDOW                 a rate; without a key, or with "calls", a call limit
          |  KEY "=" AMOUNT "/" PERIOD ["@" ZONE]        a quota per period of a calendar, or of billing with "from="
          |  KEY "=" AMOUNT "/" WINDOW ":session"        a quota per session
+         |  CURRENCY "=" AMOUNT "/" PERIOD ["@" ZONE]   a quota in money; with ":rate" and a window, a rate
             followed by any number of ":" OPTION
-AMOUNT   =  digits, with up to three decimals, and "k", "M" or "G"; or with commas between thousands
+AMOUNT   =  digits, with up to three decimals (money: six), and "k", "M" or "G"; or with commas between thousands
 WINDOW   =  [number] ("ms" | "s" | "min" | "h" | "d")
 PERIOD   =  "week" | "month", with a zone or a start also "day", and with a zone "hour"
 OPTION   =  an algorithm | "burst=" AMOUNT | "hold=" WINDOW | "from=" START | "soft" | "shared" | "rate" | "permits"
@@ -22,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, assert_never
 
-from limits_app.engine.amounts import MILLI, MULTIPLES, Amount, shown, to_milli
+from limits_app.engine.amounts import MICRO, MULTIPLES, Amount, is_currency, micro_of, shown, to_milli
 from limits_app.engine.clock import DEFAULT_ZONE
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limit_checks import check_differ, parse_amount, parse_seconds
@@ -46,7 +47,7 @@ _WITHOUT_KEY: Final = re.compile(r"[ 0-9.,]+[kMG]? */", re.ASCII)
 _AROUND_SIGNS: Final = re.compile(r"\s*([=/@:])\s*")
 _BETWEEN: Final = re.compile(r"[;\s]+|,(?=\s|[A-Za-z])")
 """What separates several limits; a comma may also be part of a number."""
-_LEAST_MULTIPLE: Final = 10_000 * MILLI
+_LEAST_MULTIPLE: Final = 10_000 * MICRO
 """1000 is easier to read than 1k, and 400k than 400000."""
 
 _CALL_KEYS: Final = (CALLS, CallLimit.key)
@@ -161,7 +162,7 @@ def limit_text(limit: LimitDefinition, *, shared: bool = False) -> str:
         case CallLimit():
             key, words = CALLS, _rate_words(limit)
         case RateLimit(key=key):
-            words = [*_rate_words(limit), _if(key in _CALL_KEYS, "rate")]
+            words = [*_rate_words(limit), _if(key in _CALL_KEYS or is_currency(key), "rate")]
         case _:
             assert_never(limit)
     return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
@@ -219,7 +220,12 @@ def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
         if key in _CALL_KEYS and "permits" not in options:
             raise InvalidLimit(f"missing time window: write {key}=30/10s, or {key}=10:permits for a concurrency limit")
         return "permits"
-    if zone or window in _ONLY_PERIODS or (_START in options and window in tuple(QuotaPeriod)):
+    is_money = is_currency(key) and not {"rate", "session"}.intersection(options)
+    if is_money and window not in tuple(QuotaPeriod):
+        raise InvalidLimit(
+            f"money is limited per hour, day, week or month: for a rate, add :rate as in {key}=5/min:rate"
+        )
+    if zone or is_money or window in _ONLY_PERIODS or (_START in options and window in tuple(QuotaPeriod)):
         return "quota"
     if "session" in options:
         return "session"
@@ -264,9 +270,9 @@ def _window(seconds: float) -> str:
 
 def amount_text(amount: Amount) -> str:
     """Write an amount so that `parse_amount` reads the same one."""
-    milli = to_milli(amount, decimals=True)
+    micro = micro_of(amount)
     for suffix, size in MULTIPLES.items():
-        if milli >= _LEAST_MULTIPLE and milli % (size * MILLI) == 0:
-            return f"{milli // (size * MILLI)}{suffix}"
-    whole, rest = divmod(milli, MILLI)
-    return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)
+        if micro >= _LEAST_MULTIPLE and micro % (size * MICRO) == 0:
+            return f"{micro // (size * MICRO)}{suffix}"
+    whole, rest = divmod(micro, MICRO)
+    return f"{whole}.{rest:06}".rstrip("0") if rest else str(whole)

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from limits_app.engine.algorithms import Rule, State
-from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount
+from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount, checked_money
 from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
 from limits_app.engine.limits import CallLimit, MeteredLimit, RateLimit
@@ -123,7 +123,7 @@ class PlannedLimit:
         """Whether unused amounts are refunded."""
         self.must_report = False
         """Whether usage must be reported; the shape sets it."""
-        self.most_units = -1 if self.is_sum else min(self.rule.most_parts // self.rule.parts_per_unit, MAX_AMOUNT)
+        self.most_units = -1 if self.is_sum else min(self.rule.most_parts // self.rule.parts_per_amount, MAX_AMOUNT)
         """The largest whole amount that the limit can ever admit; -1 where amounts are added up."""
 
     def moved(self, scope_index: int, place: int, named: Collection[str] = ()) -> PlannedLimit:
@@ -234,7 +234,7 @@ class PlanShape:
         for limit in self.named:
             amount = requested[limit.key]
             if type(amount) is int and 0 <= amount <= limit.most_units:
-                amounts[limit.place] = amount * limit.rule.parts_per_unit
+                amounts[limit.place] = amount * limit.rule.parts_per_amount
             else:
                 parts = limit.bounded(sum([parts_of(limit, requested[key]) for key in limit.keys]))
                 amounts[limit.place] = parts
@@ -463,6 +463,8 @@ def scope_indexes(limits: Iterable[PlannedLimit]) -> list[int]:
 def parts_of(limit: PlannedLimit, amount: object) -> int:
     """Return an amount in parts of a limit's unit; InvalidRequest names the limit and the rule that was broken."""
     rule = limit.rule
+    if rule.is_money:
+        return checked_money(limit.key, amount) * rule.parts_per_unit
     if type(amount) is int and 0 <= amount <= MAX_AMOUNT:
         return amount * rule.parts_per_unit
     decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals

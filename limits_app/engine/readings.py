@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.rule import NEVER_US
-from limits_app.engine.amounts import Amount
+from limits_app.engine.amounts import Amount, from_micro
 from limits_app.engine.keys import Scope
 from limits_app.engine.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
@@ -26,7 +26,7 @@ def outcome_of(claim: Claim) -> Outcome:
         amount, state = claim.amounts[limit.place], claim.states[limit.place]
         rejected = not (claim.admitted or rule.is_soft) and rule.take(state, now, amount) is None
         kind, capacity, most, window_seconds = _definition(rule)
-        parts = rule.parts_per_unit
+        parts = rule.parts_per_amount
         free = 0 if kind == "blocked" else max(rule.ceiling_parts - rule.used(state, now), 0)
         status = LimitStatus(
             key=rule.key,
@@ -88,17 +88,19 @@ def _overdrawn(claim: Claim, rule: Rule, amount: int, state: State) -> Amount:
 
 
 def remaining(rule: Rule, state: State, now: int) -> Amount:
-    """Return how much a limit would admit now, in units, rounded down to thousandths."""
+    """Return how much a limit would admit now, in units, rounded down as `units_of` does."""
     if isinstance(rule.limit, Blocked):
         return 0
     return units_of(rule, max(rule.ceiling_parts - rule.used(state, now), 0))
 
 
 def units_of(rule: Rule, parts: int) -> Amount:
-    """Return parts of a rule in units, rounded down to thousandths."""
-    units, rest = divmod(parts, rule.parts_per_unit)
+    """Return parts of a rule in units, rounded down to thousandths, or to millionths of a currency."""
+    units, rest = divmod(parts, rule.parts_per_amount)
     if not rest:
         return units
+    if rule.is_money:
+        return from_micro(parts // rule.parts_per_unit)
     milli = parts * 1000 // rule.parts_per_unit
     return milli // 1000 if milli % 1000 == 0 else milli / 1000
 

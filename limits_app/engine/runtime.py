@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from limits_app.engine.namespaces import WHOLE_SITE, Namespace
+
+DEFAULT_CURRENCIES: Final = ("usd", "eur")
 
 
 class LeaseHolder(Protocol):
@@ -30,6 +32,7 @@ class Runtime:
 
     - `is_enabled` returns whether the limits that workers get are enforced.
     - `unknown_keys_raise` returns whether a requested key that a set does not have is an error instead of a warning.
+    - `currencies` returns the keys of limits that are currencies, whose amounts have six decimals.
     - `namespace` returns the namespace in which limits are resolved and counted now.
     - `secrets` returns the secrets of the site, by the first of which the names of entities in stores are sealed.
     - `lease_lost` is called with each acquisition whose lease ran out while it was held.
@@ -38,6 +41,7 @@ class Runtime:
 
     is_enabled: Callable[[], bool] = lambda: True
     unknown_keys_raise: Callable[[], bool] = lambda: False
+    currencies: Callable[[], Collection[str]] = lambda: DEFAULT_CURRENCIES
     namespace: Callable[[], Namespace] = lambda: WHOLE_SITE
     secrets: Callable[[], Sequence[str | bytes]] = lambda: (b"",)
     lease_lost: Callable[[LeaseHolder], object] = lambda _: None

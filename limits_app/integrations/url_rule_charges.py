@@ -14,7 +14,7 @@ from limits_app.integrations.identity import (
     entity_of_user,
 )
 from limits_app.integrations.request_identities import names_of
-from limits_app.services.integration import Amount, CountedBy
+from limits_app.services.integration import Amount, CountedBy, is_currency
 from limits_app.services.url_rules import UrlRule
 
 if TYPE_CHECKING:
@@ -68,5 +68,6 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
 
 
 def _larger(amounts: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
-    """The larger amount of each key; an amount that is not named is 1."""
-    return {key: max(amounts.get(key, 1), other.get(key, 1)) for key in {**amounts, **other}}
+    """The larger amount of each key; an amount that is not named is 1, and no money."""
+    unnamed = {key: 0 if is_currency(key) else 1 for key in {**amounts, **other}}
+    return {key: max(amounts.get(key, least), other.get(key, least)) for key, least in unnamed.items()}

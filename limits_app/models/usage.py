@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from django.db import connections, models
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import IDS_LENGTH
+from limits_app.engine import IDS_LENGTH, units_of_usage
 
 REQUEST_ID_LENGTH: Final = 64
 
@@ -52,7 +52,10 @@ class UsageRow(models.Model):
 
 
 class UsageSnapshot(UsageRow):
-    """Allowed amount in an hour or a day, in thousandths of the unit of the limit, and number of rejections."""
+    """Allowed amount in an hour or a day, and number of rejections.
+
+    The amount is in thousandths of the unit of the limit, and of money in thousandths of a millionth.
+    """
 
     period = models.CharField(_("period"), max_length=4, choices=UsagePeriod.choices)
     start = models.DateTimeField(_("start"))
@@ -81,8 +84,7 @@ class UsageSnapshot(UsageRow):
     @property
     def admitted(self) -> float | int:
         """The admitted amount, in units."""
-        units, rest = divmod(self.admitted_milli, 1000)
-        return self.admitted_milli / 1000 if rest else units
+        return units_of_usage(self.key, self.admitted_milli)
 
 
 class Denial(UsageRow):

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from limits_app import conf
 from limits_app.conf import parsed_network
-from limits_app.engine import check_entity, check_key, check_resource, shown, to_milli
+from limits_app.engine import check_entity, check_key, check_resource, shown, usage_of_units
 from limits_app.models.patterns import check_client, check_pattern, check_requester
 from limits_app.models.weekly_hours import WeeklyHours, zone_named
 
@@ -171,7 +171,7 @@ def validate_amounts(value: object) -> None:
         raise ValidationError(_('Must be a JSON object such as {"tpm": 500}, or {} for the default amounts.'))
     for key, amount in value.items():
         _by_core(check_key, key)
-        if problem := _problem_of_amount(amount):
+        if problem := _problem_of_amount(key, amount):
             raise ValidationError(
                 _("The amount of %(key)s %(problem)s, not %(amount)s."),
                 params={"key": key, "problem": problem, "amount": shown(amount)},
@@ -215,9 +215,11 @@ def _is_unicode(value: str) -> bool:
     return True
 
 
-def _problem_of_amount(amount: object) -> str | None:
+def _problem_of_amount(key: str, amount: object) -> str | None:
+    if isinstance(amount, str):
+        return "must be a number"
     try:
-        return "must not be negative" if to_milli(amount, decimals=True) < 0 else None
+        return "must not be negative" if usage_of_units(key, amount) < 0 else None
     except ValueError as error:
         return str(error)
 

@@ -11,7 +11,14 @@ from django.core.exceptions import ValidationError
 from limits_app.acquiring import LimitSet
 from limits_app.engine import CALLS, Amount, EntityName, Requested, checked_limits
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, MeteredLimit, ResourceLimit
+from limits_app.engine.limits import (
+    Blocked,
+    CallLimit,
+    LimitDefinition,
+    MeteredLimit,
+    ResourceLimit,
+    counts_money,
+)
 from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
 from limits_app.policies import DefaultLimits, ResolutionKey, checked_defaults, latest_code_limits, resolver
@@ -122,8 +129,12 @@ def one_of_each(named: Mapping[str, Amount], limits: LimitSet) -> Mapping[str, A
 
 
 def amount_of_each(amount: Amount, limits: LimitSet) -> Mapping[str, Amount] | None:
-    """The amount for every rate and for the calls; permits count 1."""
-    return {limit.key: amount for limit in limits if isinstance(limit, MeteredLimit | CallLimit)}
+    """The amount for every rate and for the calls, and no money; permits count 1."""
+    return {
+        limit.key: 0 if counts_money(limit) else amount
+        for limit in limits
+        if isinstance(limit, MeteredLimit | CallLimit)
+    }
 
 
 def without_permits(requested: RequestedAmounts, limits: LimitSet) -> Requested:

@@ -17,9 +17,9 @@ _UNITS: Final = ((2 * 86_400, 86_400), (2 * 3600, 3600), (2 * 60, 60))
 """From how many seconds on a duration is said in days, hours and minutes, and how many seconds these have."""
 
 
-def amount(number: float) -> str:
-    """An amount with at most three decimals, grouped as the language of the user does."""
-    text = f"{number:.3f}".rstrip("0").rstrip(".")
+def amount(number: float, digits: int = 3) -> str:
+    """An amount with at most so many decimals, grouped as the language of the user does."""
+    text = f"{number:.{digits}f}".rstrip("0").rstrip(".")
     return number_format(text, use_l10n=True, force_grouping=True)
 
 

@@ -13,9 +13,9 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit
-from limits_app.engine import MAX_AMOUNT, Account, Amount, Noted, check_entity, shown
+from limits_app.engine import MAX_AMOUNT, Account, Amount, Noted, check_entity, from_micro, shown, to_micro
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit, counts_money
 from limits_app.models import (
     Counted,
     Enforcement,
@@ -197,12 +197,18 @@ def _times_as_much(factor: object) -> Decimal:
 
 
 def _multiplied(limit: LimitDefinition, factor: Decimal) -> LimitDefinition:
+    times = _times_money if counts_money(limit) else _times
     if isinstance(limit, RateLimit | CallLimit) and limit.burst is not None:
-        return replace(limit, capacity=_times(limit.capacity, factor), burst=_times(limit.burst, factor))
-    return replace(limit, capacity=_times(limit.capacity, factor))  # type: ignore[arg-type]  # whole numbers stay whole
+        return replace(limit, capacity=times(limit.capacity, factor), burst=times(limit.burst, factor))
+    return replace(limit, capacity=times(limit.capacity, factor))  # type: ignore[arg-type]  # whole numbers stay whole
 
 
 def _times(amount: Amount, factor: Decimal) -> Amount:
     """A product, rounded down: to whole numbers where the amount is one."""
     product = Decimal(str(amount)) * factor
     return int(product) if isinstance(amount, int) else float(product.quantize(_THOUSANDTH, ROUND_DOWN))
+
+
+def _times_money(amount: Amount, factor: Decimal) -> Amount:
+    """A product, rounded down to millionths."""
+    return from_micro(int(to_micro(amount) * factor))

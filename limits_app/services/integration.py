@@ -11,6 +11,7 @@ from limits_app.engine import (
     check_entity,
     check_resource,
     checked_limits,
+    is_currency,
     shown,
 )
 from limits_app.engine.limits import LimitDefinition, RateLimitAlgorithm
@@ -48,6 +49,7 @@ __all__ = [
     "checked_timeout",
     "entity_name",
     "identifier_of_user",
+    "is_currency",
     "is_logged_in",
     "is_malformed_network",
     "is_of_thread",

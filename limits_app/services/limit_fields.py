@@ -54,7 +54,7 @@ def _number(label: Any, help_text: Any, *, required: bool = False) -> Any:
     """A field for an amount, or for seconds."""
     optional = not required
     return models.DecimalField(
-        label, max_digits=16, decimal_places=3, null=optional, blank=optional, help_text=help_text
+        label, max_digits=19, decimal_places=6, null=optional, blank=optional, help_text=help_text
     )
 
 

@@ -25,6 +25,7 @@ from limits_app.engine import (
     Noted,
     QuotaPeriod,
     amount_text,
+    is_currency,
     limit_body,
     limit_text,
     parse_limit,
@@ -117,12 +118,14 @@ class SimpleAmount:
             return f"{key}={number}:permits"
         if self.per not in dict(PERIODS):
             return f"{key}={number}{self.per}"
-        return f"{key}={number}/{self.per}" + (":sliding_window" if key == CALLS else "")
+        option = ":sliding_window" if key == CALLS else ":rate" if is_currency(key) else ""
+        return f"{key}={number}/{self.per}{option}"
 
     @classmethod
     def of(cls, limit: LimitDefinition) -> SimpleAmount:
         """The amount that stands for a limit."""
         unit = gettext("requests") if limit.key in {CALLS, CallLimit.key} else limit.key
+        unit = unit.upper() if is_currency(unit) else unit
         body = limit_body(limit)
         rest = body[len(_NUMBER.match(body)[0]) :]  # type: ignore[index]  # it begins with a number
         amounts = (cls(limit.capacity, unit, per) for per, _label in PERIODS)
@@ -133,7 +136,8 @@ def unit_key(unit: str) -> str:
     """The key of the limit of a unit that people have named."""
     name = unit.strip()
     is_requests = name.casefold() in {"", "requests", gettext("requests").casefold(), CALLS, CallLimit.key}
-    return CALLS if is_requests else name.replace(" ", "_")
+    key = name.lower() if is_currency(name.lower()) else name.replace(" ", "_")
+    return CALLS if is_requests else key
 
 
 def _is_text_of(amount: SimpleAmount, limit: LimitDefinition) -> bool:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.dates import WEEKDAYS
 from django.utils.translation import gettext
 
-from limits_app.engine import CALLS, NAMES, QuotaPeriod, parse_limits, seconds_text
+from limits_app.engine import CALLS, NAMES, QuotaPeriod, is_currency, parse_limits, seconds_text
 from limits_app.engine.errors import InvalidLimit, LimitsError
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
@@ -83,14 +83,21 @@ def period_in_words(limit: LimitDefinition) -> str:
 
 def _capacity(capacity: float, unit: str, period: str = "") -> str:
     """For example “1,000 requests per minute”, or “5 connections” without a period."""
-    words = f"{amount(capacity)} {unit}"
+    words = f"{amount(capacity, _digits_of(unit))} {unit}"
     return gettext("%(amount)s per %(period)s") % {"amount": words, "period": period} if period else words
 
 
 def _unit(key: str, capacity: float) -> str:
+    if is_currency(key):
+        return key.upper()
     if key not in {CallLimit.key, CALLS}:
         return limit_name(key).replace("_", " ")
     return gettext("request") if capacity == 1 else gettext("requests")
+
+
+def _digits_of(unit: str) -> int:
+    """How many decimals amounts of a unit have."""
+    return 6 if unit.isupper() and is_currency(unit.lower()) else 3
 
 
 def _quota_period(quota: QuotaLimit) -> str:
@@ -151,7 +158,8 @@ class OwnLimit:
         """For example “80 of 100 requests per minute used”."""
         if self.is_blocked:
             return gettext("Access blocked")
-        values = {"used": amount(round(self.used, 1)), "limit": _capacity(self.capacity, self.unit, self.period)}
+        digits = 2 if _digits_of(self.unit) > 3 else 1
+        values = {"used": amount(self.used, digits), "limit": _capacity(self.capacity, self.unit, self.period)}
         text = gettext("%(used)s of %(limit)s used") if self.period else gettext("%(used)s of %(limit)s in use")
         return text % values
 

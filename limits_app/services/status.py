@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from limits_app.acquiring import BreakerState, LimitSet, survey_scopes
 from limits_app.conf import OnUnavailable
-from limits_app.engine import MILLI, Amount, EntityName, ScopedLimits, check_resource, from_milli, units_of
+from limits_app.engine import MICRO, Amount, EntityName, ScopedLimits, check_resource, from_micro, units_of
 from limits_app.engine.errors import LimitsError, StaleConfiguration
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
@@ -144,7 +144,7 @@ def _used_by_all(resource: str, alias: str) -> tuple[int, dict[str, Amount]]:
                 else:
                     own[limit.key] += limit.used or 0  # type: ignore[assignment]  # amounts need not be whole
     total = {key: own[key] + shared.get(key, 0) for key in sorted({*own, *shared})}
-    return looked_at - 1, {key: from_milli(round(amount * MILLI)) for key, amount in total.items()}
+    return looked_at - 1, {key: from_micro(round(amount * MICRO)) for key, amount in total.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class _Demand(NamedTuple):
         definition = self.limit.rule.limit
         if not isinstance(definition, RateLimit | CallLimit):
             return _QUOTA_TASK_US
-        units = self.amount / self.limit.rule.parts_per_unit
+        units = self.amount / self.limit.rule.parts_per_amount
         return round(units / definition.capacity * definition.window_seconds * _LINE_SPEED * _SECOND_US)
 
 

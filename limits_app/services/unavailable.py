@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from limits_app import conf
 from limits_app.acquiring import LimitSet, Store, Unlimited
 from limits_app.conf import OnUnavailable
-from limits_app.engine import Amount, ScopedLimits, schema_of
+from limits_app.engine import Amount, ScopedLimits, from_micro, schema_of, to_micro
 from limits_app.engine.errors import LimitExceeded, NeverAdmissible, Unresolved
-from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
+from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, RateLimit, ResourceLimit, counts_money
 from limits_app.models.own_queries import check_unresolved
 from limits_app.policies import ResolvedSet
 from limits_app.stores.allowing import AllowingStore
@@ -86,11 +86,23 @@ def _process_share(limit: AnyLimit) -> AnyLimit:
     """The share of a limit that one of the expected processes may admit."""
     processes = conf.get(conf.EXPECTED_PROCESSES) or 1
     match limit:
+        case QuotaLimit() | RateLimit() if counts_money(limit):
+            return _money_share(limit, processes)
         case ResourceLimit() | QuotaLimit() | Blocked():
             return limit if isinstance(limit, Blocked) else replace(limit, capacity=max(limit.capacity // processes, 1))
         case _:
             burst = None if limit.burst is None else _part_of(limit.burst, processes)
             return replace(limit, capacity=_part_of(limit.capacity, processes), burst=burst)
+
+
+def _money_share(limit: QuotaLimit | RateLimit, processes: int) -> AnyLimit:
+    """The share in money: a whole number of millionths, at least one."""
+    fields: dict[str, Any] = {
+        name: from_micro(max(to_micro(amount) // processes, 1))
+        for name in ("capacity", "burst")
+        if (amount := getattr(limit, name, None)) is not None
+    }
+    return replace(limit, **fields)
 
 
 def _part_of(amount: Amount, processes: int) -> Amount:

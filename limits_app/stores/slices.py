@@ -44,7 +44,7 @@ from limits_app.engine import (
     to_milli,
 )
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit, counts_money
 
 SHARE: Final = 100
 """A slice is at most one part in so many of the capacity of each limit."""
@@ -83,7 +83,7 @@ def _sliced(limit: AnyLimit, slice_us: int) -> tuple[AnyLimit, int]:
     """Return one limit with its burst reduced by what refills while a slice is held, by at most one part in `SHARE`."""
     if isinstance(limit, QuotaLimit) and not limit.soft:
         return limit, slice_us
-    if not isinstance(limit, RateLimit | CallLimit) or limit.soft or not limit.algorithm.refunds:
+    if not isinstance(limit, RateLimit | CallLimit) or limit.soft or not limit.algorithm.refunds or counts_money(limit):
         return limit, 0
     window_us = to_milli(limit.window_seconds, decimals=True) * 1000
     capacity_milli = to_milli(limit.capacity, decimals=True)

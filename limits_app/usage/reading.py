@@ -13,7 +13,7 @@ from django.db import router
 from django.db.models import QuerySet, Sum, Value
 from django.db.models.functions import StrIndex
 
-from limits_app.engine import EPOCH, MILLI, Amount, EntityName, shown
+from limits_app.engine import EPOCH, Amount, EntityName, shown, units_of_usage
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit
 from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
@@ -186,8 +186,7 @@ def of_entity(rows: QuerySet[R], name: str) -> QuerySet[R]:
 
 
 def _use(row: dict[str, Any]) -> Use:
-    units, rest = divmod(row["admitted"], MILLI)
-    admitted = row["admitted"] / MILLI if rest else units
+    admitted = units_of_usage(row["key"], row["admitted"])
     bucket, group = BucketKind(row["bucket"]), (row.get("resource"), row.get("entity"), row.get("start"))
     return Use(bucket, row["key"], *group, admitted, row["denied"])
 

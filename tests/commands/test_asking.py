@@ -201,7 +201,7 @@ def test_a_chart_has_a_scale_of_its_own_for_each_limit() -> None:
     for hours, key, milli, refused in (
         (1, "tpm", 10_000, 0),
         (2, "tpm", 5_000, 3),
-        (2, "usd", 500, 0),
+        (2, "zoom", 500, 0),
         (2, "none", 0, 0),
     ):
         about = {"resource": "api", "key": key, "period": UsagePeriod.HOUR, "start": start - timedelta(hours=hours)}
@@ -210,7 +210,7 @@ def test_a_chart_has_a_scale_of_its_own_for_each_limit() -> None:
     assert [line for line in lines if not line.startswith(" ")] == [
         "none, at most 0",
         "tpm, at most 10",
-        "usd, at most 0.5",
+        "zoom, at most 0.5",
     ]
     early, late = (line for line in lines[3:5])
     assert early.endswith("█" * 20 + "·" * 20 + "  5, 3 rejected")

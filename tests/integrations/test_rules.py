@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from pytest_django import Settings
 
-from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.identity import entity_of_key
 from limits_app.models import Endpoint, Resource
 from limits_app.testing import FakeClock
@@ -151,6 +151,18 @@ def test_two_rules_charge_once(ask: Ask, serve: Any, one: Any, other: Any, after
     endpoint(api, "/*", amounts=other)
     assert ask("/x/").status_code == 200
     assert left("api") == after
+
+
+@pytest.mark.parametrize(("one", "after"), [({}, 5), ({"usd": 0.000125}, 4.999875)], ids=["no_money", "an_amount"])
+def test_two_rules_charge_only_the_money_that_one_names(
+    ask: Ask, serve: Any, one: dict[str, float], after: float
+) -> None:
+    serve({"x/": fine})
+    chat = limit("chat", QuotaLimit.per_month("usd", 5))
+    endpoint(chat, "/x/", amounts=one)
+    endpoint(chat, "/*")
+    assert ask("/x/").status_code == 200
+    assert left("chat") == {"usd": after}
 
 
 @pytest.mark.parametrize("amounts", [{}, {"call_count": 2}, {"call_count": 0.5}], ids=str)

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
-from limits_app.engine import HOUR, MILLI, Noted
+from limits_app.engine import HOUR, Noted, units_of_usage
 from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.display import amount, moment, percent
 from limits_app.services.limit_words import limit_name
@@ -122,8 +122,8 @@ def _chart(foreseen: Forecast) -> dict[str, Any] | None:
     drawn = [hours.get(hour, (0, 0)) for hour in range(first, last + 1)]
     return {
         "times": [moment(datetime.fromtimestamp(hour * HOUR, UTC)) for hour in range(first, last + 1)],
-        "admitted": [fits / MILLI for fits, _ in drawn],
-        "refused": [lost / MILLI for _, lost in drawn],
+        "admitted": [units_of_usage(key, fits) for fits, _ in drawn],
+        "refused": [units_of_usage(key, lost) for _, lost in drawn],
         "labels": {
             "admitted": gettext("fits into %(key)s") % {"key": limit_name(key)},
             "refused": gettext("would be rejected"),

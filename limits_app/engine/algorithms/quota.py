@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from limits_app.engine.algorithms.calendar import Calendar, CalendarPeriod
 from limits_app.engine.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
-from limits_app.engine.amounts import to_milli
+from limits_app.engine.amounts import MILLI, to_milli
 from limits_app.engine.clock import zone_of
-from limits_app.engine.limits import QuotaLimit
+from limits_app.engine.limits import QuotaLimit, counted_milli
 from limits_app.engine.periods import QuotaPeriod
 
 
@@ -29,7 +29,7 @@ class QuotaRule(Rule):
     lua_format = "QQQ"
 
     def __init__(self, limit: QuotaLimit) -> None:
-        super().__init__(limit, (0, 0, 0), 1, int(limit.capacity))
+        super().__init__(limit, (0, 0, 0), 1, counted_milli(limit, limit.capacity) // MILLI)
         self._quota = limit
         self._calendar = _calendar(limit)
         self._session_us = _session_us(limit)

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Any, Final
 
-from limits_app.engine.limits import AnyLimit, Blocked
+from limits_app.engine.amounts import MICRO
+from limits_app.engine.limits import AnyLimit, Blocked, counts_money
 
 State = tuple[Any, ...]
 """The stored state of one limit: integers below 2^53, and for a sliding window its log as the last item.
@@ -31,7 +32,8 @@ class Rule(ABC):
     """One limit, compiled: integer arithmetic in parts of a unit and in microseconds of the store's clock.
 
     No method changes its arguments. Each returns the state to be stored, so that a store can decide on all limits
-    first and write all or nothing. `parts_per_unit` parts are one unit; a full limit has `ceiling_parts`.
+    first and write all or nothing. `parts_per_unit` parts are one unit; a full limit has `ceiling_parts`. The units of
+    money are millionths of a currency; `parts_per_amount` parts are 1 of what requests and definitions name.
     `now` and `taken_at` are microseconds. Subclasses implement one algorithm each.
     """
 
@@ -50,7 +52,9 @@ class Rule(ABC):
         self.limit = limit
         self.key: str = limit.key
         self.start = start
+        self.is_money = counts_money(limit)
         self.parts_per_unit = parts_per_unit
+        self.parts_per_amount = parts_per_unit * MICRO if self.is_money else parts_per_unit
         self.ceiling_parts = ceiling_parts
         self.most_parts = DEBT_PARTS if limit.soft else ceiling_parts
         """The largest amount of one request; for a soft limit the largest recorded over-use."""

@@ -16,7 +16,7 @@ from math import gcd, lcm
 
 from limits_app.engine.algorithms.rule import FULL_PARTS
 from limits_app.engine.amounts import MILLI, to_milli
-from limits_app.engine.limits import CallLimit, RateLimit
+from limits_app.engine.limits import CallLimit, RateLimit, counted_milli, counts_money
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ def exact_units(limit: RateLimit | CallLimit) -> Units:
 
     Thousandths of a unit are whole parts; where no amount has decimals, only if they fit into the same tick.
     """
-    decimals = limit.algorithm.takes_decimals
-    capacity_milli = to_milli(limit.capacity, decimals=decimals)
-    burst_milli = to_milli(limit.ceiling, decimals=decimals)
+    decimals = limit.algorithm.takes_decimals and not counts_money(limit)
+    capacity_milli = counted_milli(limit, limit.capacity)
+    burst_milli = counted_milli(limit, limit.ceiling)
     window = window_us(limit)
     divisions = (MILLI,) if decimals else (MILLI, 1)
     # With ticks of T microseconds the rate is whole exactly when parts_per_unit is a multiple of this, divided by T.

@@ -27,7 +27,8 @@ from typing import Final
 from limits_app.engine.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
 from limits_app.engine.algorithms.units import window_us
 from limits_app.engine.algorithms.window_log import EMPTY_LOG
-from limits_app.engine.limits import CallLimit, RateLimit
+from limits_app.engine.amounts import MILLI
+from limits_app.engine.limits import CallLimit, RateLimit, counted_milli
 
 STEPS: Final = 1024
 _REBASE_AT: Final = 2**51
@@ -41,7 +42,7 @@ class FixedWindow(Rule):
     lua_format = "QQ"
 
     def __init__(self, limit: RateLimit | CallLimit) -> None:
-        super().__init__(limit, (0, 0), 1, int(limit.capacity))
+        super().__init__(limit, (0, 0), 1, counted_milli(limit, limit.capacity) // MILLI)
         self._window_us = window_us(limit)
         self.lua = (str(limit.algorithm), self.ceiling_parts, self._window_us)
 
@@ -99,7 +100,7 @@ class SlidingWindow(Rule):
     lua_format = "QQQQQHHI"  # in place of the log: its first entry, the number of entries, and how long it is kept
 
     def __init__(self, limit: RateLimit | CallLimit) -> None:
-        super().__init__(limit, _START, 1, int(limit.capacity))
+        super().__init__(limit, _START, 1, counted_milli(limit, limit.capacity) // MILLI)
         self._window_us = window_us(limit)
         self._step_us = self._window_us // STEPS
         self.lua = (str(limit.algorithm), self.ceiling_parts, self._window_us, self._step_us)

@@ -20,6 +20,7 @@ from limits_app.engine import (
     check_resource,
     parse_amount,
     to_milli,
+    usage_of_units,
 )
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.limits import CallLimit
@@ -107,7 +108,7 @@ class _Columns:
     def _rest(self, row: tuple[str, ...]) -> tuple[str, str | None, Wanted, int]:
         cells = dict(zip(self._names, row, strict=True))
         entity, resource, seconds = (cells.get(name, "") for name in ("entity", "resource", "seconds"))
-        amounts = tuple((key, _milli(cells[name])) for name, key in self._keys.items() if cells[name].strip())
+        amounts = tuple((key, _usage(key, cells[name])) for name, key in self._keys.items() if cells[name].strip())
         hold_us = _milli(seconds) * 1000 if seconds.strip() else 0
         return (
             check_resource(resource.strip() or self._resource),
@@ -161,6 +162,11 @@ def _key(name: str) -> str:
     except InvalidLimit as error:
         raise InvalidRequest(f"the column {name!r} is not a limit key: {error}") from error
     return name
+
+
+def _usage(key: str, cell: str) -> int:
+    """An amount as usage has it."""
+    return usage_of_units(key, parse_amount(cell.strip()))
 
 
 def _milli(cell: str) -> int:

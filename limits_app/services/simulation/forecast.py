@@ -12,7 +12,20 @@ from typing import Any, Final
 from django.db import router
 from django.db.models import Sum
 
-from limits_app.engine import EPOCH, HOUR, HOUR_US, MAX_AMOUNT, MILLI, Noted, Rule, compile_rule, from_milli, to_milli
+from limits_app.engine import (
+    EPOCH,
+    HOUR,
+    HOUR_US,
+    MAX_AMOUNT,
+    MILLI,
+    Noted,
+    Rule,
+    compile_rule,
+    from_milli,
+    to_milli,
+    units_of_usage,
+    usage_of_units,
+)
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, ResourceLimit
 from limits_app.models import BucketKind, Counted, Policy, PolicyEffect, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
@@ -37,8 +50,8 @@ def in_steps(limit: LimitDefinition) -> LimitDefinition:
         return limit
     window_milli = to_milli(limit.window_seconds, decimals=True)
     windows = -(-STEP_SECONDS * MILLI // window_milli)
-    most = MAX_AMOUNT * MILLI
-    capacity = from_milli(min(to_milli(limit.capacity, decimals=True) * windows, most))
+    key = limit.key
+    capacity = units_of_usage(key, min(usage_of_units(key, limit.capacity) * windows, MAX_AMOUNT * MILLI))
     burst = None if limit.burst is None else max(limit.burst, capacity)
     return replace(limit, capacity=capacity, window_seconds=from_milli(window_milli * windows), burst=burst)
 
@@ -99,12 +112,12 @@ class Consumer:
     @property
     def used(self) -> float:
         """The usage in units."""
-        return sum(self.recorded.values()) / MILLI
+        return units_of_usage(self.key, sum(self.recorded.values()))
 
     @property
     def lost(self) -> float:
         """The rejected part of the usage in units."""
-        return sum(self.refused.values()) / MILLI
+        return units_of_usage(self.key, sum(self.refused.values()))
 
     @property
     def share(self) -> float:
@@ -232,6 +245,6 @@ def _replayed(proposed: Noted, usage: _UsageSince, *, over_all_resources: bool) 
     """The consumers with more usage in total than the capacity; the limit cannot reject any others."""
     limit, key = proposed.limit, proposed.limit.key
     whose = (*([] if over_all_resources else ["resource"]), *([] if proposed.shared else ["entity"]), "key")
-    for consumer, hours in usage.heaviest(whose, key=key, above=int(in_steps(limit).ceiling * MILLI)):
+    for consumer, hours in usage.heaviest(whose, key=key, above=usage_of_units(key, in_steps(limit).ceiling)):
         about = dict(zip(whose, consumer, strict=True))
         yield Consumer(about.get("resource", ""), about.get("entity"), key, hours, replay_hours(limit, hours))

@@ -19,9 +19,9 @@ from limits_app.engine import (
     Rule,
     Scope,
     ScopedLimits,
-    from_milli,
     new_record,
     plan_for,
+    units_of_usage,
 )
 from limits_app.services.simulation.events import SimulatedRequest, Wanted
 from limits_app.services.simulation.proposal import Proposal, Tried
@@ -57,19 +57,20 @@ class ReplayedMoment:
 
 @dataclass(slots=True)
 class Total:
-    """How much was asked for and refused; `minutes` has both in thousandths, by minutes since 1970."""
+    """How much was asked for and refused of a unit; `minutes` has both as usage has them, by minutes since 1970."""
 
+    unit: str
     minutes: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def asked(self) -> Amount:
         """How much was asked for, in units."""
-        return from_milli(sum(asked for asked, _ in self.minutes.values()))
+        return units_of_usage(self.unit, sum(asked for asked, _ in self.minutes.values()))
 
     @property
     def refused(self) -> Amount:
         """How much of that was refused, in units."""
-        return from_milli(sum(refused for _, refused in self.minutes.values()))
+        return units_of_usage(self.unit, sum(refused for _, refused in self.minutes.values()))
 
     @property
     def share(self) -> float:
@@ -94,7 +95,7 @@ class SimulationReport:
         """Count the requested amount in a minute since 1970."""
         total = self.totals.get(unit)
         if total is None:
-            total = self.totals[unit] = Total()
+            total = self.totals[unit] = Total(unit)
         point = total.minutes.get(minute)
         if point is None:
             point = total.minutes[minute] = [0, 0]
@@ -120,12 +121,16 @@ class SimulationReport:
     def refusals(self) -> list[RefusedLimit]:
         """Rejections by entity and limit, the most frequent first."""
         refusals = [
-            RefusedLimit(*whose, from_milli(milli), _moment(first), _moment(last), from_milli(never))
+            RefusedLimit(*whose, self._units(whose, milli), _moment(first), _moment(last), self._units(whose, never))
             for whose, (milli, first, last, never) in self._refused.items()
         ]
         return sorted(
             refusals, key=lambda refusal: (-refusal.count, refusal.resource, refusal.entity or "", refusal.key)
         )
+
+    def _units(self, whose: tuple[str, str | None, str], milli: int) -> Amount:
+        """Rejected usage in units; of events, their number."""
+        return units_of_usage(EVENTS if EVENTS in self.totals else whose[2], milli)
 
     @property
     def charted(self) -> str:
@@ -145,7 +150,8 @@ class SimulationReport:
             bar[0] += asked
             bar[1] += refused
         for number, (asked, refused) in bars.items():
-            yield ReplayedMoment(_moment(number * step * _MINUTE * 1_000_000), from_milli(asked), from_milli(refused))
+            amounts = units_of_usage(self.charted, asked), units_of_usage(self.charted, refused)
+            yield ReplayedMoment(_moment(number * step * _MINUTE * 1_000_000), *amounts)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""

@@ -118,7 +118,7 @@ def admissions(limit_set: LimitSet, times: int) -> list[bool | None]:
 def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> None:
     """Settle a claim with changes in units, by key."""
     limits = claim.shape.limits
-    parts = [int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit) for limit in limits]
+    parts = [int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_amount) for limit in limits]
     limit_set.store.settle(claim, parts)
 
 

@@ -149,6 +149,12 @@ class Counting(CountingNamespaces):
         taken(limits)
         assert sorted(collected(store).values()) == [2_000, 40_000]
 
+    def test_money_is_counted_in_millionths(self, store: CountingStore) -> None:
+        limits = counting(store, QuotaLimit("usd", 5, "month"))
+        settle(limits, taken(limits, {"usd": 0.1}), {"usd": -0.000002})
+        taken(limits, {"usd": 0.000003})
+        assert total(store) == 100_001_000
+
     def test_each_hour_is_counted_separately(self, store: CountingStore, clock: FakeClock) -> None:
         limits = counting(store, RateLimit("tokens", 100, 60))
         hours, claims = [], []

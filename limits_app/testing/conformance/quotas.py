@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 import pytest
 
@@ -125,6 +126,21 @@ class Quotas(Contract):
         assert limits.try_acquire({KEY: 4})
         clock.advance(DAY + HOUR)
         assert limits.try_acquire({KEY: 10})
+
+    def test_money_is_exact_to_the_millionth(self, store: Store) -> None:
+        limits = limits_of(store, QuotaLimit.per_month("usd", 1))
+        for _ in range(9):
+            assert limits.try_acquire({"usd": 0.1})
+        claim = taken(limits, {"usd": 0.099999})
+        assert not limits.try_acquire({"usd": 0.000002})
+        assert limits.try_acquire({"usd": 0.000001})
+        assert not limits.try_acquire({"usd": 0.000001})
+        settle(limits, claim, {"usd": -0.099998})
+        assert available(limits, "usd") == Fraction("0.099998")
+        larger = limits_of(store, QuotaLimit.parse("1.5/day", "usd"))
+        assert available(larger, "usd") == Fraction("0.599998")
+        rate = limits_of(store, RateLimit("usd", 1.5, HOUR))
+        assert available(rate, "usd") == Fraction("0.599998")
 
     @every_quota
     def test_a_changed_quota_keeps_its_use(self, store: Store, quota: QuotaLimit) -> None:
