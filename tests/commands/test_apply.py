@@ -336,7 +336,7 @@ def test_endpoints_of_one_name_and_order_are_told_apart_by_their_place() -> None
 
 
 def test_a_database_that_refuses_is_told_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.services.limits_file.planning.lines", lambda _: ())
+    monkeypatch.setattr("limits_app.services.limits_file.planning.lines", lambda *_: ())
     Entity.objects.create(identifier="x")
     long = "entities: {a: {parent: b}, b: {}}\npolicies: [{resource: a, limits: [x=1/s]}]"
     content = limits_file.read_content(long)

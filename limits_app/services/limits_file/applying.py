@@ -23,7 +23,6 @@ from limits_app.services.limits_file.content import (
     Name,
     Section,
     stored_content,
-    stored_keys,
     stored_where,
     where_named,
 )
@@ -250,8 +249,12 @@ def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
     """How many objects a file of this name leaves out, by the names of the files that they belong to."""
     using = write_alias()
     _, others = managed(name, using)
-    existing = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
-    counted = Counter(owner for key, owner in others.items() if key in existing)
+    counted = Counter[str]()
+    for section in SECTIONS.values():
+        rows = section.model._base_manager.using(using).order_by()
+        for batch in batches([pk for kind, pk in others if kind == section.kind]):
+            existing = rows.filter(pk__in=batch).values_list("pk", flat=True)
+            counted.update(others[section.kind, pk] for pk in existing)
     return {owner: counted[owner] for owner in sorted(counted)}
 
 

@@ -248,12 +248,6 @@ def stored_content(using: str) -> dict[Name, FileEntry]:
     return {entry.name: entry for section in SECTIONS.values() for entry in _section(section, using)}
 
 
-def stored_keys(section: Section, using: str) -> dict[FileKey, Any]:
-    """Give the primary keys of all objects of a section."""
-    rows = _rows(section, section.identity, _all(section, using))
-    return {key: pk for pk, key, _ in _counted(section, rows)}
-
-
 def stored_entries(section: Section, using: str, where: models.Q | None = None) -> Iterator[FileEntry]:
     """Give the objects of a section without their parts: policies without limits, and pools without members."""
     queryset = _all(section, using) if where is None else _all(section, using).filter(where)
