@@ -6,7 +6,7 @@ from limits_app.alerts import recorder
 from limits_app.engine import forget_warnings
 from limits_app.models.own_queries import failures
 from limits_app.policies import balancers, resolver
-from limits_app.services.notify import thresholds
+from limits_app.services.near_limits import thresholds
 from limits_app.services.shadow import forget_shadow_refusals
 from limits_app.services.url_matching import endpoints
 from limits_app.stores import registry

@@ -108,7 +108,11 @@ class RoundRobin(Balancer):
 
 
 class LeastLoaded(RoundRobin):
-    """The set with the largest free share; equal ones in turn."""
+    """The set with the lowest `Claim.load`, its largest share in use; equal ones in turn.
+
+    The sets are sorted where their state is read: by `stores.steps.first_admitted` in the step of the store that they
+    share (Redis: acquire.lua), and by `choice.sorted_by_load` where they have several stores.
+    """
 
     load_balancing = "least_loaded"
     emptiest_first = True

@@ -262,7 +262,7 @@ class PlanShape:
         return missing
 
     def changes(self, used: ReportedUse, amounts: Amounts) -> list[int]:
-        """Return what to settle: the reported use less the charged amounts, and all permits."""
+        """Return what to settle: the reported use, which is at least 0, less the charged amounts; and all permits."""
         changes = self._no_changes.copy()
         for place in used:
             changes[place] = used[place] - amounts[place]

@@ -61,6 +61,7 @@ RIGHTS: Final[Mapping[Action, Permissions]] = {
     Action.VIEW_LIMITS: Permissions(any_of=("view_policy", "change_policy", "boost_policy")),
     Action.VIEW_USAGE: Permissions(("view_usagesnapshot",)),
     Action.BOOST: Permissions(("boost_policy",)),
+    # Support may boost one client, but not all to whom a policy applies: these boosts are new policies for many.
     Action.BOOST_POLICIES: Permissions(("boost_policy", "add_policy")),
     Action.RESET: Permissions(("reset_resource",)),
     Action.TOP_UP: Permissions(("top_up_resource",)),

@@ -27,7 +27,7 @@ from limits_app import CallLimit, RateLimitAlgorithm, alerts, limits, signals, t
 from limits_app.alerts import recorder
 from limits_app.alerts.recording import AlertEvent, AlertRecorder
 from limits_app.models import Alert, AlertKind, AlertRule, AuditEvent, BucketKind, Denial, EmergencySwitch
-from limits_app.services.notify import thresholds
+from limits_app.services.near_limits import thresholds
 from limits_app.testing import FakeClock, freeze_limits
 from tests.alerts.conftest import Receiver, rule
 from tests.commands.running import run

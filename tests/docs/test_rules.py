@@ -34,6 +34,18 @@ def test_a_rule_is_a_sentence_with_a_function_and_a_test(rule: list[str]) -> Non
     assert CODE.search(tests)
 
 
+@pytest.mark.parametrize("package", ["engine", "policies", "services", "integrations"])
+def test_the_modules_that_decide_exist(package: str) -> None:
+    section = (DOCS / "architecture.md").read_text().partition("\n## Modules that decide\n")[2].partition("\n## ")[0]
+    table = section.partition(f"\n**`{package}`**")[2].partition("\n**")[0]
+    answers = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
+    names = [name for answer in answers[1:] for name in CODE.findall(answer)]
+    assert len(names) >= 8
+    for name in names:
+        path = ROOT / "limits_app" / package / name
+        assert path.is_dir() or path.with_suffix(".py").is_file() or exists(name) or exists(f"{package}.{name}"), name
+
+
 def exists(name: str) -> bool:
     """Whether the package has a file, or a function, class or value in the module that is named before it."""
     if "/" in name:

@@ -22,7 +22,8 @@ from limits_app.engine.limits import (
 )
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import Pool, PoolMember
-from limits_app.services.notify import OBSERVERS, Thresholds, thresholds
+from limits_app.services.near_limits import Thresholds, thresholds
+from limits_app.services.notify import OBSERVERS
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits
 from limits_app.usage.denial_counter import denials
@@ -214,7 +215,7 @@ def test_a_store_that_fails_then_harms_nobody(
     def fail(self: object) -> None:
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr("limits_app.services.notify.Crossing.send", fail)
+    monkeypatch.setattr("limits_app.services.near_limits.Crossing.send", fail)
     assert limits.acquire("api", entity="user:1")
     assert "the limit_near signal could not be sent" in caplog.text
     assert near == []

@@ -1,7 +1,8 @@
-"""Permits of a resource: held by leases, returned by release or when the lease runs out.
+"""Permits of a resource: held by leases, which the record keeps; this rule counts them and numbers the grants.
 
+`engine.reclaim` removes leases that have run out, before each decision, which returns their permits;
+`engine.renew` extends them, up to the longest hold.
 State: (permits held, holders, fence, earliest time at which a lease may run out).
-The record keeps the leases; this rule counts them and numbers the grants.
 A fence only grows from grant to grant, so that a system elsewhere can reject a holder that is late.
 """
 
