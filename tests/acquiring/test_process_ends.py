@@ -80,8 +80,14 @@ def test_child_whose_work_raises(method: str, tmp_path: Path) -> None:
     assert set(notes.read_text().split()) == {str(pid)}
 
 
-def test_function_of_the_parent_is_called_in_a_forked_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _no_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in which nothing is to be called when it ends."""
     monkeypatch.setattr(PROCESS, "_at_end", {})
+
+
+@pytest.mark.usefixtures("_no_functions")
+def test_function_of_the_parent_is_called_in_a_forked_child(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     at_end(partial(write, str(notes)))
     child = multiprocessing.get_context("fork").Process(target=os.getpid)
@@ -98,8 +104,8 @@ def test_program(end: str, tmp_path: Path) -> None:
     assert len({*notes.read_text().split()}) == 1
 
 
-def test_equal_functions_are_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PROCESS, "_at_end", {})
+@pytest.mark.usefixtures("_no_functions")
+def test_equal_functions_are_called_once() -> None:
     calls: list[int] = []
     for _ in range(3):
         at_end(calls.clear)

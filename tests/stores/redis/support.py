@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
+from threading import Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 from redis import Redis
@@ -169,3 +171,8 @@ def forget_rejections(store: RedisStore) -> None:
 def forget_time(store: RedisStore) -> None:
     """Know nothing of the time of the server."""
     store._clock.learn(0)
+
+
+def listeners() -> set[Thread]:
+    """The threads that hear what wakes those who wait."""
+    return {thread for thread in enumerate_threads() if thread.name == "limits-listener"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from threading import Event
 
 import pytest
 from redis import Redis
@@ -209,23 +210,28 @@ def groups(cluster_store: RedisClusterStore) -> list[LimitSet]:
     return [LimitSet.composed([part], cluster_store) for part in parts]
 
 
+def fail_once(monkeypatch: pytest.MonkeyPatch, store: RedisClusterStore, key: bytes, *, lost: bool = False) -> None:
+    """Have the next command about a key refused, or its reply lost; later ones are as usual."""
+    run, has_failed = connections_of(store).run, Event()
+
+    def failing_once(call: RedisCommand) -> object:
+        if has_failed.is_set() or key not in call.keys():  # noqa: SIM118 - a command is no mapping
+            return run(call)
+        has_failed.set()
+        if lost:
+            run(call)
+            raise Unanswered("lost")
+        raise StoreUnavailable("refused")
+
+    monkeypatch.setattr(connections_of(store), "run", failing_once)
+
+
 @pytest.mark.parametrize("lost", [True, False])
 def test_groups_before_one_that_is_not_answered_stay_charged_and_others_are_refunded(
     cluster_store: RedisClusterStore, groups: list[LimitSet], monkeypatch: pytest.MonkeyPatch, *, lost: bool
 ) -> None:
     family = LimitSet.composed([limits.scoped[0] for limits in groups], cluster_store)
-    run, failing = connections_of(cluster_store).run, record(cluster_store, groups[3])
-
-    def failing_once(call: RedisCommand) -> object:
-        if failing in call.keys():  # noqa: SIM118 - a command is no mapping
-            monkeypatch.setattr(connections_of(cluster_store), "run", run)
-            if lost:
-                run(call)
-                raise Unanswered("lost")
-            raise StoreUnavailable("refused")
-        return run(call)
-
-    monkeypatch.setattr(connections_of(cluster_store), "run", failing_once)
+    fail_once(monkeypatch, cluster_store, record(cluster_store, groups[3]), lost=lost)
     with pytest.raises(StoreUnavailable):
         family.try_acquire({"units": 10, "db": 1})
     most = 11 if lost else 1
@@ -239,15 +245,7 @@ def test_a_release_that_some_servers_have_settled_delivers_permits_and_debt_to_t
     family = LimitSet.composed([limits.scoped[0] for limits in groups], cluster_store)
     claim = claimed(family, {"units": 10, "db": 1})
     assert cluster_store.acquire(claim)
-    run, failing = connections_of(cluster_store).run, record(cluster_store, groups[3])
-
-    def failing_once(call: RedisCommand) -> object:
-        if failing in call.keys():  # noqa: SIM118 - a command is no mapping
-            monkeypatch.setattr(connections_of(cluster_store), "run", run)
-            raise StoreUnavailable("refused")
-        return run(call)
-
-    monkeypatch.setattr(connections_of(cluster_store), "run", failing_once)
+    fail_once(monkeypatch, cluster_store, record(cluster_store, groups[3]))
     with pytest.raises(Unanswered):
         cluster_store.settle(claim, changes_of(claim, {"units": 4}))
     cluster_store.settle(claim, changes_of(claim, {"units": 4}))

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -322,12 +323,12 @@ def test_one_thread_learns_where_keys_are_for_all_callers(
     connections, known = connections_of(store), Event()
     learned: list[bool] = []
     monkeypatch.setattr(connections, "_initialize", lambda: learned.append(known.wait(PATIENCE)))
-    connections._update_nodes()
-    first = connections._updating
-    connections._update_nodes()
-    assert connections._updating is first
+    before = {*enumerate_threads()}
+    for _ in range(2):
+        connections._update_nodes()
+    [learning] = {*enumerate_threads()} - before
     known.set()
-    first.join(PATIENCE)
+    learning.join(PATIENCE)
     assert learned == [True]
 
 

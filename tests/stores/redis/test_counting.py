@@ -133,8 +133,13 @@ def test_a_state_that_is_gone_takes_only_its_own_counts_along(store: RedisStore,
     assert store.collect_counts() is None
 
 
-def test_a_batch_that_is_full_is_followed_by_another(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _batches_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.stores.redis.usage._MOST", 2)
+
+
+@pytest.mark.usefixtures("_batches_of_two")
+def test_a_batch_that_is_full_is_followed_by_another(store: RedisStore) -> None:
     for number in range(3):
         taken(counting(store, CALLS, entity=f"number {number}"))
     first = store.collect_counts()
@@ -168,8 +173,8 @@ def test_collectors_have_their_own_batches_and_take_each_count_once(store: Redis
     assert sorted(collected) == sorted(f"number {number}" for number in range(1_200))
 
 
-def test_collecting_comes_to_an_end_while_everybody_goes_on(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.usage._MOST", 2)
+@pytest.mark.usefixtures("_batches_of_two")
+def test_collecting_comes_to_an_end_while_everybody_goes_on(store: RedisStore) -> None:
     sets = {who: counting(store, CALLS, entity=who) for who in ("one", "two", "three", "four", "five")}
     for limits in sets.values():
         taken(limits)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import enumerate as enumerate_threads
 from time import monotonic
 
 import pytest
@@ -19,7 +18,7 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import free_ports
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import idle_of, names_of, record
+from tests.stores.redis.support import idle_of, listeners, names_of, record
 from tests.stores.support import (
     PATIENCE,
     has_subscribed,
@@ -199,7 +198,7 @@ def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_n
     held = limits_of(other, ResourceLimit("db", 1)).try_acquire()
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(lambda: any(thread.name == "limits-listener" for thread in enumerate_threads()))
+        until(listeners)
         held.release()
         waiter.result(PATIENCE).release()
     other.close()

@@ -32,13 +32,14 @@ from tests.stores.redis.support import (
     PATIENT,
     changes_of,
     forget_rejections,
+    listeners,
     prefix,
     record,
     scoped,
     scripts_run,
     store_on,
 )
-from tests.stores.support import has_subscribed, limits_of, until, used, waking_of
+from tests.stores.support import has_subscribed, limits_of, until, used
 
 HOUR = 3600
 CALLS = CallLimit(100, HOUR)
@@ -496,14 +497,14 @@ def test_a_waiter_is_woken_by_a_reset_and_by_a_change_of_another_store(redis: Re
 
 def test_the_listener_ends_after_the_last_waiter(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.stores.redis.waking._IDLE_SECONDS", 0.01)
-    limits = limits_of(store, ResourceLimit("db", 1))
+    limits, before = limits_of(store, ResourceLimit("db", 1)), listeners()
     held = taken(limits)
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(lambda: waking_of(store)._thread is not None)
+        until(lambda: listeners() - before)
         store.settle(held, changes_of(held, {}))
         waiter.result(5).release()
-    until(lambda: waking_of(store)._thread is None)
+    until(lambda: not listeners() - before)
     assert limits.try_acquire()
 
 
