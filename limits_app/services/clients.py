@@ -27,7 +27,8 @@ _MOST_FOUND: Final = 20
 _MOST_RESOURCES: Final = 12
 _MOST_CHANGES: Final = 10
 _MOST_POLICIES: Final = 500
-_LATELY: Final = timedelta(days=7)
+RECENT: Final = timedelta(days=7)
+"""How far back pages look at what a client used."""
 
 
 def client_names(identifiers: Iterable[str]) -> dict[str, str]:
@@ -165,4 +166,4 @@ def changes_of(row: Entity | None, policies: Collection[int]) -> list[AuditEvent
 
 
 def _since() -> datetime:
-    return timezone.now() - _LATELY
+    return timezone.now() - RECENT

@@ -13,6 +13,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit, services
@@ -36,6 +37,7 @@ from limits_app.services.clients import (
 from limits_app.services.display import amount, day, moment
 from limits_app.services.explain import explain_each
 from limits_app.services.limit_words import limit_name
+from limits_app.services.quota_pace import used_up_at
 from limits_app.services.rejections import rejections_of
 from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity
 from limits_app.usage.reading import Use, never_used
@@ -167,7 +169,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     own_rows = [entity for entity in (row, parent, *members) if entity is not None]
     names = {entity.identifier: entity.name for entity in own_rows if entity.name}
     names |= user_names({identifier, *(entity.identifier for entity in own_rows)} - names.keys())
-    uses = recent_uses(identifier)
+    uses, sees_usage = recent_uses(identifier), may(request.user, Action.VIEW_USAGE)
     context: dict[str, Any] = {
         "entity": identifier,
         "name": names.get(identifier, ""),
@@ -187,9 +189,9 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "boost": boost,
         "plans": _plans(request, row),
         "may_view_row": may_change_rows(request.user, "view", Entity),
-        **_limits(site, identifier, resources_of(uses, policies)),
+        **_limits(site, identifier, resources_of(uses, policies), uses if sees_usage else ()),
     }
-    if may(request.user, Action.VIEW_USAGE):
+    if sees_usage:
         plan = None if row is None else row.plan
         client = Entity(identifier=identifier, name=names.get(identifier, ""), plan=plan)
         context |= {"days": [*_days(uses)], "rejections": [*_rejections(client)]}
@@ -208,16 +210,18 @@ def _plans(request: HttpRequest, row: Entity | None) -> list[str]:
     return [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]]
 
 
-def _limits(site: AdminSite, identifier: str, resources: Collection[str]) -> dict[str, Any]:
-    """What limits the client on these resources; a problem where that cannot be read."""
+def _limits(site: AdminSite, identifier: str, resources: Collection[str], uses: Collection[Use]) -> dict[str, Any]:
+    """What limits the client on these resources, and when it uses up its quotas; a problem where that is unknown."""
     try:
         explained = explain_each(resources, entity=identifier)
     except (LimitsError, ValueError) as error:
         return {"problem": str(error), "state": gettext("Unknown")}
-    shown = []
+    shown, now = [], timezone.now()
     for explanation in explained:
         links = [shown_link(site, link) for link in explanation.chain]
         limits = [{**limit, "whose": link["entity"]} for link in links for limit in link["limits"]]
+        for limit, own in zip(limits, explanation.chain[0].limits, strict=False):
+            limit["used_up"] = moment(used_up_at(own, explanation.resource, uses, now))
         shown.append({"name": explanation.resource, "limits": limits})
     access = explained[0].access if explained else AccessVerdict()
     at_limit = [explanation.resource for explanation in explained if not explanation.outcome.allowed]
