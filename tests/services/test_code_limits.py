@@ -42,7 +42,7 @@ def test_another_process_sees_them_in_commands_and_in_the_admin(admin_client: Cl
     page = admin_client.get(
         reverse("admin:limits_app_explain"), {"resource": "login", "entity": "user:1"}
     ).content.decode()
-    assert "Code" in page
+    assert "everyone in code" in page
     assert "2 requests per minute" in page
 
 
