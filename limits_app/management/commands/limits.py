@@ -24,6 +24,7 @@ from limits_app.management.limits import (
     roles,
     state,
     unblocking,
+    uninstalling,
     usage,
 )
 from limits_app.management.limits.output import Format, Output
@@ -60,6 +61,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "export": files.export,
     "simulate": files.simulate,
     "doctor": state.doctor,
+    "uninstall": uninstalling.uninstall,
 }
 """In the order of `--help`."""
 
