@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 from django.template.backends.django import DjangoTemplates
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 from packaging.requirements import Requirement
 
 import limits_app
+from hatch_build import description_of, urls_of
 from tests.docs.pages import ROOT
 from tests.packaging.extras import EXTRAS, MODULES, PROJECT, distributions_of, imported_by, installed_with, modules_of
 
@@ -94,6 +97,35 @@ def test_templates_are_found_in_the_package_itself() -> None:
         assert Path(origin.name).is_relative_to(ROOT / "limits_app")
 
 
+README = "[a](docs/a.md#x) ![p](docs/p.png) [w](https://example.org/) [`c`](CONTRIBUTING.md)"
+
+
+@pytest.mark.parametrize(
+    ("url", "description"),
+    [
+        ("", "a  [w](https://example.org/) `c`"),
+        (
+            "https://example.com/l",
+            "[a](https://example.com/l/blob/main/docs/a.md#x) ![p](https://example.com/l/raw/main/docs/p.png) "
+            "[w](https://example.org/) [`c`](https://example.com/l/blob/main/CONTRIBUTING.md)",
+        ),
+    ],
+)
+def test_the_description_has_no_relative_links(url: str, description: str) -> None:
+    assert description_of(README, url) == description
+    links = re.findall(r"\]\(([^)]+)\)", description_of((ROOT / "README.md").read_text(), url))
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert {name: page.startswith(f"{url}/") or page == url for name, page in urls_of(url).items()} == (
+        dict.fromkeys(("Homepage", "Documentation", "Issues", "Changelog"), True) if url else {}
+    )
+
+
+def test_a_wheel_has_the_description(tmp_path: Path) -> None:
+    metadata = ProjectMetadata(str(ROOT), PluginManager())
+    assert "Rate limiting, quotas and concurrency limits" in metadata.core.readme
+    assert "](docs/" not in metadata.core.readme
+
+
 def build(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """What a process does that builds a wheel from a folder."""
     hook = f"from hatch_build import CustomBuildHook; CustomBuildHook({str(folder)!r}, {{}}, *[None] * 4)"
@@ -101,7 +133,14 @@ def build(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(("code", "failed"), [("pass", False), ("raise SystemExit('no compiler')", True)])
+@pytest.mark.parametrize(
+    ("code", "failed"),
+    [
+        ("pass", False),
+        ("raise SystemExit('no compiler')", True),
+        ("import os; os.kill(os.getpid(), 15); import time; time.sleep(60)", True),
+    ],
+)
 def test_a_build_leaves_no_compiled_module_in_the_tree(code: str, failed: bool, tmp_path: Path) -> None:
     package = tmp_path / "limits_app" / "stores"
     package.mkdir(parents=True)
