@@ -451,7 +451,7 @@ def test_the_admin_shows_what_a_candidate_rejects_and_audits_who_decides(policy:
     candidate = limits.set_candidate(policy, "calls=1/h")
     allowed(2)
     evaluations.flush()
-    assert "50.0" in client.get(reverse("admin:limits_app_candidate_changelist")).content.decode()
+    assert "50 %" in client.get(reverse("admin:limits_app_candidate_changelist")).content.decode()
     for decision in ("promote", "revert"):
         confirmed = {"revert_minutes": "10", "confirmed": "1"}
         client.post(reverse(f"admin:limits_app_candidate_{decision}", args=[candidate.pk]), confirmed)
