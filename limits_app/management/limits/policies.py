@@ -43,6 +43,9 @@ from limits_app.services.writing import EntityFields, PolicyOptions, delete_poli
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
 
+_CHUNK: Final = 2_000
+"""How many policies of a list are kept at a time."""
+
 
 def _scope_of(options: Namespace) -> NamedScope:
     """The resource, entity and plan of a command."""
@@ -134,7 +137,7 @@ def _list(options: Namespace, out: Output, *, which: Q) -> None:
     policies = _all().filter(which)
     if getattr(options, "resource", None) is not None:
         policies = policies.filter(resource__name=options.resource)
-    out.show(_table(policies))
+    out.show(_table(policies.iterator(_CHUNK)))
 
 
 def _all() -> QuerySet[Policy]:
