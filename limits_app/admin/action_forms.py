@@ -60,7 +60,7 @@ class RequiredReasonForm(ReasonForm):
 class EraseForm(ReasonForm):
     """Which identifier is erased, and whether its configuration is removed."""
 
-    entity = forms.CharField(label=_("Entity"), max_length=255, strip=False, validators=[validate_identifier])
+    entity = forms.CharField(label=_("Client"), max_length=255, strip=False, validators=[validate_identifier])
     with_policies = forms.BooleanField(
         label=_("Remove its policies and the other configuration that names it too"), required=False
     )
@@ -284,7 +284,7 @@ class GrantForm(EntityBoostForm):
 
     whom = forms.ChoiceField(label=_("Who"), choices=Boosted.choices, initial=Boosted.ENTITY, widget=forms.RadioSelect)
     entity = forms.CharField(
-        label=_("Entity"),
+        label=_("Client"),
         max_length=255,
         required=False,
         strip=False,

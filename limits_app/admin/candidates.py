@@ -75,6 +75,11 @@ class CandidateAdmin(AuditedAdmin):
 
     list_display = ["about", "limits_in_words", "state", "share", "evaluated", "rejected", "rejected_share"]
     list_filter = ["state"]
+    list_title = _("trials")
+    search_help_text = _(
+        "A trial evaluates other limits beside those of a policy, and rejects nothing. “Enforce now” puts them in "
+        "force."
+    )
     list_select_related = ["policy__resource", "policy__entity", "policy__plan"]
     search_fields = ["policy__resource__name", "policy__entity__identifier", "limits"]
     autocomplete_fields = ["policy"]
