@@ -14,6 +14,7 @@ from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -122,7 +123,9 @@ class Browser:
 
     def until(self, condition: Callable[[], Any], complaint: str) -> Any:
         """Wait for something that is to happen in the page."""
-        return WebDriverWait(self.driver, _PATIENCE, poll_frequency=0.1).until(lambda _: condition(), complaint)
+        left = [StaleElementReferenceException]  # by a page that another one takes the place of
+        wait = WebDriverWait(self.driver, _PATIENCE, poll_frequency=0.1, ignored_exceptions=left)
+        return wait.until(lambda _: condition(), complaint)
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Run a script in the page, and give what it returns."""

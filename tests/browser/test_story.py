@@ -69,7 +69,7 @@ def test_a_limit_is_created_hit_explained_boosted_and_reverted(window: Browser) 
 
     rolled_up(window, "5", "2")
     window.open(f"{ADMIN}clientsentry/effective/?resource=api&entity=ip:127.0.0.1")
-    window.until(lambda: "blocking" in window.text("#limits-explanation"), "it is not explained")
+    window.until(lambda: "at its limit" in window.text("#limits-explanation"), "it is not explained")
     assert "3 of 3 used, 0 left" in window.text("#limits-explanation")
     assert "The next request is rejected" in window.text("#limits-verdict")
     window.take("story-refused")

@@ -61,6 +61,7 @@ class Clicks:
 
     def press(self, selector: str) -> None:
         """Click on what a CSS selector names."""
+        self._window.run("window.isLeft = true")
         self._window.press(selector)
         self.count += 1
 
@@ -90,7 +91,8 @@ class Clicks:
         self._window.until(lambda: text in self._window.text("#limits-effect"), f"{text} is not said")
 
     def done(self) -> str:
-        """The message of success, of which Django writes the first letter large."""
+        """The message of success on the page that the last click led to; Django writes its first letter large."""
+        self._window.until(lambda: not self._window.run("return window.isLeft"), "the page stays")
         return self._window.text(".messagelist :is(.success, .info)").lower()
 
 
