@@ -282,7 +282,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         return form.is_valid()
 
     def _confirmation(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> HttpResponse:
-        title = gettext("Revert event %(number)s?") % {"number": event.number}
+        title = gettext("Revert “%(what)s”?") % {"what": self.what(event)}
         reverting = AuditEvent(object_type=event.object_type, before=audit.state_now(event), after=event.before)
         context = {"event": event, "differences": self.differences(reverting)}
         return confirmation(self, request, form, title=title, template="auditevent/revert", **context)

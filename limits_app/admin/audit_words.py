@@ -15,11 +15,12 @@ from limits_app import audit
 from limits_app.admin.formatting import change_in_words, scope_in_words
 from limits_app.audit import MODELS
 from limits_app.engine.errors import InvalidLimit
-from limits_app.models import AuditEvent, Counted, Entity, Policy, PolicyEffect, Verb
+from limits_app.engine.limits import CallLimit
+from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Policy, PolicyEffect, Verb
 from limits_app.models.limit_rules import noted_in, snapshot_text
 from limits_app.models.snapshots import Snapshot
 from limits_app.services.clients import client_names, with_name
-from limits_app.services.limit_words import limit_in_words, limit_name
+from limits_app.services.limit_words import limit_in_words, limit_name, limits_in_words
 
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
@@ -71,6 +72,12 @@ def value_in_words(object_type: str, field: str, value: Any) -> str:
         return str(yesno(value))
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
+    part, _colon, name = field.rpartition(": ")
+    kind, _space, key = part.rpartition(": ")[2].partition(" ")
+    if (kind, name) == ("limits", "text"):
+        return limits_in_words(value if key == CallLimit.key else f"{key}={value}")
+    if (object_type, field) == (Endpoint._meta.model_name, "limits"):
+        return limits_in_words(value)
     return str(dict(getattr(_found(object_type, field), "flatchoices", ())).get(value, value))
 
 

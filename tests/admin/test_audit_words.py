@@ -60,6 +60,10 @@ def test_a_field_is_named_as_its_form_does_if_there_still_is_one(kind: str, fiel
         ("policy", "valid_until", None, "-"),
         ("pool", "members eu: limits tpm: period", "day", "day"),
         ("pool", "members eu: config", {"region": "eu"}, '{"region": "eu"}'),
+        ("policy", "limits call_count: text", "60/min", "60 requests per minute"),
+        ("pool", "members eu: limits tpm: text", "5/h", "5 tpm per hour"),
+        ("endpoint", "limits", "60/min tokens=1M/day@UTC", "60 requests per minute, 1,000,000 tokens per day"),
+        ("endpoint", "limits", "", ""),
         ("gone", "effect", "limits", "limits"),
     ],
 )
