@@ -79,7 +79,7 @@ LABEL: Final = re.compile(r"\*{1,2}([^*\n]+)\*{1,2}")
 ADMIN: Final = (
     "admin/**/*.py",
     "models/*.py",
-    "services/limit_form/sentence.py",
+    "services/limit_sentences.py",
     "services/limit_form/effects.py",
     "templates/**/*.html",
 )
