@@ -55,7 +55,9 @@ def test_a_list_says_where_limits_come_from(admin_client: Client) -> None:
     limits.set_system_limits([TPM])
     limits.set_resource_limits("api", [TPM], enforcement="shadow")
     Entity.objects.create(identifier="user:1", blocked=True)
-    assert "system, resource (shadow mode)" in text(changelist(admin_client, "resource"))
+    assert "everyone on each resource, everyone on this resource (shadow mode)" in text(
+        changelist(admin_client, "resource")
+    )
     entities = text(changelist(admin_client, "entity"))
     assert '<td class="field-status">Blocked</td><td class="field-in_use">-</td>' in entities
 
@@ -379,7 +381,13 @@ def test_a_long_list_is_searched_for_beginnings_and_a_short_one_for_parts(
 
     assert (found("acme"), found("Ad")) == (["tenant:acme"], ["user:1"])
     count_at_most(1)
-    assert (found("acme"), found("Ad"), found("tenant")) == ([], ["user:1"], ["tenant:acme"])
+    assert (found("cme"), found("aCME"), found("Ad"), found("tenant"), found("Tenant")) == (
+        [],
+        ["tenant:acme"],
+        ["user:1"],
+        ["tenant:acme"],
+        [],
+    )
 
 
 def test_a_long_list_of_policies_is_searched_for_beginnings_of_what_they_are_about(
