@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -49,7 +50,9 @@ printf 'HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\n
 
 
 class Program(ServerProcess):
-    """Any server that is started by one command."""
+    """Any server that is started by one command, and ends its own processes when it is told to end."""
+
+    _end_signal = signal.SIGTERM
 
     def start(self, command: list[str], **options: object) -> None:
         self._launch(command, lambda: answers(self.port), **options)
