@@ -35,7 +35,7 @@ FOREIGN = (
 )
 
 
-NEED_SETTINGS = {"limits", "limited", "exempt", "LimitedRequest", "RequestLimits"}
+NEED_SETTINGS = {"limits", "limited", "exempt", "LimitedRequest", "RequestLimits", "Share"}
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -99,8 +99,11 @@ def test_every_public_name_is_listed_and_resolves() -> None:
     for name in [name for name in limits_app.__all__ if name[0].isupper()]:
         thing = getattr(limits_app, name)
         assert thing.__name__ == name
-        plain = ("limits_app.acquiring.", "limits_app.engine.")
-        assert thing.__module__.startswith("limits_app.integrations." if name in NEED_SETTINGS else plain)
+        plain, of_sites = (
+            ("limits_app.acquiring.", "limits_app.engine."),
+            ("limits_app.integrations.", "limits_app.services."),
+        )
+        assert thing.__module__.startswith(of_sites if name in NEED_SETTINGS else plain)
         assert getattr(limits_app, name) is thing
 
 

@@ -15,6 +15,7 @@ end
 local earlier = call('LRANGE', batch, 0, -1)
 if #earlier > 0 then return earlier end
 if ARGV[3] == 'look' then
+  drop_old_usage()
   local most, began = unpack_from('<dd', plan, plan_at)
   local entries, next_one = call('LRANGE', waiting, 0, most - 1), call('LINDEX', waiting, most)
   if #entries == 0 then return {} end

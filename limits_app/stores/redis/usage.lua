@@ -51,17 +51,22 @@ function drop_oldest_usage()
   return #entries > 0
 end
 
+-- Drop entries that were not collected for too long; some of them, where there are many.
+local function drop_old_usage()
+  for _ = 1, 2 * LOOKED_AT do
+    local entry = call('LINDEX', waiting, 0)
+    if not entry or unpack_from('<d', entry, 2) * HOUR_US >= now - USAGE_KEPT_US then return end
+    drop_first(entry)
+  end
+end
+
 -- Add an entry. Those that were not collected for too long are dropped, and the oldest where there are too many.
 local function keep_usage(letter, text)
   local count = call('RPUSH', waiting, letter .. pack('<d', now / HOUR_US) .. text)
   if count > MOST_USAGE then drop_oldest_usage() end
   if count % LOOKED_AT ~= 1 then return end
   call('PEXPIRE', waiting, milliseconds(2 * USAGE_KEPT_US))
-  for _ = 1, 2 * LOOKED_AT do
-    local entry = call('LINDEX', waiting, 0)
-    if unpack_from('<d', entry, 2) * HOUR_US >= now - USAGE_KEPT_US then return end
-    drop_first(entry)
-  end
+  drop_old_usage()
 end
 
 -- Let the usage of an hour that is no longer counted wait.
