@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import re
-from functools import cache
+from functools import cache, cached_property
 from http import HTTPStatus
 from posixpath import normpath
 from typing import Final
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
@@ -32,12 +32,21 @@ logger = logging.getLogger("limits_app")
 STATUS_HEADER: Final = "X-Limits-Status"
 """The header with the status of a refusal that is sent as 403."""
 
-_METHOD: Final = re.compile(r"[A-Z]{1,20}")
+_METHOD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Z-]{1,40}")
 _PASSED_ON: Final = frozenset({HTTPStatus.OK, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 """The statuses that nginx passes on; it sends 500 in place of others."""
 _UNTRUSTED: Final = "The request does not come from a proxy: add its address to LIMITS['TRUSTED_PROXIES']."
 _INCOMPLETE: Final = "The proxy must send the headers X-Forwarded-Method, X-Forwarded-Uri and X-Forwarded-For."
 _WITHOUT_ADDRESS: Final = "The proxy must send the header X-Forwarded-For."
+_AS_FORBIDDEN: Final = "as=403"
+
+
+class _DescribedRequest(LimitedRequest):
+    """The request that a proxy asks about; its query is read when it is needed."""
+
+    @cached_property
+    def GET(self) -> QueryDict:  # type: ignore[override]  # noqa: N802 - Django's name, and its stub an immutable one
+        return QueryDict(self.META["QUERY_STRING"], encoding=self.encoding)
 
 
 @csrf_exempt
@@ -51,14 +60,15 @@ def forward_auth(request: HttpRequest) -> HttpResponseBase:
     With `?as=403` each refusal has the status 403, and its own in `X-Limits-Status`, since nginx passes on no other.
     Other connections than those of trusted proxies are answered with 403, incomplete requests with 400.
     """
-    method, target = request.headers.get("X-Forwarded-Method", ""), request.headers.get("X-Forwarded-Uri", "")
+    method = request.headers.get("X-Forwarded-Method", "").upper()
+    target = request.headers.get("X-Forwarded-Uri", "")
     if not (_METHOD.fullmatch(method) and target):
         return _misconfigured(HTTPStatus.BAD_REQUEST, _INCOMPLETE)
-    path, _, query = target.encode("latin-1", "replace").partition(b"?")
+    path, _, query = target.encode("latin-1", "replace").partition(b"#")[0].partition(b"?")
     if not path.startswith(b"/"):  # a whole address
-        path = urlsplit(path).path
+        path = path.partition(b"://")[2].partition(b"/")[2]
     response = _decide(request, method, unquote_to_bytes(path).decode(errors="replace"), query.decode("latin-1"))
-    if request.GET.get("as") == "403" and response.status_code not in _PASSED_ON:
+    if request.META.get("QUERY_STRING") == _AS_FORBIDDEN and response.status_code not in _PASSED_ON:
         response.headers[STATUS_HEADER] = str(response.status_code)
         response.status_code = HTTPStatus.FORBIDDEN
     return response
@@ -80,25 +90,34 @@ for _view in (forward_auth, ext_authz):
 
 
 def _decide(request: HttpRequest, method: str, path: str, query: str) -> HttpResponseBase:
-    """Charge a request to another program by the rules for its path, and answer whether it is admitted."""
+    """Charge a request to another program by the rules for its path, and answer whether it is admitted.
+
+    Some programs resolve dots and empty segments of a path, as nginx does to find a location, and others do not. So the
+    rules for either spelling apply; otherwise `/free/../api` would not be limited as `/api`, or the other way round.
+    """
     if not is_from_trusted_proxy(request):
         return _misconfigured(HTTPStatus.FORBIDDEN, _UNTRUSTED)
-    if "X-Forwarded-For" not in request.headers:  # else all clients were the proxy
+    if not request.headers.get("X-Forwarded-For", "").strip():  # else all clients were the proxy
         return _misconfigured(HTTPStatus.BAD_REQUEST, _WITHOUT_ADDRESS)
-    described = _described(request, method, _normalized(path), query)
-    response = enforce(described) or HttpResponse()
+    spellings = dict.fromkeys(["/" + path.lstrip("/"), _normalized(path)])
+    described = _described(request, method, query)
+    refused: HttpResponseBase | None = None
+    for described.path_info in spellings:
+        described.path, described.limits.enforced = described.path_info, False
+        refused = refused or enforce(described)
+    response = refused or HttpResponse()
     finish(response, described.limits, described.limits)
     return response
 
 
-def _described(request: HttpRequest, method: str, path: str, query: str) -> LimitedRequest:
+def _described(request: HttpRequest, method: str, query: str) -> _DescribedRequest:
     """Return the request that a proxy asks about, with the user and the session of the one by which it asks."""
-    described = LimitedRequest()
-    kept = {name: value for name, value in vars(request).items() if name not in {"GET", "headers", "limits"}}
-    vars(described).update(kept)
-    described.method, described.path, described.path_info, described.resolver_match = method, path, path, None
-    described.META = {**request.META, "REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
-    described.GET = QueryDict(query, encoding=described.encoding)
+    described = _DescribedRequest()
+    vars(described).update(vars(request))
+    for derived in ("GET", "headers", "limits"):
+        vars(described).pop(derived, None)
+    described.method, described.resolver_match, described.COOKIES = method, None, request.COOKIES
+    described.META = {**request.META, "REQUEST_METHOD": method, "QUERY_STRING": query}
     limits = described.limits = RequestLimits(described)
     limits.has_middleware, limits.takes_permits = True, False
     limits.user_without_session = getattr(getattr(request, "limits", None), "user_without_session", None)
@@ -106,10 +125,7 @@ def _described(request: HttpRequest, method: str, path: str, query: str) -> Limi
 
 
 def _normalized(path: str) -> str:
-    """Return a path without dots and empty segments, as nginx compares it with its locations.
-
-    Otherwise `/free/../api` would not be limited as `/api`.
-    """
+    """Return a path without dots and empty segments."""
     is_folder = path.endswith(("/", "/.", "/.."))
     normal = normpath("/" + path.lstrip("/"))
     return normal + "/" if is_folder and normal != "/" else normal

@@ -193,7 +193,8 @@ def test_a_client_cannot_describe_another_request(proxies: Callable[[str, str], 
     underscored = {header.replace("-", "_"): value for header, value in invented.items()}
     assert get(proxy, path, invented).status == 429
     assert get(proxy, f"{path}?as=200", underscored).status == 429
-    for spelling in (f"/free/..{path}", f"/{path}", f"/free/..%2f{path[1:]}", f"/%73{path[2:]}"):
+    assert get(proxy, f"{path}?as=403", invented).status == 429
+    for spelling in (f"{path}/../../free", f"/free/..{path}", f"/{path}", f"/free/..%2f{path[1:]}", f"/%73{path[2:]}"):
         assert get(proxy, spelling).status == 429, spelling
 
 
