@@ -8,12 +8,15 @@ from typing import Final
 
 from django.db import models, router
 
-from limits_app.engine import namespace_digest
+from limits_app.engine import KEPT_HOURS, namespace_digest
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import current_keys
 
-_REMEMBERED: Final = timedelta(days=1)
-"""How long a helper is looked after: one that was killed may have left work."""
+_REMEMBERED: Final = timedelta(hours=KEPT_HOURS, days=1)
+"""How long a helper is looked after: one that was killed may have left work, which stores keep for about `KEPT_HOURS`.
+
+A site may be down for days, so that nobody looks in this time.
+"""
 
 
 class BackgroundJob(models.Model):

@@ -1,5 +1,6 @@
 """A site whose processes share a roll-up, of which some are killed with a batch; run by `test_shared_roll_up`.
 
+Then it is down for days, for nearly as long as the store keeps a batch, before the next roll-up.
 It prints what was counted by whom, and the sum of the snapshots, as JSON.
 """
 
@@ -17,6 +18,7 @@ from typing import Any, Final
 import django
 from django.core.management import call_command
 from django.db import connections
+from django.db.models import F
 
 RESOURCE: Final = "shared"
 
@@ -31,6 +33,7 @@ def main(clients: int) -> None:
     kinds = (_die_before_adding, _die_before_forgetting, _help)
     first = _started(_lease_only)
     helpers = {kind.__name__: _started(kind) for kind in kinds}
+    _be_down(timedelta(days=8))
     rolled_up = _started(_roll_up)
     print(json.dumps({"codes": {"lease": first, **helpers, "roll up": rolled_up}, **_sums()}))  # noqa: T201
 
@@ -111,6 +114,12 @@ def _die_before_forgetting() -> None:
 
 def _die() -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _be_down(lapse: timedelta) -> None:
+    from limits_app.models import BackgroundJob
+
+    BackgroundJob.objects.update(leased_until=F("leased_until") - lapse)
 
 
 def _roll_up() -> None:
