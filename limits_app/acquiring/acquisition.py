@@ -16,10 +16,10 @@ from limits_app.acquiring.shares import charged_for, requested_of, shares, sum_u
 from limits_app.acquiring.store import is_remote
 from limits_app.engine import (
     IDEMPOTENCY_LEVEL,
-    Amount,
     Amounts,
     Bucket,
     Claim,
+    GivenAmount,
     PlannedLimit,
     ReportedUse,
     RequestPlan,
@@ -49,7 +49,7 @@ logger = logging.getLogger("limits_app")
 
 _REPORTING: Final = lock_over_forks()
 NOTHING_USED: Final[ReportedUse] = {}
-NOTHING: Final[Mapping[str, Amount]] = MappingProxyType({})
+NOTHING: Final[Mapping[str, GivenAmount]] = MappingProxyType({})
 """The amounts of a request that names none."""
 _NO_BLOCK: Final[Block] = []
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
@@ -78,13 +78,13 @@ class Companion(Protocol):
     def shown_in(self, outcome: Outcome) -> Outcome:
         """Return the outcome of the acquisition with that of the companion."""
 
-    def update(self, usage: Mapping[str, Amount]) -> None:
+    def update(self, usage: Mapping[str, GivenAmount]) -> None:
         """See `Acquisition.update`."""
 
-    def extend(self, requested: Mapping[str, Amount]) -> None:
+    def extend(self, requested: Mapping[str, GivenAmount]) -> None:
         """See `Acquisition.extend`."""
 
-    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+    async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
         """`extend` for asyncio."""
 
     def end(self, *, refunds_unreported: bool) -> None:
@@ -131,7 +131,7 @@ class Acquisition(Claim):
         limit_set: BoundLimits,
         plan: RequestPlan,
         amounts: Amounts,
-        requested: Mapping[str, Amount] = NOTHING,
+        requested: Mapping[str, GivenAmount] = NOTHING,
     ) -> None:
         Claim.__init__(self, plan, amounts, limit_set.version)  # a third of the time that `super()` takes
         self.limit_set = limit_set
@@ -282,7 +282,7 @@ class Acquisition(Claim):
         """Return this acquisition and its extensions, in the order in which they were charged."""
         return (self, *self.extensions) if self.extensions else (self,)
 
-    def update(self, usage: Mapping[str, Amount]) -> None:
+    def update(self, usage: Mapping[str, GivenAmount]) -> None:
         """Report the amounts that were used, by key; the last report of a key counts.
 
         All keys are checked before any of them is recorded. More than requested of a rate is recorded as debt, with a
@@ -305,7 +305,7 @@ class Acquisition(Claim):
         if self.companion is not None:
             self.companion.update(usage)
 
-    def extend(self, requested: Mapping[str, Amount]) -> None:
+    def extend(self, requested: Mapping[str, GivenAmount]) -> None:
         """Take more of the named limits, all or nothing, without waiting: for streams and agents.
 
         The amounts belong to this acquisition: `update` reports the use of all of them together, and `release` and
@@ -324,7 +324,7 @@ class Acquisition(Claim):
         if self.companion is not None:
             self.companion.extend(requested)
 
-    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+    async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
         """`extend` for asyncio."""
         limits = self.limit_set
         while (extension := await self._aextended(limits, requested)) is None:
@@ -575,7 +575,7 @@ class Acquisition(Claim):
             effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
             logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
 
-    def _beyond_first_request(self, usage: Mapping[str, Amount]) -> Mapping[str, Amount]:
+    def _beyond_first_request(self, usage: Mapping[str, GivenAmount]) -> Mapping[str, GivenAmount]:
         """Return the reported use of extensions of a repeated request: the first request reports its own amounts."""
         check_amounts("usage", usage)
         extended = {key for part in self.extensions for key in part.shape.by_key}
@@ -595,7 +595,7 @@ class Acquisition(Claim):
         if self.is_released:
             raise AlreadyReleased("the acquisition was released: extend it before that")
 
-    def _extended(self, limits: BoundLimits, requested: Mapping[str, Amount]) -> Acquisition | None:
+    def _extended(self, limits: BoundLimits, requested: Mapping[str, GivenAmount]) -> Acquisition | None:
         """Charge an extension; None where a source has other limits by now."""
         extension = self._extension(limits, requested)
         try:
@@ -611,7 +611,7 @@ class Acquisition(Claim):
             raise
         return extension
 
-    async def _aextended(self, limits: BoundLimits, requested: Mapping[str, Amount]) -> Acquisition | None:
+    async def _aextended(self, limits: BoundLimits, requested: Mapping[str, GivenAmount]) -> Acquisition | None:
         """`_extended` for asyncio."""
         extension, store = self._extension(limits, requested), limits.store
         try:
@@ -628,7 +628,7 @@ class Acquisition(Claim):
             raise
         return extension
 
-    def _extension(self, limits: BoundLimits, requested: Mapping[str, Amount]) -> Acquisition:
+    def _extension(self, limits: BoundLimits, requested: Mapping[str, GivenAmount]) -> Acquisition:
         """Return the request for an extension, undecided."""
         self._check_held()
         plan = limits.extension_plan(requested)

@@ -10,8 +10,8 @@ from limits_app.acquiring.blocks import held_here
 from limits_app.acquiring.store import Store
 from limits_app.engine import (
     MOST_SHAPES,
-    Amount,
     Claim,
+    GivenAmount,
     PlanShape,
     RequestPlan,
     Scope,
@@ -66,7 +66,7 @@ class BoundLimits:
         self._config: dict[str, object] = {} if config is None else _copied_config(config)
         self._shapes = Shapes(compiled, self.skip_unknown)
         ones = {key: 0 if counts_money(self._shapes.limits[key]) else 1 for key in self._shapes.rates}
-        self.ones: Mapping[str, Amount] | None = ones or None
+        self.ones: Mapping[str, GivenAmount] | None = ones or None
         """A request for 1 of every limit, not to be changed, and for no money; None where there are no rates."""
         self._by_shape: dict[PlanShape, RequestPlan] = {}
         self._by_keys: dict[tuple[str, ...] | None, RequestPlan] = {}
@@ -153,11 +153,11 @@ class BoundLimits:
         shape = self._shapes.all()
         return Claim(self._plan(shape), [0] * len(shape.limits), self.version)
 
-    def extension_plan(self, requested: Mapping[str, Amount]) -> RequestPlan:
+    def extension_plan(self, requested: Mapping[str, GivenAmount]) -> RequestPlan:
         """Return the plan of a request for the named amounts alone; raises InvalidRequest for invalid keys."""
         return self._plan(self._shapes.extension(requested))
 
-    def _plan_of(self, requested: Mapping[str, Amount] | None, present: RequestPlan | None) -> RequestPlan:
+    def _plan_of(self, requested: Mapping[str, GivenAmount] | None, present: RequestPlan | None) -> RequestPlan:
         """Return the plan of a request; unnamed permits that the running thread or task holds are not taken again.
 
         `present` is the plan where nothing is held, if there is one yet.

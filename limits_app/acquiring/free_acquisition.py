@@ -8,7 +8,7 @@ from typing import Self
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.bound_limits import BoundLimits
-from limits_app.engine import Amount, RequestPlan, check_amounts
+from limits_app.engine import GivenAmount, RequestPlan, check_amounts
 
 
 class FreeAcquisition(Acquisition):
@@ -18,18 +18,18 @@ class FreeAcquisition(Acquisition):
         super().__init__(limit_set, plan, ())
         self.admitted = True
 
-    def update(self, usage: Mapping[str, Amount]) -> None:
+    def update(self, usage: Mapping[str, GivenAmount]) -> None:
         """Record nothing, since nothing limits it; InvalidRequest for invalid amounts."""
         check_amounts("usage", usage)
 
-    def extend(self, requested: Mapping[str, Amount]) -> None:
+    def extend(self, requested: Mapping[str, GivenAmount]) -> None:
         """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
         check_amounts("requested", requested)
         keys: Iterable[object] = requested
         for key in keys:
             self.limit_set.skip_unknown(key)
 
-    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+    async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
         """`extend` for asyncio."""
         self.extend(requested)
 

@@ -15,7 +15,7 @@ from limits_app.acquiring.free_acquisition import FreeAcquisition
 from limits_app.acquiring.modes import Mode, checked_mode, store_of
 from limits_app.acquiring.store import Store, is_remote
 from limits_app.engine import (
-    Amount,
+    GivenAmount,
     Scope,
     ScopedLimits,
     checked_limits,
@@ -114,7 +114,7 @@ class LimitSet(BoundLimits):
     def __repr__(self) -> str:
         return f"LimitSet({list(self)!r}, store={self.store!r})"
 
-    def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
+    def try_acquire(self, requested: Mapping[str, GivenAmount] | None = None) -> Acquisition:
         """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
 
         Without `requested`, 1 of every call and resource limit; that is an InvalidRequest where a rate limit is in the
@@ -133,7 +133,7 @@ class LimitSet(BoundLimits):
             raise
         return acquisition
 
-    def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: Timeout = None) -> Acquisition:
+    def acquire(self, requested: Mapping[str, GivenAmount] | None = None, timeout: Timeout = None) -> Acquisition:
         """Acquire; by default this waits as long as it takes, unlike `limits.acquire`, which does not wait.
 
         `timeout` is the longest wait in seconds (0: no waiting).
@@ -160,7 +160,7 @@ class LimitSet(BoundLimits):
             raise LimitTimeout.of(acquisition)
         return acquisition
 
-    async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
+    async def atry_acquire(self, requested: Mapping[str, GivenAmount] | None = None) -> Acquisition:
         """`try_acquire` for asyncio: waits for a store on another machine without blocking the event loop."""
         store = self.store
         if self._free is not None or not is_remote(store):
@@ -171,7 +171,9 @@ class LimitSet(BoundLimits):
             acquisition.track()
         return acquisition
 
-    async def aacquire(self, requested: Mapping[str, Amount] | None = None, timeout: Timeout = None) -> Acquisition:
+    async def aacquire(
+        self, requested: Mapping[str, GivenAmount] | None = None, timeout: Timeout = None
+    ) -> Acquisition:
         """`acquire` for asyncio: waits without blocking the event loop."""
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
@@ -195,7 +197,7 @@ class LimitSet(BoundLimits):
             raise LimitTimeout.of(acquisition)
         return acquisition
 
-    def prepare(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
+    def prepare(self, requested: Mapping[str, GivenAmount] | None, *, checks: bool = True) -> Acquisition:
         """Return an acquisition that no store has decided on.
 
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
@@ -220,7 +222,7 @@ class LimitSet(BoundLimits):
                 acquisition.check_fits()
         return acquisition
 
-    def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
+    def peek(self, requested: Mapping[str, GivenAmount] | None = None) -> Outcome:
         """Return what would be decided on a request now; charges nothing.
 
         Raises NeverAdmissible for more than a limit can ever admit.
@@ -232,7 +234,7 @@ class LimitSet(BoundLimits):
         return acquisition.outcome
 
     def _acquire_free(
-        self, free: FreeAcquisition, requested: Mapping[str, Amount] | None, timeout: Timeout = None
+        self, free: FreeAcquisition, requested: Mapping[str, GivenAmount] | None, timeout: Timeout = None
     ) -> Acquisition:
         """Return the acquisition of a set without limits; raises as usual for an invalid request."""
         checked_timeout(timeout)

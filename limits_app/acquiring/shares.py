@@ -10,6 +10,7 @@ from limits_app.engine import (
     Amount,
     Amounts,
     Bucket,
+    GivenAmount,
     PlannedLimit,
     PlanShape,
     ReportedUse,
@@ -25,7 +26,7 @@ class Part(Protocol):
     plan: RequestPlan
     shape: PlanShape
     amounts: Amounts
-    requested: Mapping[str, Amount]
+    requested: Mapping[str, GivenAmount]
     used: ReportedUse
 
 

@@ -15,11 +15,14 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.runtime import present
 
 Amount = int | float
-Requested = Mapping[str, Amount] | None
+GivenAmount = Amount | Decimal | str
+"""What may be requested or reported: text and decimals too, which money has; results are an `Amount`."""
+
+Requested = Mapping[str, GivenAmount] | None
 """The requested amounts by key; None requests the default amounts."""
 
 
-class PermitsOnly(dict[str, Amount]):
+class PermitsOnly(dict[str, GivenAmount]):
     """The amounts of a request of which only the permits are taken, and no amounts of other limits."""
 
 

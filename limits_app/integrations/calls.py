@@ -30,9 +30,9 @@ from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.releasing import REFUNDS, finish, release_with_task
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.services.amounts import AcquireOptions, one_of_each
-from limits_app.services.integration import Acquisition, Amount, DefaultLimits, EntityName, entity_name
+from limits_app.services.integration import Acquisition, DefaultLimits, EntityName, GivenAmount, entity_name
 
-AmountsByKey = Mapping[str, Amount]
+AmountsByKey = Mapping[str, GivenAmount]
 
 
 @dataclass(frozen=True, slots=True)

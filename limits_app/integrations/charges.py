@@ -13,7 +13,7 @@ from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts, without_permits
 from limits_app.services.charging import charge_together
-from limits_app.services.integration import Acquisition, Amount, DefaultLimits
+from limits_app.services.integration import Acquisition, Amount, DefaultLimits, GivenAmount
 from limits_app.services.several import prefixes_of
 from limits_app.services.shadow import is_limited
 from limits_app.services.url_rules import UrlRule
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ChargeKey = tuple[str, str | None]
 """A resource and an entity."""
 
-NOTHING: Final[Mapping[str, Amount]] = {}
+NOTHING: Final[Mapping[str, GivenAmount]] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class Charge:
 
     resource: str
     entity: str | None
-    named: Mapping[str, Amount] = field(default_factory=dict)
+    named: Mapping[str, GivenAmount] = field(default_factory=dict)
     requested: RequestedAmounts = None
     default_limits: DefaultLimits = ()
     rules: tuple[UrlRule, ...] = ()
@@ -75,7 +75,7 @@ class Charge:
         own = {name.removeprefix(self.prefix): use for name, use in uses.items() if name.startswith(self.prefix)}
         return {key: use for key, use in own.items() if ":" not in key}  # others are of another entity
 
-    def update(self, used: Mapping[str, Amount]) -> None:
+    def update(self, used: Mapping[str, GivenAmount]) -> None:
         """Report the usage, by key without the prefix."""
         if self.acquisition is not None:
             self.acquisition.update({self.prefix + key: amount for key, amount in used.items()})
@@ -94,7 +94,7 @@ def are_held(charges: Sequence[Charge]) -> bool:
     return bool(charges) and not charges[-1].is_released and any(map(is_limited, taken))
 
 
-def missing(earlier: Sequence[Charge], named: Mapping[str, Amount]) -> RequestedAmounts:
+def missing(earlier: Sequence[Charge], named: Mapping[str, GivenAmount]) -> RequestedAmounts:
     """Return the amounts that are requested after earlier charges of the same resource; None where none are."""
     named_before = named_by(earlier)
     new = {name: amount for name, amount in named.items() if name not in named_before}

@@ -14,7 +14,7 @@ from limits_app.integrations.identity import (
     entity_of_user,
 )
 from limits_app.integrations.request_identities import names_of
-from limits_app.services.integration import Amount, CountedBy, is_currency
+from limits_app.services.integration import CountedBy, GivenAmount, is_currency
 from limits_app.services.url_rules import UrlRule
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
     return [*charged.values()]
 
 
-def _larger(amounts: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
+def _larger(amounts: Mapping[str, GivenAmount], other: Mapping[str, GivenAmount]) -> dict[str, GivenAmount]:
     """The larger amount of each key; an amount that is not named is 1, and no money."""
     unnamed = {key: 0 if is_currency(key) else 1 for key in {**amounts, **other}}
     return {key: max(amounts.get(key, least), other.get(key, least)) for key, least in unnamed.items()}

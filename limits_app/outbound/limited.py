@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from limits_app.acquiring import Acquisition, LimitSet
-from limits_app.engine import Amount
+from limits_app.engine import GivenAmount
 from limits_app.outbound.client import Closable, ResourceClient, WrappingClient
 from limits_app.outbound.errors import Closed, Unavailable, Unsendable
 from limits_app.outbound.events import Observer, Waited, silent
 from limits_app.outbound.hints import hints_of
 from limits_app.outbound.messages import Request, Response
 
-UsageOfResponse = Callable[[Request, Response], Mapping[str, Amount]]
+UsageOfResponse = Callable[[Request, Response], Mapping[str, GivenAmount]]
 """Returns the amounts that a request has used, by key."""
 
 
-def as_requested(request: Request, response: Response) -> Mapping[str, Amount]:
+def as_requested(request: Request, response: Response) -> Mapping[str, GivenAmount]:
     """Return the requested amounts, or zeros when the upstream refused the request."""
     return dict.fromkeys(dict(request.amounts), 0) if response.refused else dict(request.amounts)
 
@@ -28,7 +28,7 @@ class Limits(Protocol):
     """A limit set or a limit pool."""
 
     async def aacquire(
-        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+        self, requested: Mapping[str, GivenAmount] | None = None, timeout: float | None = None
     ) -> Acquisition:
         """Acquire, and wait up to `timeout` seconds."""
 

@@ -9,7 +9,7 @@ from typing import TypedDict
 from django.core.exceptions import ValidationError
 
 from limits_app.acquiring import LimitSet
-from limits_app.engine import CALLS, Amount, EntityName, Requested, checked_limits
+from limits_app.engine import CALLS, MILLI, Amount, EntityName, GivenAmount, Requested, checked_amount, checked_limits
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.limits import (
     Blocked,
@@ -90,8 +90,8 @@ def amounts_for(limits: LimitSet, requested: RequestedAmounts) -> Requested:
 
 
 def known_amounts(
-    resource: str, entity: str | None, requested: Mapping[str, Amount], plan: str | None = None
-) -> dict[str, Amount]:
+    resource: str, entity: str | None, requested: Mapping[str, GivenAmount], plan: str | None = None
+) -> dict[str, GivenAmount]:
     """The amounts of a request by the keys of its effective limits; `calls` may be used for the key of call limits.
 
     Raises InvalidRequest for an unknown key: in code it may be a key of other limits, in a command it is a mistake.
@@ -115,7 +115,7 @@ def not_limited(unknown: Iterable[str], keys: Iterable[str]) -> InvalidRequest:
     return InvalidRequest(f"No limit has the key {', '.join(unknown)}; must be one of: {listed}")
 
 
-def one_of_each(named: Mapping[str, Amount], limits: LimitSet) -> Mapping[str, Amount] | None:
+def one_of_each(named: Mapping[str, GivenAmount], limits: LimitSet) -> Mapping[str, GivenAmount] | None:
     """The amounts that are named, and 1 of every other limit.
 
     Calls and permits count 1 by default. Without this, a rate that an administrator adds to a resource would be an
@@ -128,7 +128,7 @@ def one_of_each(named: Mapping[str, Amount], limits: LimitSet) -> Mapping[str, A
     return {**(limits.ones or {}), **named}
 
 
-def amount_of_each(amount: Amount, limits: LimitSet) -> Mapping[str, Amount] | None:
+def amount_of_each(amount: Amount, limits: LimitSet) -> Mapping[str, GivenAmount] | None:
     """The amount for every rate and for the calls, and no money; permits count 1."""
     return {
         limit.key: 0 if counts_money(limit) else amount
@@ -140,20 +140,21 @@ def amount_of_each(amount: Amount, limits: LimitSet) -> Mapping[str, Amount] | N
 def without_permits(requested: RequestedAmounts, limits: LimitSet) -> Requested:
     """The amounts that are requested, but no permits."""
     amounts = amounts_for(limits, requested)
-    permits: dict[str, Amount] = {limit.key: 0 for limit in limits if isinstance(limit, ResourceLimit)}
+    permits: dict[str, GivenAmount] = {limit.key: 0 for limit in limits if isinstance(limit, ResourceLimit)}
     if not permits:
         return amounts
     return {**((limits.ones if amounts is None else amounts) or {}), **permits}
 
 
 def remaining_amounts(
-    taken: Mapping[str, Amount], named: Mapping[str, Amount], limits: LimitSet
-) -> Mapping[str, Amount]:
+    taken: Mapping[str, Amount], named: Mapping[str, GivenAmount], limits: LimitSet
+) -> Mapping[str, GivenAmount]:
     """The amounts that are named now, less the permits that are held; 0 of everything else that was taken."""
-    rest: dict[str, Amount] = {
+    rest: dict[str, GivenAmount] = {
         limit.key: 0 for limit in limits if limit.key in taken and not isinstance(limit, MeteredLimit)
     }
     permits = {limit.key for limit in limits if isinstance(limit, ResourceLimit)}
     for key, amount in named.items():
-        rest[key] = max(amount - taken[key], 0) if key in permits and key in taken else amount
+        is_held = key in permits and key in taken
+        rest[key] = max(checked_amount(key, amount, decimals=False) // MILLI - taken[key], 0) if is_held else amount
     return rest

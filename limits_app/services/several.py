@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from limits_app.acquiring import Acquisition, LimitSet
-from limits_app.engine import Amount, EntityName, check_amounts, check_resource, nothing_requested, shown
+from limits_app.engine import EntityName, GivenAmount, check_amounts, check_resource, nothing_requested, shown
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.policies import ResolutionKey, ResolvedSet, joined_set, resolver
 from limits_app.services.amounts import LimitsInCode, RequestedAmounts, amounts_for, key_of
@@ -132,17 +132,17 @@ class SharesSource:
         self._source.catch_up(_key, stale)
         self._sets = ()
 
-    def amounts(self, limits: LimitSet) -> Mapping[str, Amount]:
+    def amounts(self, limits: LimitSet) -> Mapping[str, GivenAmount]:
         """The amounts of all shares by the keys of some limits; InvalidRequest for an invalid amount of a share."""
         known_keys = {key for scoped in limits.scoped for rule in scoped.schema.rules for key in scoped.keys_of(rule)}
-        requested: dict[str, Amount] = {}
+        requested: dict[str, GivenAmount] = {}
         for share, resolved, prefix in zip(self.shares, self._sets, self._prefixes, strict=False):
             amounts = _amounts(share, resolved.limit_set)
             requested |= {prefix + key: amount for key, amount in amounts.items() if prefix + key in known_keys}
         return requested
 
 
-def _amounts(share: Share, limits: LimitSet) -> Mapping[str, Amount]:
+def _amounts(share: Share, limits: LimitSet) -> Mapping[str, GivenAmount]:
     """The amounts of a share by its limit keys; an unknown key is skipped with a warning."""
     amounts = amounts_for(limits, share.requested)
     if amounts is None:

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from limits_app import signals
 from limits_app.acquiring import Acquisition, BoundLimits, LimitSet, rejected_acquisition
-from limits_app.engine import Amount, PermitsOnly
+from limits_app.engine import GivenAmount, PermitsOnly
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome
@@ -133,19 +133,19 @@ class Trial:
         """Return an outcome with the limits in shadow mode that would have rejected the request in `shadowed`."""
         return replace(outcome, shadowed=self._would_refuse)
 
-    def update(self, usage: Mapping[str, Amount]) -> None:
+    def update(self, usage: Mapping[str, GivenAmount]) -> None:
         """See `Acquisition.update`."""
         if self.tried is not None:
             with suppress(LimitsError):
                 self.tried.update({key: usage[key] for key in self.tried.acquisitions if key in usage})
 
-    def extend(self, requested: Mapping[str, Amount]) -> None:
+    def extend(self, requested: Mapping[str, GivenAmount]) -> None:
         """See `Acquisition.extend`."""
         if self.tried and (of_shadow := _known(self.tried.limit_set, requested)):
             with self.trying():
                 self.tried.extend(of_shadow)
 
-    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+    async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
         """See `Acquisition.aextend`."""
         if self.tried and (of_shadow := _known(self.tried.limit_set, requested)):
             with self.trying():
@@ -169,12 +169,12 @@ def is_limited(acquisition: Acquisition) -> bool:
     return acquisition.has_limits or acquisition.companion is not None
 
 
-def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str, Amount]:
+def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str, GivenAmount]:
     """The amounts of a request that the limits in shadow mode have keys for."""
     return _known(shadow, amounts_for(shadow, requested) or {})
 
 
-def _known(shadow: BoundLimits, amounts: Mapping[str, Amount]) -> Mapping[str, Amount]:
+def _known(shadow: BoundLimits, amounts: Mapping[str, GivenAmount]) -> Mapping[str, GivenAmount]:
     of_shadow = {key: amount for key, amount in amounts.items() if key in shadow}
     return PermitsOnly(of_shadow) if isinstance(amounts, PermitsOnly) else of_shadow
 

@@ -19,7 +19,7 @@ from django.urls import Resolver404, resolve
 
 from limits_app import conf
 from limits_app.acquiring import LimitSet
-from limits_app.engine import Amount, Requested, shown
+from limits_app.engine import GivenAmount, Requested, shown
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Endpoint, changes
 from limits_app.models.in_tests import is_empty_in_test
@@ -146,7 +146,7 @@ class EndpointTable:
 
         return amounts_if_current
 
-    def _confirming(self, named: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
+    def _confirming(self, named: Mapping[str, GivenAmount]) -> Callable[[LimitSet], Requested]:
         return self.confirming(partial(one_of_each, named) if named else None)
 
     def _add(self, rule: UrlRule, row: Endpoint) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from limits_app.conf import parsed_network
-from limits_app.engine import Amount, check_resource, shown
+from limits_app.engine import GivenAmount, check_resource, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.models import CountedBy, Endpoint
 from limits_app.models.endpoint import lines_of
@@ -24,7 +24,7 @@ logger = logging.getLogger("limits_app")
 
 _route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after a change
 
-Confirm = Callable[[Mapping[str, Amount]], RequestedAmounts]
+Confirm = Callable[[Mapping[str, GivenAmount]], RequestedAmounts]
 """Returns amounts that are requested only of limits of the same configuration as the rules."""
 
 
@@ -37,7 +37,7 @@ class UrlRule:
 
     name: str
     resource: str
-    amounts: Mapping[str, Amount]
+    amounts: Mapping[str, GivenAmount]
     methods: frozenset[str]
     route: Route | None
     counted_by: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 from limits_app.acquiring import Acquisition, LimitPool, LimitSet, Mode, Unlimited
-from limits_app.engine import Amount, present
+from limits_app.engine import GivenAmount, present
 from limits_app.engine.limits import AnyLimit, LimitDefinition
 from limits_app.stores.modes import IN_MEMORY
 
@@ -16,18 +16,18 @@ from limits_app.stores.modes import IN_MEMORY
 class Acquirable(Protocol):
     """The methods of `self.limits` of a worker, which is a limit set or a limit pool."""
 
-    def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None) -> Acquisition:
+    def acquire(self, requested: Mapping[str, GivenAmount] | None = None, timeout: float | None = None) -> Acquisition:
         """See `LimitSet.acquire`."""
 
-    def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
+    def try_acquire(self, requested: Mapping[str, GivenAmount] | None = None) -> Acquisition:
         """See `LimitSet.try_acquire`."""
 
     async def aacquire(
-        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+        self, requested: Mapping[str, GivenAmount] | None = None, timeout: float | None = None
     ) -> Acquisition:
         """See `LimitSet.aacquire`."""
 
-    async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
+    async def atry_acquire(self, requested: Mapping[str, GivenAmount] | None = None) -> Acquisition:
         """See `LimitSet.atry_acquire`."""
 
     def get_stats(self) -> Any:

@@ -13,12 +13,12 @@ from limits_app.engine.errors import InvalidLimit
 from limits_app.integrations.identity import normalize_entity
 from limits_app.services import Share
 from limits_app.services.amounts import one_client, one_of_each
-from limits_app.services.integration import Amount, check_entity, check_resource, checked_timeout
+from limits_app.services.integration import GivenAmount, check_entity, check_resource, checked_timeout
 
 Payer = str | Callable[..., str | None] | None
 """An identifier, in which `{argument}` and `{argument.part}` stand for arguments; or a function of the arguments."""
 
-Price = Amount | str | Callable[..., Amount]
+Price = GivenAmount | Callable[..., GivenAmount]
 """An amount, the name of an argument or of a part of one, or a function of the arguments."""
 
 
@@ -36,7 +36,7 @@ class Demand:
 
     resource: str
     entity: Payer = None
-    requested: Mapping[str, Price] | Callable[..., Mapping[str, Amount]] | None = None
+    requested: Mapping[str, Price] | Callable[..., Mapping[str, GivenAmount]] | None = None
     patience_seconds: float | None = 60.0
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from limits_app.engine.outcome import Outcome
 from limits_app.integrations.celery.demand import Demand, Payer, Price
 from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered
 from limits_app.services import Share
-from limits_app.services.integration import Acquisition, Amount
+from limits_app.services.integration import Acquisition, GivenAmount
 from limits_app.services.several import prepared
 from limits_app.services.task_waiting import Waiting, jittered
 
@@ -192,7 +192,7 @@ def limited_task(
     resource: str,
     *,
     entity: Payer = None,
-    requested: Mapping[str, Price] | Callable[..., Mapping[str, Amount]] | None = None,
+    requested: Mapping[str, Price] | Callable[..., Mapping[str, GivenAmount]] | None = None,
     patience_seconds: float | None = 60.0,
     app: Any = None,
     **options: Any,

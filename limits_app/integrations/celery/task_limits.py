@@ -13,7 +13,7 @@ from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.engine.outcome import Outcome
 from limits_app.services import Share
 from limits_app.services.charging import hold_nothing
-from limits_app.services.integration import Acquisition, Amount
+from limits_app.services.integration import Acquisition, GivenAmount
 
 logger = logging.getLogger("limits_app")
 
@@ -46,7 +46,7 @@ class TaskLimits:
         """A copy of the configuration of the set that admitted the task, such as the member of a pool."""
         return self.acquisition.config
 
-    def update(self, usage: Mapping[str, Amount]) -> None:
+    def update(self, usage: Mapping[str, GivenAmount]) -> None:
         """Report the amounts that were used, by key; others count as requested.
 
         Raises what `Acquisition.update` raises.
@@ -58,7 +58,11 @@ class TaskLimits:
         self.acquisition.release()
 
     def acquire(
-        self, requested: Mapping[str, Amount] | None = None, *, resource: str | None = None, entity: str | None = None
+        self,
+        requested: Mapping[str, GivenAmount] | None = None,
+        *,
+        resource: str | None = None,
+        entity: str | None = None,
     ) -> Acquisition:
         """Acquire more, by default of the task's own resource for its own entity; use it in a `with` block.
 
@@ -68,7 +72,11 @@ class TaskLimits:
         return services.acquire(self._resource(resource), entity=entity or self.entity, requested=requested)
 
     def try_acquire(
-        self, requested: Mapping[str, Amount] | None = None, *, resource: str | None = None, entity: str | None = None
+        self,
+        requested: Mapping[str, GivenAmount] | None = None,
+        *,
+        resource: str | None = None,
+        entity: str | None = None,
     ) -> Acquisition:
         """`acquire`, where a rejection is a falsy acquisition with the reasons in `outcome`."""
         return services.try_acquire(self._resource(resource), entity=entity or self.entity, requested=requested)

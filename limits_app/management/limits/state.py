@@ -11,7 +11,7 @@ from threading import TIMEOUT_MAX, Event
 from typing import Final, NoReturn
 
 from limits_app import services as limits
-from limits_app.engine import Amount, seconds_text
+from limits_app.engine import GivenAmount, seconds_text
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.outcome import LimitStatus, Outcome, Stats
 from limits_app.management.limits.arguments import (
@@ -98,7 +98,7 @@ def _outcome(options: Namespace) -> Outcome:
         return error.outcome
 
 
-def _requested(options: Namespace) -> Mapping[str, Amount] | None:
+def _requested(options: Namespace) -> Mapping[str, GivenAmount] | None:
     """The amounts of the command line; InvalidRequest for an unknown key."""
     asked = amounts(options.requested)
     return None if asked is None else known_amounts(options.resource, options.entity, asked, options.plan)

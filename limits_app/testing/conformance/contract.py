@@ -13,6 +13,7 @@ from limits_app.acquiring import Acquisition, CountingStore, LimitSet, Store
 from limits_app.engine import (
     Amount,
     Claim,
+    GivenAmount,
     Log,
     Rejected,
     Scope,
@@ -94,7 +95,9 @@ def counting(store: Store, *limits: AnyLimit, entity: str = "someone") -> LimitS
     return limits_in(store, in_scope(store, scope_of("conformance", entity), *limits, counts=True))
 
 
-def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
+def claim_of(
+    limit_set: LimitSet, requested: Mapping[str, GivenAmount] | None = None, left_out: Iterable[str] = ()
+) -> Claim:
     """Return a claim as a set makes it, without an acquisition: its permits are not renewed."""
     requests = requested or {}
     plan = plan_for(limit_set.scoped, tuple(requests), left_out=frozenset(left_out))
@@ -102,7 +105,9 @@ def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None,
     return Claim(plan, amounts, limit_set.version)
 
 
-def taken(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
+def taken(
+    limit_set: LimitSet, requested: Mapping[str, GivenAmount] | None = None, left_out: Iterable[str] = ()
+) -> Claim:
     """A claim that the store has decided."""
     claim = claim_of(limit_set, requested, left_out)
     admitted = limit_set.store.acquire(claim)
@@ -115,7 +120,7 @@ def admissions(limit_set: LimitSet, times: int) -> list[bool | None]:
     return [taken(limit_set).admitted for _ in range(times)]
 
 
-def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> None:
+def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, GivenAmount]) -> None:
     """Settle a claim with changes in units, by key."""
     limits = claim.shape.limits
     parts = [int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_amount) for limit in limits]
