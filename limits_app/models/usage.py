@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -13,7 +14,12 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.engine import IDS_LENGTH, units_of_usage
 
+logger = logging.getLogger("limits_app")
+
 REQUEST_ID_LENGTH: Final = 64
+
+MAX_SUM: Final = models.BigIntegerField.MAX_BIGINT
+"""The largest sum that is stored; a larger one is stored as this."""
 
 
 class BucketKind(models.TextChoices):
@@ -54,7 +60,8 @@ class UsageRow(models.Model):
 class UsageSnapshot(UsageRow):
     """Allowed amount in an hour or a day, and number of rejections.
 
-    The amount is in thousandths of the unit of the limit, and of money in thousandths of a millionth.
+    The amount is in thousandths of the unit of the limit, and of money in thousandths of a millionth. Both end at
+    `MAX_SUM`.
     """
 
     period = models.CharField(_("period"), max_length=4, choices=UsagePeriod.choices)
@@ -198,7 +205,11 @@ _PARAMETERS: Final = {"sqlite": 900, "mysql": 16_000}
 _MOST_ROWS: Final = 10_000
 """How many rows a statement has at most on PostgreSQL."""
 
-ADD: Final = "{old} + {new}"
+ADD: Final = (
+    f"CASE WHEN {{new}} < 0 THEN CASE WHEN {{old}} < -{MAX_SUM} - {{new}} THEN -{MAX_SUM} ELSE {{old}} + {{new}} END "
+    f"WHEN {{old}} > {MAX_SUM} - {{new}} THEN {MAX_SUM} ELSE {{old}} + {{new}} END"
+)
+"""It adds only what fits, because a database would raise an error, or go on with a fraction, and compares before."""
 EARLIEST: Final = "CASE WHEN {new} < {old} THEN {new} ELSE {old} END"
 LATEST: Final = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
 PREPEND: Final = f"TRIM(SUBSTR(TRIM({{joined}}), 1, {IDS_LENGTH}))"
@@ -210,7 +221,8 @@ def upsert(
     """Insert rows, which all have the same fields; `merge` has the SQL that updates fields of rows that exist.
 
     The other fields identify the row: together they are a unique constraint of the model, and no two rows have the
-    same. Rows are written in the order of these fields, so that concurrent writers do not deadlock.
+    same. Rows are written in the order of these fields, so that concurrent writers do not deadlock. What is added ends
+    at `MAX_SUM`, also where it is new.
     """
     if not rows:
         return
@@ -219,7 +231,11 @@ def upsert(
     unique = [name for name in names if name not in merge]
     rows = sorted(rows, key=itemgetter(*unique))
     connection = connections[using]
-    columns = [_prepared(field, [row[field.name] for row in rows], connection) for field in fields]
+    values_of = {name: [row[name] for row in rows] for name in names}
+    for name in names:
+        if merge.get(name) == ADD:
+            values_of[name] = _capped(values_of[name], model)
+    columns = [_prepared(field, values_of[field.name], connection) for field in fields]
     quote = connection.ops.quote_name
     statement = _Statement(quote(model._meta.db_table), [quote(name) for name in names], connection.vendor)
     conflict = statement.conflict([quote(name) for name in unique], {quote(name): how for name, how in merge.items()})
@@ -235,6 +251,29 @@ def upsert(
             else:
                 values = list(chain.from_iterable(zip(*parts, strict=True)))
                 cursor.execute(f"{statement.insert(len(parts[0]))} {conflict}", values)
+
+
+def _capped(sums: Sequence[int], model: type[models.Model]) -> list[int]:
+    capped = [max(-MAX_SUM, min(number, MAX_SUM)) for number in sums]
+    if capped != sums:
+        logger.warning("%s: sums beyond %d, the largest that is stored, are stored as this", model.__name__, MAX_SUM)
+    return capped
+
+
+class CappedSum(models.Sum):
+    """The sum of a column of integers; on SQLite, which raises an error for a larger one, it ends at `MAX_SUM`.
+
+    There the upper and the lower 32 bits are summed up apart.
+    """
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        high = "SUM(%(expressions)s >> 32) + (SUM(%(expressions)s & 4294967295) >> 32)"
+        low = "(SUM(%(expressions)s & 4294967295) & 4294967295)"
+        template = (
+            f"CASE WHEN {high} >= 2147483648 THEN {MAX_SUM} WHEN {high} < -2147483648 THEN -{MAX_SUM} "
+            f"ELSE (({high}) << 32) + {low} END"
+        )
+        return self.as_sql(compiler, connection, template=template, **context)
 
 
 def _prepared(field: models.Field[Any, Any], values: Sequence[Any], connection: Any) -> list[Any]:

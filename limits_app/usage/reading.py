@@ -20,7 +20,7 @@ from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.patterns import Patterns, begins, check_pattern, is_pattern, stem_of
 from limits_app.models.snapshots import batches
-from limits_app.models.usage import REQUEST_ID_LENGTH, UsageRow
+from limits_app.models.usage import REQUEST_ID_LENGTH, CappedSum, UsageRow
 from limits_app.models.users import entity_name
 
 LimitKeys = str | Collection[str] | None
@@ -123,7 +123,7 @@ def read(
     order = ["-start"] if By.PERIOD in by else []
     return Uses(
         rows.values("bucket", "key", *columns)
-        .annotate(admitted=Sum("admitted_milli"), denied=Sum("refused"))
+        .annotate(admitted=CappedSum("admitted_milli"), denied=Sum("refused"))
         .order_by(*order, "-admitted", "-denied", "key", "bucket", *columns)
     )
 

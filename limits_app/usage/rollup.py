@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from time import monotonic
 from typing import Any, Final
 
-from django.db import IntegrityError, router, transaction
+from django.db import DataError, IntegrityError, router, transaction
 
 from limits_app.acquiring import CountingStore
-from limits_app.engine import Batch, Count, Rejected, RejectionCounts, Times
+from limits_app.engine import Batch, Count, Rejected, RejectionCounts, Times, short_key
 from limits_app.models import CollectedBatch, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.namespaces import current_keys
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
 from limits_app.usage.folding import is_one_time
 from limits_app.usage.reading import bucket_of, since_1970, storable
+
+logger = logging.getLogger("limits_app")
 
 _MINUTES: Final = 60
 _DAY_HOURS: Final = 24
@@ -47,12 +51,37 @@ def roll_up(
     """
     added, ends, namespace = 0, monotonic() + seconds, current_keys().counters
     while (batch := store.collect_counts(namespace, collector)) is not None:
-        added += add(batch)
+        added += add_storable(batch)
         store.forget_counts(batch.name, namespace)
         progress(added)
         if not batch.is_full or monotonic() >= ends:
             break
     return added
+
+
+def add_storable(batch: Batch) -> int:
+    """Add a batch, and of one that no database can store all that can be stored, so that it does not stop the others.
+
+    Such a batch is halved until what is left is one count, which is logged and dropped. A batch has the same halves at
+    each time, and they have names of their own, so that each is added once.
+    """
+    try:
+        return add(batch)
+    except (DataError, OverflowError) as error:
+        number = len(batch.counts) + len(batch.rejections)
+        if number <= 1:
+            logger.error("a count of usage cannot be stored and is dropped: %s", error)  # noqa: TRY400 - no fault of code
+            return 0
+    return sum(add_storable(half) for half in _halves(batch, number // 2))
+
+
+def _halves(batch: Batch, middle: int) -> Iterator[Batch]:
+    """The counts and rejections up to the one in the middle, and the others."""
+    for name, first, last in (("a", 0, middle), ("b", middle, None)):
+        counts, before = batch.counts[first:last], len(batch.counts)
+        until = None if last is None else max(last - before, 0)
+        rejections = dict(islice(batch.rejections.items(), max(first - before, 0), until))
+        yield Batch(short_key(batch.name + name).hex(), counts, batch.is_full, rejections)
 
 
 def add(batch: Batch, *, using: str | None = None) -> int:

@@ -13,6 +13,7 @@ from pytest_django import DjangoDbBlocker, Settings
 from limits_app.engine.counting import Batch, Count, Rejected, Times, hour_of
 from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import in_site_time
+from limits_app.models.usage import MAX_SUM
 from limits_app.usage.folding import fold
 from limits_app.usage.rollup import add
 from tests.stores.database.databases import VENDORS, site_on
@@ -66,6 +67,15 @@ def test_clients_beyond_the_heaviest_are_added_up_by_kind() -> None:
     kept = {"ip:10.0.0.7": 7, "ip:10.0.0.8": 8, "key:b": 20, "user:1": 1, "": 1, "team:x": 1}
     assert used() == kept | {"ip:*": sum(range(1, 7)), "key:*": 1, "account:*": 1}
     assert used(UsagePeriod.DAY) == kept | {"ip:10.0.0.6": 6, "ip:*": sum(range(1, 6)), "key:*": 1, "account:*": 1}
+
+
+@pytest.mark.django_db
+def test_sums_of_those_that_are_folded_end_at_the_largest_that_is_stored() -> None:
+    most = MAX_SUM // 1_000
+    add_usage({"ip:192.0.2.1": most, "ip:192.0.2.2": most - 1, "ip:192.0.2.3": 30})
+    fold(now=LATER, hour_kept=1, day_kept=1)
+    assert used() == {"ip:192.0.2.1": most, "ip:*": most}
+    assert used(UsagePeriod.DAY) == used()
 
 
 @pytest.mark.django_db

@@ -13,6 +13,7 @@ from limits_app import limits
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit
 from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
+from limits_app.models.usage import MAX_SUM
 from limits_app.services.usage import uses
 
 pytestmark = pytest.mark.django_db
@@ -40,6 +41,25 @@ def test_all_that_was_admitted_of_a_limit_is_one_sum() -> None:
     put("user:1", 500, key="tokens")
     assert [(one.key, one.admitted, one.refused) for one in hourly()] == [("tokens", 500, 0), ("call_count", 30, 5)]
     assert {(one.resource, one.entity, one.start) for one in hourly()} == {(None, None, None)}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "total"),
+    [
+        ([2**62, 2**62], MAX_SUM),
+        ([MAX_SUM, MAX_SUM, -5], MAX_SUM),
+        ([MAX_SUM, -MAX_SUM, 7_000], 7_000),
+        ([MAX_SUM - 807, 800], MAX_SUM - 7),
+        ([-3_000, 2**33, -(2**33)], -3_000),
+        ([-MAX_SUM, -MAX_SUM], -MAX_SUM),
+    ],
+)
+def test_enormous_amounts_have_a_sum(amounts: list[int], total: int) -> None:
+    for number, milli in enumerate(amounts):
+        put(f"user:{number}", admitted_milli=milli)
+    put("user:1", 40, key="tokens")
+    sums = {one.key: one.admitted for one in hourly()}
+    assert sums == {"call_count": total // 1_000 if total % 1_000 == 0 else total / 1_000, "tokens": 40}
 
 
 def test_usage_is_told_apart_by_resource_entity_and_period() -> None:

@@ -12,15 +12,18 @@ import pytest
 from django.db import connections, transaction
 from pytest_django import DjangoDbBlocker
 
+from limits_app import limits as site_limits
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.counting import Batch, Count, Rejected, Times
 from limits_app.engine.keys import Scope, member_scope, scope_of, shared_scope
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
-from limits_app.models import BucketKind, CollectedBatch, UsagePeriod, UsageSnapshot
+from limits_app.models import BucketKind, CollectedBatch, Denial, UsagePeriod, UsageSnapshot
+from limits_app.models.usage import MAX_SUM
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from limits_app.usage.rollup import roll_up
+from limits_app.usage.rollup import add, roll_up
 from tests.stores.database.databases import ALIAS, VENDORS, site_on
 from tests.usage.tables import missing
 
@@ -148,6 +151,48 @@ def test_many_scopes_take_several_batches_and_after_its_time_it_leaves_the_rest_
     assert CollectedBatch.objects.count() == 3
 
 
+class _Collected:
+    """A store that gives out batches, each until it is forgotten."""
+
+    def __init__(self, *batches: Batch) -> None:
+        self.batches = [*batches]
+
+    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:
+        return next(iter(self.batches), None)
+
+    def forget_counts(self, name: str, namespace: str = "") -> None:
+        self.batches = [batch for batch in self.batches if batch.name != name]
+
+
+def _counts(*amounts: tuple[str, int, int], name: str) -> Batch:
+    """A batch of amounts by entity and hour after noon."""
+    noon = int(NOON.timestamp()) // HOUR
+    counts = [Count("api", entity, False, None, noon + hour, {"cost": milli}) for entity, hour, milli in amounts]
+    return Batch(name, counts, is_full=True)
+
+
+@pytest.mark.django_db
+def test_what_no_database_can_store_stops_no_other_counts(caplog: pytest.LogCaptureFixture) -> None:
+    never = 10**8  # hours: beyond the calendar
+    amounts = [(f"user:{number}", never if number in {3, 8} else 0, 1_000 + number) for number in range(11)]
+    minutes = {f"user:{number}": never * 60 if number == 4 else int(NOON.timestamp()) // 60 for number in range(6)}
+    rejections = {
+        Rejected(minute, "api", "entity", entity, "cost"): Times(2, 0, 0) for entity, minute in minutes.items()
+    }
+    first = _counts(*amounts, name="x" * 64)._replace(rejections=rejections)
+    store = _Collected(first, _counts(("user:0", 0, 50), name="next"))
+    assert roll_up(store) == 10
+    assert store.batches == []
+    assert sorted(row[-1] for row in snapshots()) == [0, 1_001, 1_002, 1_004, 1_005, 1_006, 1_007, 1_009, 1_010, 1_050]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "a count of usage cannot be stored and is dropped"
+    ] * 3
+    assert {denial.entity: denial.count for denial in Denial.objects.all()} == dict.fromkeys(
+        minutes.keys() - {"user:4"}, 2
+    )
+    assert roll_up(_Collected(first)) == 0, "each part was added once"
+
+
 @pytest.fixture(params=VENDORS)
 def _database(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     with django_db_blocker.unblock(), site_on(request.param, tmp_path):
@@ -175,3 +220,32 @@ def test_many_at_once_add_nothing_twice() -> None:
     found = UsageSnapshot.objects.filter(period=UsagePeriod.DAY)
     assert {one.entity: one.admitted_milli for one in found} == expected
     assert rolled == 10
+
+
+@pytest.mark.usefixtures("_database")
+def test_sums_end_at_the_largest_that_a_database_stores(caplog: pytest.LogCaptureFixture) -> None:
+    huge = 5 * 10**18
+    add(_counts(("many", 0, huge), ("many", 0, huge), ("days", 0, huge), ("days", 1, huge), name="in the batch"))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    add(_counts(("stored", 0, MAX_SUM - 70), ("back", 0, -huge), ("exact", 0, MAX_SUM - 70), name="first"))
+    add(_counts(("stored", 0, 71), ("back", 0, -huge), ("exact", 0, 70), ("days", 0, -3), name="second"))
+    add(_counts(("stored", 0, MAX_SUM), ("exact", 0, -30), ("days", 1, 9), name="third"))
+    hours = {(entity, start.hour): milli for start, _, entity, _, milli in snapshots()}
+    assert hours == {
+        ("back", 12): -MAX_SUM,
+        ("days", 12): huge - 3,
+        ("days", 13): huge + 9,
+        ("exact", 12): MAX_SUM - 30,
+        ("many", 12): MAX_SUM,
+        ("stored", 12): MAX_SUM,
+    }
+    days = {entity: milli for _, _, entity, _, milli in snapshots(UsagePeriod.DAY)}
+    assert days == {
+        "back": -MAX_SUM,
+        "days": MAX_SUM,
+        "exact": MAX_SUM - 30,
+        "many": MAX_SUM,
+        "stored": MAX_SUM,
+    }
+    (used,) = site_limits.usage(period="hour", since=NOON)
+    assert used.admitted >= MAX_SUM // 1_000

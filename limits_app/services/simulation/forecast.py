@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any, Final
 
 from django.db import router
-from django.db.models import Sum
 
 from limits_app.engine import (
     EPOCH,
@@ -29,6 +28,7 @@ from limits_app.engine import (
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, ResourceLimit
 from limits_app.models import BucketKind, Counted, Policy, PolicyEffect, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
+from limits_app.models.usage import CappedSum
 from limits_app.services.simulation.events import share_of
 from limits_app.services.simulation.proposal import Proposal
 
@@ -213,12 +213,12 @@ class _UsageSince:
         Their usage without regard to where the policy applies is known to the database, and never less. So it is asked
         for the heaviest consumers first, until the next ones cannot be among the heaviest.
         """
-        bounds = rows.values_list(*whose).annotate(bound=Sum("admitted_milli")).filter(bound__gt=above)
+        bounds = rows.values_list(*whose).annotate(bound=CappedSum("admitted_milli")).filter(bound__gt=above)
         totals, size, first = Counter[Whose](), _FIRST_PART, 0
         while part := [*bounds.order_by("-bound", *whose)[first : first + size]]:
             of_part = Counter[Whose]()
             filters = {f"{field}__in": {row[place] for row in part} for place, field in enumerate(whose)}
-            by_entity = rows.filter(**filters).values_list(*_FIELDS).annotate(total=Sum("admitted_milli"))
+            by_entity = rows.filter(**filters).values_list(*_FIELDS).annotate(total=CappedSum("admitted_milli"))
             for consumer, (total,) in self._by_consumer(by_entity, whose):
                 of_part[consumer] += total
             totals.update({row[:-1]: total for row in part if (total := of_part[row[:-1]]) > above})
