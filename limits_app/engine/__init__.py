@@ -117,9 +117,9 @@ from limits_app.engine.keys import (
     upstream_scope,
 )
 from limits_app.engine.limit_checks import check_key, computed_seconds, parse_amount, parse_seconds
+from limits_app.engine.limits import CALLS
 from limits_app.engine.namespaces import WHOLE_SITE, Namespace
 from limits_app.engine.notation import (
-    CALLS,
     Noted,
     amount_text,
     check_shared,

@@ -428,13 +428,27 @@ class Blocked:
 
 
 MeteredLimit = RateLimit | QuotaLimit
-"""Limits whose amounts the caller requests by name and reports later."""
+"""Limits that may be of any key."""
+
+CALLS: Final = "calls"
+"""The key of requests in text; that of their counters is `CallLimit.key`."""
+CALL_KEYS: Final = (CALLS, CallLimit.key)
 
 LimitDefinition = RateLimit | CallLimit | QuotaLimit | ResourceLimit
 """Limits that can be set."""
 
 AnyLimit = LimitDefinition | Blocked
 """Limits that can be in force."""
+
+
+def counts_requests(limit: AnyLimit) -> bool:
+    """Whether a request counts 1 of a limit without naming it: of a call limit, and of a quota of requests."""
+    return isinstance(limit, CallLimit) or (isinstance(limit, QuotaLimit) and limit.key in CALL_KEYS)
+
+
+def is_metered(limit: AnyLimit) -> bool:
+    """Whether callers request the amounts of a limit by name, and report them later."""
+    return isinstance(limit, MeteredLimit) and not counts_requests(limit)
 
 
 def counts_money(limit: AnyLimit) -> bool:

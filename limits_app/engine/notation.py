@@ -28,6 +28,8 @@ from limits_app.engine.clock import DEFAULT_ZONE
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limit_checks import check_differ, parse_amount, parse_seconds
 from limits_app.engine.limits import (
+    CALL_KEYS,
+    CALLS,
     CallLimit,
     LimitDefinition,
     QuotaLimit,
@@ -36,9 +38,6 @@ from limits_app.engine.limits import (
     ResourceLimit,
 )
 from limits_app.engine.periods import UNITS, QuotaPeriod
-
-CALLS: Final = "calls"
-"""The key of call limits in text."""
 
 _LONGEST: Final = 256
 _EXAMPLES: Final = "'5/min', 'rpm=1000/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
@@ -50,7 +49,6 @@ _BETWEEN: Final = re.compile(r"[;\s]+|,(?=\s|[A-Za-z])")
 _LEAST_MULTIPLE: Final = 10_000 * MICRO
 """1000 is easier to read than 1k, and 400k than 400000."""
 
-_CALL_KEYS: Final = (CALLS, CallLimit.key)
 _ONLY_PERIODS: Final = (QuotaPeriod.WEEK, QuotaPeriod.MONTH)
 _ALGORITHMS: Final = tuple(map(str, RateLimitAlgorithm))
 _RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared")
@@ -154,7 +152,7 @@ def limit_text(limit: LimitDefinition, *, shared: bool = False) -> str:
     match limit:
         case ResourceLimit(key=key, capacity=capacity, max_hold_seconds=hold):
             hold_option = "" if hold is None else f"hold={seconds_text(hold)}"
-            words = [amount_text(capacity), _if(key in _CALL_KEYS, "permits"), hold_option]
+            words = [amount_text(capacity), _if(key in CALL_KEYS, "permits"), hold_option]
         case QuotaLimit(key=key, capacity=capacity, period=str(period), time_zone=zone, starts=starts):
             words = [f"{amount_text(capacity)}/{period}@{zone}", _if(bool(starts), f"{_START}={starts}")]
         case QuotaLimit(key=key, capacity=capacity, session_seconds=session):
@@ -162,7 +160,7 @@ def limit_text(limit: LimitDefinition, *, shared: bool = False) -> str:
         case CallLimit():
             key, words = CALLS, _rate_words(limit)
         case RateLimit(key=key):
-            words = [*_rate_words(limit), _if(key in _CALL_KEYS or is_currency(key), "rate")]
+            words = [*_rate_words(limit), _if(key in CALL_KEYS or is_currency(key), "rate")]
         case _:
             assert_never(limit)
     return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
@@ -217,7 +215,7 @@ def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
     if not window:
         if zone:
             raise InvalidLimit("a time zone goes with a period: write 5M/month@Europe/Berlin")
-        if key in _CALL_KEYS and "permits" not in options:
+        if key in CALL_KEYS and "permits" not in options:
             raise InvalidLimit(f"missing time window: write {key}=30/10s, or {key}=10:permits for a concurrency limit")
         return "permits"
     is_money = is_currency(key) and not {"rate", "session"}.intersection(options)
@@ -229,7 +227,7 @@ def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
         return "quota"
     if "session" in options:
         return "session"
-    return "calls" if key in _CALL_KEYS and "rate" not in options else "rate"
+    return "calls" if key in CALL_KEYS and "rate" not in options else "rate"
 
 
 def _options(words: list[str]) -> dict[str, str]:

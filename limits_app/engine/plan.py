@@ -11,7 +11,7 @@ from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount, checked_money
 from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
-from limits_app.engine.limits import CallLimit, MeteredLimit, RateLimit
+from limits_app.engine.limits import CallLimit, RateLimit, is_metered
 from limits_app.engine.record import Holder, Record, Schema
 
 Amounts = Sequence[int]
@@ -61,7 +61,7 @@ class ScopedLimits:
 
         Calls and permits are charged once, as the first resource requests them.
         """
-        more = self.more_prefixes if isinstance(rule.limit, MeteredLimit) else ()
+        more = self.more_prefixes if is_metered(rule.limit) else ()
         return tuple([prefix + rule.key for prefix in (self.prefix, *more)])
 
     @property
@@ -181,7 +181,7 @@ class PlanShape:
         self.permits = tuple([limit for limit in limits if limit.is_permit])
         self.permit_keys = frozenset([limit.key for limit in self.permits])
         self.must_report = frozenset(many_calls).union(
-            [key for limit in limits if isinstance(limit.rule.limit, MeteredLimit) for key in limit.keys]
+            [key for limit in limits if is_metered(limit.rule.limit) for key in limit.keys]
         )
         for limit in limits:
             limit.must_report = limit.key in self.must_report

@@ -9,7 +9,7 @@ from typing import Final
 from limits_app.engine.amounts import MILLI, PermitsOnly, check_amounts, shown, to_milli
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL
-from limits_app.engine.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
+from limits_app.engine.limits import AnyLimit, ResourceLimit, counts_requests, is_metered
 from limits_app.engine.plan import MOST_SHAPES, PlannedLimit, PlannedScope, PlanShape, RequestPlan, ScopedLimits
 from limits_app.engine.runtime import present
 
@@ -80,7 +80,7 @@ class Shapes:
                     requestable |= dict.fromkeys(keys)
                 if rule.is_permit:
                     self._permits[position, rule.key] = keys[0]
-                if isinstance(rule.limit, MeteredLimit) and not scope.scope.total:
+                if is_metered(rule.limit) and not scope.scope.total:
                     demanded.update(keys)
         self.unknown_keys = KeyWarnings(requestable)
         self.rates = [key for key in self.limits if key in demanded]
@@ -137,7 +137,7 @@ class Shapes:
         many_calls = self._many_calls(named, requested)
         shape = self._compiled(tuple(named), left_out, held, many_calls)
         # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
-        metered = [key for key in named if isinstance(self.limits[key], MeteredLimit)]
+        metered = [key for key in named if is_metered(self.limits[key])]
         depends_on_keys = len(metered) == len(requested)
         if depends_on_keys and not permit_keys.intersection(requested) and not held and keys != ():
             self.by_keys[keys] = shape
@@ -171,7 +171,7 @@ class Shapes:
 
     def _many_calls(self, named: Sequence[str], requested: Mapping[str, object]) -> frozenset[str]:
         """Return the keys of call limits of which more than one call is requested."""
-        calls = [key for key in named if isinstance(self.limits[key], CallLimit)]
+        calls = [key for key in named if counts_requests(self.limits[key])]
         return frozenset([key for key in calls if _milli(requested[key]) > MILLI])
 
 
@@ -222,7 +222,7 @@ def _shape(
             else:
                 # Rates and quotas are taken from only when they are named.
                 is_free = key not in left_out and (position, rule.key) not in held
-                is_requested = is_free and not isinstance(rule.limit, MeteredLimit)
+                is_requested = is_free and not is_metered(rule.limit)
             if is_requested:
                 level, place = scope.level_of(index), len(limits)
                 limits.append(

@@ -18,6 +18,7 @@ from limits_app.engine.limits import (
     MeteredLimit,
     ResourceLimit,
     counts_money,
+    is_metered,
 )
 from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
@@ -150,9 +151,7 @@ def remaining_amounts(
     taken: Mapping[str, Amount], named: Mapping[str, GivenAmount], limits: LimitSet
 ) -> Mapping[str, GivenAmount]:
     """The amounts that are named now, less the permits that are held; 0 of everything else that was taken."""
-    rest: dict[str, GivenAmount] = {
-        limit.key: 0 for limit in limits if limit.key in taken and not isinstance(limit, MeteredLimit)
-    }
+    rest: dict[str, GivenAmount] = {limit.key: 0 for limit in limits if limit.key in taken and not is_metered(limit)}
     permits = {limit.key for limit in limits if isinstance(limit, ResourceLimit)}
     for key, amount in named.items():
         is_held = key in permits and key in taken
