@@ -597,7 +597,12 @@ class Acquisition(Claim):
 
     def _extended(self, limits: BoundLimits, requested: Mapping[str, GivenAmount]) -> Acquisition | None:
         """Charge an extension; None where a source has other limits by now."""
-        extension = self._extension(limits, requested)
+        try:
+            extension = self._extension(limits, requested)
+        except InvalidRequest:
+            if self.source is None or not limits.is_outdated():
+                raise
+            return None
         try:
             extension.check_fits()
             if limits.store.acquire(extension):
@@ -613,7 +618,13 @@ class Acquisition(Claim):
 
     async def _aextended(self, limits: BoundLimits, requested: Mapping[str, GivenAmount]) -> Acquisition | None:
         """`_extended` for asyncio."""
-        extension, store = self._extension(limits, requested), limits.store
+        store = limits.store
+        try:
+            extension = self._extension(limits, requested)
+        except InvalidRequest:
+            if self.source is None or not await limits.ais_outdated():
+                raise
+            return None
         try:
             await extension.acheck_fits()
             if await store.aacquire(extension) if is_remote(store) else store.acquire(extension):

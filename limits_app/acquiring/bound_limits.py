@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Self
 
 from limits_app.acquiring.blocks import held_here
-from limits_app.acquiring.store import Store
+from limits_app.acquiring.store import Store, is_remote
 from limits_app.engine import (
     MOST_SHAPES,
     Claim,
@@ -23,7 +23,7 @@ from limits_app.engine import (
     shown,
     stats_of,
 )
-from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.engine.limits import AnyLimit, counts_money
 from limits_app.engine.outcome import Stats
 
@@ -93,6 +93,24 @@ class BoundLimits:
     def at_version(self, version: int) -> Self:
         """Return the same limits for another version of the configuration, which has left them as they are."""
         return self.bound(self.scopes, version=version, identity=self.identity)
+
+    def is_outdated(self) -> bool:
+        """Whether the store has another version of the configuration, which it is asked for.
+
+        Limits without a version never are; nor are others as long as their store is unavailable.
+        """
+        try:
+            return self.version not in {None, self.store.version(self.namespace)}
+        except StoreUnavailable:
+            return False
+
+    async def ais_outdated(self) -> bool:
+        """`is_outdated` for asyncio: a thread asks a store on another machine."""
+        if not is_remote(self.store):
+            return self.is_outdated()
+        import asyncio  # only programs that use it pay for its import
+
+        return await asyncio.to_thread(self.is_outdated)
 
     @property
     def scoped(self) -> tuple[ScopedLimits, ...]:

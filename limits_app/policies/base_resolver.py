@@ -78,6 +78,16 @@ class BaseResolver(ABC):
         """Apply the changes that have made the limits of a key stale."""
         self.configuration.catch_up(stale)
 
+    def follow(self, key: ResolutionKey, rejecting: ResolvedSet | None) -> bool:
+        """Apply the changes since the limits of a key were resolved, which have rejected a request without their store.
+
+        Returns whether there are any. It reads the version of the store; nothing while that is unavailable.
+        """
+        if rejecting is None or not rejecting.available or not rejecting.limit_set.is_outdated():
+            return False
+        self.catch_up(key, rejecting)
+        return True
+
     def _read_cool_downs(self, key: ResolutionKey) -> None:
         """Read those of the pool of a key, which may be all that its limits lack."""
         last = self._last(key)

@@ -97,10 +97,13 @@ def known_amounts(
 
     Raises InvalidRequest for an unknown key: in code it may be a key of other limits, in a command it is a mistake.
     """
-    resolved = resolver.get((resource, entity, latest_code_limits(resource), plan))
+    key = resource, entity, latest_code_limits(resource), plan
+    resolved = resolver.get(key)
+    while resolver.follow(key, resolved):
+        resolved = resolver.get(key)
     keys = {*resolved.limit_set.keys, *(() if resolved.shadow is None else resolved.shadow.keys)}
     renamed = {
-        CallLimit.key if key == CALLS and CALLS not in keys else key: amount for key, amount in requested.items()
+        CallLimit.key if name == CALLS and CALLS not in keys else name: amount for name, amount in requested.items()
     }
     if len(renamed) < len(requested):
         raise InvalidRequest(f"{CALLS} and {CallLimit.key} are the same key: use one of them")

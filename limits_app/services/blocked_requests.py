@@ -39,6 +39,10 @@ class WithoutBlocks:
         """See `Source.catch_up`."""
         resolver.catch_up(key, stale)
 
+    def follow(self, key: ResolutionKey, rejecting: ResolvedSet | None) -> bool:
+        """See `Source.follow`."""
+        return resolver.follow(key, rejecting)
+
 
 without_blocks: Final = WithoutBlocks()
 

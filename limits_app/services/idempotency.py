@@ -29,7 +29,7 @@ from limits_app.engine import (
 )
 from limits_app.engine.errors import InvalidRequest, LimitTimeout
 from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
-from limits_app.policies import ResolutionKey, ResolvedSet
+from limits_app.policies import ResolutionKey
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.request import AmountsRequest, SetResolver, waiting_time
 
@@ -60,17 +60,18 @@ class IdempotentRequest(AmountsRequest):
         self._requested_amounts: Requested = None
         self._is_repeated = False
 
-    def _extend(self, resolved: ResolvedSet, limits: LimitSet) -> tuple[LimitSet, RequestedAmounts]:
-        """Return the limits with those of the key."""
-        if not limits.scoped and resolved.shadow is None:
-            return limits, self._requested
-        amounts = self._requested_amounts = amounts_for(limits, self._requested)
+    def _extend(self, limits: LimitSet, amounts: Requested) -> LimitSet:
+        """Return the limits with those of the key; limits in place of an unavailable store have none."""
+        resolved = self._resolved
+        if self._fallback is not None or resolved is None or not (limits.scoped or resolved.shadow is not None):
+            return limits
+        self._requested_amounts = amounts
         self._same_scope = amounts_scope(self._key_scope, amounts if isinstance(amounts, Mapping) else {})
         once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
         schema = schema_of((once,), limits.store.lease_us)
         scopes = (self._key_scope, self._same_scope)
         keys = [ScopedLimits(scope, schema, IDEMPOTENCY_LEVEL, prefix=_PREFIX) for scope in scopes]
-        return resolved.with_scopes(keys), amounts
+        return resolved.with_scopes(keys)
 
     def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         while True:

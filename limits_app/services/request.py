@@ -14,6 +14,7 @@ from limits_app import signals
 from limits_app.acquiring import Acquisition, BoundLimits, LimitSet, checked_timeout, rejected_acquisition
 from limits_app.engine import Requested
 from limits_app.engine.errors import (
+    InvalidRequest,
     LimitExceeded,
     LimitTimeout,
     NeverAdmissible,
@@ -40,7 +41,7 @@ from limits_app.services.unavailable import check_exceeds_limits, fallback_of, w
 
 T = TypeVar("T")
 
-_RECOVERABLE: Final = (StaleConfiguration, StoreUnavailable, LimitExceeded)
+_RECOVERABLE: Final = (StaleConfiguration, StoreUnavailable, LimitExceeded, InvalidRequest)
 
 _IN_A_COROUTINE: Final = (
     "acquire, try_acquire and check may read the database: in a coroutine write `await limits.aacquire(...)`, "
@@ -56,6 +57,9 @@ class SetResolver(Protocol):
     def read(self, key: ResolutionKey, /) -> ResolvedSet: ...
 
     def catch_up(self, key: ResolutionKey, stale: ResolvedSet | None, /) -> None: ...
+
+    def follow(self, key: ResolutionKey, rejecting: ResolvedSet | None, /) -> bool:
+        """`catch_up` after a rejection that asked no store; returns whether the limits were outdated."""
 
 
 POLICIES: Final[SetResolver] = resolver
@@ -85,8 +89,8 @@ class AmountsRequest:
     _fallback: LimitSet | None = None
     _try: Callable[[LimitSet, Requested], Acquisition] | None = None
     """Acquires without waiting, where that is more than `try_acquire`."""
-    _extend: Callable[[ResolvedSet, LimitSet], tuple[LimitSet, RequestedAmounts]] | None = None
-    """Returns other limits in place of the effective ones, and the amounts that are requested of them."""
+    _extend: Callable[[LimitSet, Requested], LimitSet] | None = None
+    """Returns other limits in place of those that decide, of which the amounts are requested."""
     _namespace: SiteNamespace
     """That in which the request was admitted, for its extensions."""
 
@@ -194,14 +198,17 @@ class AmountsRequest:
                         resolved = self._source.cached(self._key) or self._source.read(self._key)
                         self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
                         limits = resolved.limit_set if resolved.available else resolved.in_store()
-                        if self._extend is not None:
-                            limits, requested = self._extend(resolved, limits)
                 except _RECOVERABLE as error:
                     self._recover(error)
                     continue
-                # An error of the site is raised.
-                amounts = requested(limits) if callable(requested) else requested
                 try:
+                    amounts = requested(limits) if callable(requested) else requested
+                except Exception as error:  # noqa: BLE001 - of the site; it is raised unless it may be of outdated limits
+                    self._follow(error)
+                    continue
+                try:
+                    if self._extend is not None:
+                        limits = self._extend(limits, amounts)
                     return limits.try_acquire(amounts) if use is None else use(limits, amounts)
                 except _RECOVERABLE as error:
                     self._recover(error)
@@ -217,19 +224,26 @@ class AmountsRequest:
                     resolved = self._source.cached(self._key) or await sync_to_async(self._source.read)(self._key)
                     self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
                     limits = resolved.limit_set if resolved.available else resolved.in_store()
-                    if self._extend is not None:
-                        limits, requested = self._extend(resolved, limits)
             except _RECOVERABLE as error:
                 await self._arecover(error)
                 continue
-            amounts = amounts_for(limits, requested)
             try:
+                amounts = amounts_for(limits, requested)
+            except Exception as error:  # noqa: BLE001 - as in `_use`
+                await sync_to_async(self._follow)(error)
+                continue
+            try:
+                if self._extend is not None:
+                    limits = self._extend(limits, amounts)
                 return await use(limits, amounts)
             except _RECOVERABLE as error:
                 await self._arecover(error)
 
     def _recover(self, error: Exception) -> None:
         """Prepare the next try after an error; raise where another try cannot help."""
+        if isinstance(error, InvalidRequest):
+            self._follow(error)
+            return
         fallback, self._fallback, self._shadowed = self._fallback, None, None
         if isinstance(error, StaleConfiguration):
             self._source.catch_up(self._key, self._resolved)
@@ -247,9 +261,14 @@ class AmountsRequest:
         else:
             self._fallback = fallback_of(cast("ResolvedSet", self._resolved))
 
+    def _follow(self, error: Exception) -> None:
+        """Apply changes of the limits behind an error, for which no store was asked; raise it where there are none."""
+        if self._fallback is not None or not self._source.follow(self._key, self._resolved):
+            raise error
+
     async def _arecover(self, error: Exception) -> None:
         """`_recover` for asyncio: a thread reads what has changed."""
-        if isinstance(error, StaleConfiguration):
+        if isinstance(error, StaleConfiguration | InvalidRequest):
             await sync_to_async(self._recover)(error)
         else:
             self._recover(error)

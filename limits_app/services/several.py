@@ -106,11 +106,7 @@ class SharesSource:
 
     def read(self, _key: ResolutionKey) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
-        sets = tuple([self._resolved(share) for share in self.shares])
-        if _are_in_several_stores(sets):  # perhaps a resource has moved to another store since one of them was resolved
-            for share, resolved in zip(self.shares, sets, strict=True):
-                self._source.catch_up(share.key, resolved)
-            sets = tuple([self._resolved(share) for share in self.shares])
+        sets = self._sets = tuple([self._resolved(share) for share in self.shares])
         if _are_in_several_stores(sets):
             where = [
                 f"{share.resource} in {resolved.alias!r}" for share, resolved in zip(self.shares, sets, strict=True)
@@ -119,7 +115,6 @@ class SharesSource:
                 f"the resources of a request must be in one store, and are in several: {', '.join(where)}; "
                 "request them one by one, or move them into one store"
             )
-        self._sets = sets
         if all(resolved.available for resolved in sets) and len({resolved.limit_set.version for resolved in sets}) > 1:
             raise StaleConfiguration("the shares of a request are of different configurations")
         return joined_set(sets, self._prefixes)
@@ -131,6 +126,17 @@ class SharesSource:
         """Apply the changes of the store of the shares that have made their limits stale."""
         self._source.catch_up(_key, stale)
         self._sets = ()
+
+    def follow(self, _key: ResolutionKey, _rejecting: ResolvedSet | None) -> bool:
+        """Apply the changes since any of the shares was resolved; returns whether there are any.
+
+        Those of the first store that has any are enough, since the request is repeated.
+        """
+        versions = {
+            (resolved.alias, resolved.limit_set.version): (share.key, resolved)
+            for share, resolved in zip(self.shares, self._sets, strict=False)
+        }
+        return any(self._source.follow(key, resolved) for key, resolved in versions.values())
 
     def amounts(self, limits: LimitSet) -> Mapping[str, GivenAmount]:
         """The amounts of all shares by the keys of some limits; InvalidRequest for an invalid amount of a share."""
