@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from time import time_ns
 from typing import Final, TypeVar
 
-from django.core.checks import CheckMessage, Info, Warning  # noqa: A004 - Django's name
+from django.core.checks import CheckMessage, Error, Info, Warning  # noqa: A004 - Django's name
 from django.db.models import Model, QuerySet
 
 from limits_app import conf
@@ -16,10 +16,11 @@ from limits_app.checks.databases import missing_databases
 from limits_app.checks.reporting import reported
 from limits_app.checks.settings import missing_caches, missing_packages
 from limits_app.conf import OnUnavailable, StoreKind
-from limits_app.engine import without_zone, zone_of
-from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine import is_currency, without_zone, zone_of
+from limits_app.engine.errors import InvalidLimit, StoreUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource, write_alias
+from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
 from limits_app.services.site_urls import SiteUrls
 from limits_app.stores import registry
@@ -33,7 +34,7 @@ def check_stores(databases: Sequence[str] | None) -> list[CheckMessage]:
     """Check the stores and the database; only with the option `check --database`."""
     if not databases or reported(missing_databases, missing_packages, missing_caches):
         return []
-    rows = _configuration, _local_policies, _missing_stores, _rules_for_methods, _time_zones
+    rows = _configuration, _local_policies, _missing_stores, _rules_for_methods, _time_zones, _other_currencies
     return reported(*rows, _stores, _evictions)
 
 
@@ -136,6 +137,22 @@ def _time_zones() -> Iterator[CheckMessage]:
             "another zone. Until then LIMITS['ON_UNRESOLVED'] decides about requests that need these limits.",
             id="limits_app.W074",
         )
+
+
+def _other_currencies() -> Iterator[CheckMessage]:
+    """Report limits that are valid only for other currencies than those of the settings."""
+    for row in _rows(Limit.objects.select_related("policy", "member__pool").order_by("key", "pk")):
+        try:
+            problem = stored_definition(row.key, row.text)[1]
+        except InvalidLimit:  # valid for no currencies: it was written past the validation of the model
+            continue
+        if problem is not None:
+            yield Error(
+                f"a limit of {row.policy or row.member} does not fit LIMITS['CURRENCIES']: {problem}",
+                hint=f"It counts {row.key!r} as before, in {'units' if is_currency(row.key) else 'money'}. Write the "
+                "limit anew, give it another key, or undo the change of the setting.",
+                id="limits_app.E092",
+            )
 
 
 def _stores() -> Iterator[CheckMessage]:

@@ -129,6 +129,7 @@ from limits_app.engine.notation import (
     parse_body,
     parse_limit,
     parse_limits,
+    parse_stored,
     seconds_text,
     without_zone,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
@@ -110,6 +110,7 @@ class RateLimit:
     `burst` (default: `capacity`) is the largest amount at one time; windows do not take it.
     The window may be a `timedelta`, and the algorithm its name, such as "gcra".
     A `soft` limit rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
+    `is_money` says whether amounts are money; by default, whether the key is one of `LIMITS["CURRENCIES"]`.
     Raises InvalidLimit (a ValueError) that names the limit and the field.
     """
 
@@ -119,6 +120,7 @@ class RateLimit:
     algorithm: RateLimitAlgorithm = RateLimitAlgorithm.TOKEN_BUCKET
     burst: Amount | None = None
     soft: bool = False
+    is_money: bool | None = field(default=None, kw_only=True, repr=False)
 
     if TYPE_CHECKING:  # what may be passed; the fields have the types that are kept
 
@@ -130,10 +132,13 @@ class RateLimit:
             algorithm: RateLimitAlgorithm | str = ...,
             burst: Amount | None = None,
             soft: bool = False,
+            *,
+            is_money: bool | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         check_key(self.key)
+        _keep_kind_of_amounts(self)
         _check_rate(self)
 
     @property
@@ -253,6 +258,7 @@ class QuotaLimit:
     with the billing date of the client (`"client"`), which policies fill in.
     At its end all of the capacity is available again; before that only unused amounts are refunded.
     A `soft` quota rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
+    `is_money` says whether amounts are money; by default, whether the key is one of `LIMITS["CURRENCIES"]`.
     Raises InvalidLimit (a ValueError) that names the limit and the field.
     """
 
@@ -263,10 +269,12 @@ class QuotaLimit:
     session_seconds: float | None = None
     soft: bool = False
     starts: str = ""
+    is_money: bool | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         check_key(self.key)
-        is_money = is_currency(self.key)
+        _keep_kind_of_amounts(self)
+        is_money = counts_money(self)
         if is_money:
             check_money(self.key, "capacity", self.capacity, most_micro=MAX_MICRO)
         else:
@@ -385,17 +393,19 @@ class ResourceLimit:
     """At most `capacity` permits held at the same time, returned when their holder is done.
 
     `max_hold_seconds` takes a permit away from a holder that keeps it longer (default: never).
-    Resource limits are always hard.
+    Resource limits are always hard, and permits are never money.
     """
 
     key: str
     capacity: int
     max_hold_seconds: float | None = None
+    is_money: bool | None = field(default=None, kw_only=True, repr=False)
     soft: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_key(self.key)
-        if is_currency(self.key):
+        _keep_kind_of_amounts(self)
+        if self.is_money:
             raise InvalidLimit(
                 f"limit {self.key!r}: a currency cannot be held as permits: write {self.key}=50/month, or change "
                 "LIMITS['CURRENCIES']"
@@ -453,12 +463,17 @@ def is_metered(limit: AnyLimit) -> bool:
 
 def counts_money(limit: AnyLimit) -> bool:
     """Whether the amounts of a limit are money, which stores count in millionths."""
-    return isinstance(limit, RateLimit | QuotaLimit) and is_currency(limit.key)
+    return isinstance(limit, RateLimit | QuotaLimit) and limit.is_money is True
 
 
 def counted_milli(limit: AnyLimit, amount: Amount) -> int:
     """Return an amount of a definition in thousandths of what stores count: millionths of a currency, or units."""
     return to_micro(amount) * MILLI if counts_money(limit) else to_milli(amount, decimals=True)
+
+
+def _keep_kind_of_amounts(limit: RateLimit | QuotaLimit | ResourceLimit) -> None:
+    if limit.is_money is None:
+        object.__setattr__(limit, "is_money", is_currency(limit.key))
 
 
 def _period_and_zone(text: str) -> tuple[str, str]:
@@ -478,11 +493,11 @@ def _check_rate(limit: RateLimit | CallLimit) -> None:
     if limit.burst is not None and not algorithm.takes_burst:
         raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
     is_money = counts_money(limit)
-    for field in ("capacity", "burst") if limit.burst is not None else ("capacity",):
+    for name in ("capacity", "burst") if limit.burst is not None else ("capacity",):
         if is_money:
-            check_money(key, field, getattr(limit, field), most_micro=MAX_AMOUNT)
+            check_money(key, name, getattr(limit, name), most_micro=MAX_AMOUNT)
         else:
-            check_positive(key, field, getattr(limit, field), decimals=algorithm.takes_decimals)
+            check_positive(key, name, getattr(limit, name), decimals=algorithm.takes_decimals)
     check_seconds(key, "window_seconds", limit.window_seconds)
     check_soft(key, limit.soft)
     keep_plain(limit, "capacity", "burst", is_money=is_money)

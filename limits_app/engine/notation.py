@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, assert_never
 
 from limits_app.engine.amounts import MICRO, MULTIPLES, Amount, is_currency, micro_of, shown, to_milli
 from limits_app.engine.clock import DEFAULT_ZONE
-from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limit_checks import check_differ, parse_amount, parse_seconds
 from limits_app.engine.limits import (
     CALL_KEYS,
@@ -72,8 +72,11 @@ class Noted(NamedTuple):
     shared: bool = False
 
 
-def parse_limit(text: str) -> Noted:
-    """Read a limit as it is written by `limit_text` and by people; InvalidLimit names the error."""
+def parse_limit(text: str, *, is_money: bool | None = None) -> Noted:
+    """Read a limit as it is written by `limit_text` and by people; InvalidLimit names the error.
+
+    `is_money` says whether its amounts are money; by default, whether its key is a currency.
+    """
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise InvalidLimit(f"limit {shown(text)} must be text of at most {_LONGEST} characters, such as {_EXAMPLES}")
     if _WITHOUT_KEY.match(text):
@@ -86,7 +89,8 @@ def parse_limit(text: str) -> Noted:
         raise InvalidLimit(f"limit {shown(text)} must look like {_EXAMPLES}")
     try:
         options = _options(words)
-        limit = _limit(key, parse_amount(amount), window=window, zone=zone, options=options)
+        is_money = is_currency(key) if is_money is None else is_money
+        limit = _limit(key, parse_amount(amount), window=window, zone=zone, options=options, is_money=is_money)
         check_shared(limit, shared="shared" in options)
     except InvalidLimit as error:
         raise type(error)(f"{text!r}: {error}") from None
@@ -102,14 +106,31 @@ def check_shared(limit: LimitDefinition, *, shared: bool) -> None:
         )
 
 
-def parse_body(key: str, text: str) -> LimitDefinition:
-    """Read what `limit_body` writes of the limit with a key; InvalidLimit names the error."""
-    noted = parse_limit(f"{key}={text}")
+def parse_body(key: str, text: str, *, is_money: bool | None = None) -> LimitDefinition:
+    """Read what `limit_body` writes of the limit with a key; see `parse_limit`."""
+    noted = parse_limit(f"{key}={text}", is_money=is_money)
     if noted.shared:
         raise InvalidLimit(f"{text!r}: a limit is shared by its own field; leave `shared` out")
     if noted.limit.key != key or (key == CallLimit.key) is not isinstance(noted.limit, CallLimit):
         raise InvalidLimit(f"limit {shown(key)} cannot be {text!r}: the key {CallLimit.key} is reserved for requests")
     return noted.limit
+
+
+def parse_stored(key: str, text: str) -> tuple[LimitDefinition, InvalidLimit | None]:
+    """Read the limit of a row, and return what is wrong with it where it is valid only for other currencies.
+
+    Money that is no currency now stays money, and units stay units: a changed setting switches no limit off.
+    Raises InvalidLimit for a text that is valid neither way.
+    """
+    try:
+        return parse_body(key, text), None
+    except UnknownTimeZone:
+        raise
+    except InvalidLimit as error:
+        try:
+            return parse_body(key, text, is_money=not is_currency(key)), error
+        except InvalidLimit:
+            raise error from None
 
 
 def parse_limits(text: str) -> tuple[Noted, ...]:
@@ -160,7 +181,7 @@ def limit_text(limit: LimitDefinition, *, shared: bool = False) -> str:
         case CallLimit():
             key, words = CALLS, _rate_words(limit)
         case RateLimit(key=key):
-            words = [*_rate_words(limit), _if(key in CALL_KEYS or is_currency(key), "rate")]
+            words = [*_rate_words(limit), _if(key in CALL_KEYS or limit.is_money is True, "rate")]
         case _:
             assert_never(limit)
     return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
@@ -185,9 +206,11 @@ def seconds_text(seconds: float) -> str:
     return f"{milli // unit.milliseconds}{unit.symbol}"
 
 
-def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> LimitDefinition:
+def _limit(
+    key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str], is_money: bool
+) -> LimitDefinition:
     """Return the limit of the parsed parts; the definition validates them."""
-    kind = _kind(key, window.lower(), zone, options)
+    kind = _kind(key, window.lower(), zone, options, is_money=is_money)
     name, allowed = _KINDS[kind]
     if strange := [option for option in options if option not in allowed]:
         raise InvalidLimit(f"{strange[0]} does not go with {name}; there are {', '.join(allowed)}")
@@ -196,34 +219,36 @@ def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mappi
         case "permits":
             hold = options.get("hold")
             # The definition validates the capacity.
-            return ResourceLimit(key, capacity, hold and parse_seconds(hold))  # type: ignore[arg-type]
+            return ResourceLimit(key, capacity, hold and parse_seconds(hold), is_money=is_money)  # type: ignore[arg-type]
         case "quota":
             calendar = (window.lower(), zone or DEFAULT_ZONE)
-            return QuotaLimit(key, capacity, *calendar, soft=soft, starts=options.get(_START, ""))  # type: ignore[arg-type]
+            starts = options.get(_START, "")
+            return QuotaLimit(key, capacity, *calendar, soft=soft, starts=starts, is_money=is_money)  # type: ignore[arg-type]
         case "session":
-            return QuotaLimit(key, capacity, session_seconds=parse_seconds(window), soft=soft)  # type: ignore[arg-type]
+            seconds = parse_seconds(window)
+            return QuotaLimit(key, capacity, session_seconds=seconds, soft=soft, is_money=is_money)  # type: ignore[arg-type]
     algorithms = [option for option in options if option in _ALGORITHMS]
     if len(algorithms) > 1:
         raise InvalidLimit(f"{' and '.join(algorithms)} are two algorithms: choose one")
     algorithm = RateLimitAlgorithm(algorithms[0]) if algorithms else RateLimitAlgorithm.TOKEN_BUCKET
     burst = parse_amount(options["burst"]) if "burst" in options else None
     rate = (capacity, parse_seconds(window), algorithm, burst, soft)
-    return CallLimit(*rate) if kind == "calls" else RateLimit(key, *rate)
+    return CallLimit(*rate) if kind == "calls" else RateLimit(key, *rate, is_money=is_money)
 
 
-def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
+def _kind(key: str, window: str, zone: str, options: Mapping[str, str], *, is_money: bool) -> str:
     if not window:
         if zone:
             raise InvalidLimit("a time zone goes with a period: write 5M/month@Europe/Berlin")
         if key in CALL_KEYS and "permits" not in options:
             raise InvalidLimit(f"missing time window: write {key}=30/10s, or {key}=10:permits for a concurrency limit")
         return "permits"
-    is_money = is_currency(key) and not {"rate", "session"}.intersection(options)
-    if is_money and window not in tuple(QuotaPeriod):
+    is_quota = is_money and not {"rate", "session"}.intersection(options)
+    if is_quota and window not in tuple(QuotaPeriod):
         raise InvalidLimit(
             f"money is limited per hour, day, week or month: for a rate, add :rate as in {key}=5/min:rate"
         )
-    if zone or is_money or window in _ONLY_PERIODS or (_START in options and window in tuple(QuotaPeriod)):
+    if zone or is_quota or window in _ONLY_PERIODS or (_START in options and window in tuple(QuotaPeriod)):
         return "quota"
     if "session" in options:
         return "session"

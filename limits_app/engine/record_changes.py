@@ -73,7 +73,7 @@ def merge(record: Record, other: Record, now: int) -> None:
         if rule.is_permit:
             record.states[index] = record.held(rule, state, 0)
         elif use is not None:
-            used = carried_parts(use[0], use[1], now, rule.parts_per_unit)
+            used = carried_parts(use[0], use[1], now, rule)
             record.states[index] = rule.settle(state, now, used)
     record.changed = True
 

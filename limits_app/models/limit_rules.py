@@ -11,7 +11,7 @@ from django.db import IntegrityError, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import Noted, check_shared, limit_text, parse_body
+from limits_app.engine import Noted, check_shared, limit_text, parse_body, parse_stored
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
@@ -31,6 +31,9 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
         condition=Q(policy__isnull=False, member=None) | Q(policy=None, member__isnull=False, shared=False),
     ),
 ]
+
+stored_definition: Final = lru_cache(maxsize=4096)(parse_stored)
+"""The definition of a row as requests use it, and what is wrong with it; see `parse_stored`."""
 
 definition_of: Final = lru_cache(maxsize=4096)(parse_body)
 """The definition of the key and the text of a row, of which most rows have the same; raises InvalidLimit."""

@@ -18,7 +18,7 @@ from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limits import LimitDefinition
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactTextField
-from limits_app.models.limit_rules import check_definitions, definition_of
+from limits_app.models.limit_rules import check_definitions, stored_definition
 from limits_app.models.own_queries import known_time_zones, own_query, read
 from limits_app.models.validators import (
     validate_config,
@@ -246,7 +246,7 @@ def pool_definition(name: str, using: str) -> PoolDefinition | None:
             if key is None:
                 continue
             try:
-                limits.append(definition_of(key, text))
+                limits.append(stored_definition(key, text)[0])
             except UnknownTimeZone:
                 raise
             except InvalidLimit as error:  # written past the validation of the model

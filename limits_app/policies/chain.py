@@ -19,7 +19,7 @@ from limits_app.models.candidate import CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency
 from limits_app.models.fields import from_column
 from limits_app.models.limit import noted_limits
-from limits_app.models.limit_rules import definition_of
+from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import is_pattern, specificity
 from limits_app.models.policy import scope_by_names
@@ -378,12 +378,15 @@ def _limits_with_client(row: Row) -> Iterator[LimitDefinition]:
 def _limit(row: Row) -> LimitDefinition | None:
     """The limit of a row; None for an invalid one."""
     try:
-        return definition_of(row.key or "", row.text or "")
+        limit, problem = stored_definition(row.key or "", row.text or "")
     except UnknownTimeZone:
         raise
     except InvalidLimit as error:  # written past the validation of the model
         logger.warning("a limit of policy %s is left out: %s", row.policy_id, error)
         return None
+    if problem is not None:
+        logger.warning("a limit of policy %s counts as before CURRENCIES was changed: %s", row.policy_id, problem)
+    return limit
 
 
 def _hours(text: str, zone: str, policy_id: int) -> WeeklyHours:

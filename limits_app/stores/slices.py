@@ -374,7 +374,7 @@ def _recorded(shape: PlanShape) -> PlanShape:
 
 def _recording(scope: PlannedScope) -> PlannedScope:
     """Return the facts about the scope that records the slices of another one."""
-    limits = tuple([ResourceLimit(rule.key, MAX_AMOUNT) for rule in scope.schema.rules])
+    limits = tuple([ResourceLimit(rule.key, MAX_AMOUNT, is_money=False) for rule in scope.schema.rules])
     schema = schema_of(limits, scope.slice_us + 2 * _RETURN_US)
     return scope._replace(schema=schema, lasting=False)
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import QuotaLimit, limits
+from limits_app.checks import stores as checks
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Endpoint, Limit, Policy, UsageSnapshot
 from limits_app.policies import resolver
@@ -28,8 +29,8 @@ BUDGET = "usd=49.990001/month"
 
 
 def spend(amount: str | Decimal, used: str | Decimal, resource: str = "chat") -> None:
-    with limits.acquire(resource, requested={"usd": amount}, entity=USER) as acquisition:  # type: ignore[dict-item]
-        acquisition.update({"usd": used})  # type: ignore[dict-item]
+    with limits.acquire(resource, requested={"usd": amount}, entity=USER) as acquisition:
+        acquisition.update({"usd": used})
 
 
 def test_budget_is_charged_and_counted_to_the_millionth() -> None:
@@ -130,7 +131,7 @@ def test_several_resources_are_charged_their_money() -> None:
     limits.set_entity_limits(USER, ["usd=1/day"], counted="total")
     asked = {"chat": {"usd": "0.25"}, "image": {"usd": Decimal("0.500001")}}
     with limits.acquire(asked, entity=USER) as acquisition:  # type: ignore[arg-type]
-        acquisition.update({"chat:usd": "0.1", "image:usd": 0.000001})  # type: ignore[dict-item]
+        acquisition.update({"chat:usd": "0.1", "image:usd": 0.000001})
     assert limits.status("image", entity=USER).limits["usd"]["used"] == 0.000001
     assert limits.status("image", entity=USER).limits["total:usd"]["used"] == 0.100001
 
@@ -138,11 +139,11 @@ def test_several_resources_are_charged_their_money() -> None:
 def test_idempotency_key_belongs_to_an_amount_however_it_is_written() -> None:
     limits.set_resource_limits("chat", ["usd=1/month"])
     for amount in ("0.10", 0.1, Decimal("0.1")):
-        with limits.acquire("chat", requested={"usd": amount}, entity=USER, idempotency_key="a") as acquisition:  # type: ignore[dict-item]
+        with limits.acquire("chat", requested={"usd": amount}, entity=USER, idempotency_key="a") as acquisition:
             acquisition.update({"usd": 0.1})
     assert limits.status("chat", entity=USER).limits["usd"]["used"] == 0.1
     with pytest.raises(InvalidRequest):
-        limits.acquire("chat", requested={"usd": "0.100001"}, entity=USER, idempotency_key="a")  # type: ignore[dict-item]
+        limits.acquire("chat", requested={"usd": "0.100001"}, entity=USER, idempotency_key="a")
 
 
 def test_other_currencies(settings: Settings) -> None:
@@ -152,3 +153,29 @@ def test_other_currencies(settings: Settings) -> None:
         "chf": "QuotaLimit",
         "usd": "RateLimit",
     }
+
+
+@pytest.mark.parametrize("text", ["gold=3", "gold=3/5d", "gold=3/5d:gcra", "gold=3/h:sliding_window"])
+def test_limits_in_units_stay_in_force_when_their_key_becomes_a_currency(settings: Settings, text: str) -> None:
+    limits.set_resource_limits("mine", [text])
+    settings.LIMITS = {**settings.LIMITS, "CURRENCIES": ["gold"]}
+    resolver.clear()
+    acquisition = limits.try_acquire("mine", requested={"gold": 2}, entity=USER)
+    assert acquisition
+    assert not limits.try_acquire("mine", requested={"gold": 2}, entity=USER)
+    acquisition.cancel()
+    [reported] = checks.check_stores(["default"])
+    assert reported.id == "limits_app.E092"
+    assert "mine" in reported.msg
+    assert "'gold' as before, in units" in str(reported.hint)
+
+
+def test_limits_in_money_stay_in_force_when_their_key_is_no_currency(settings: Settings) -> None:
+    before = settings.LIMITS
+    settings.LIMITS = {**before, "CURRENCIES": ["gold"]}
+    limits.set_resource_limits("mine", ["gold=0.5/month"])
+    settings.LIMITS = {**before, "CURRENCIES": ["usd"]}
+    resolver.clear()
+    assert limits.try_acquire("mine", requested={"gold": "0.3"}, entity=USER)
+    assert not limits.try_acquire("mine", requested={"gold": "0.3"}, entity=USER)
+    assert [reported.id for reported in checks.check_stores(["default"])] == ["limits_app.E092"]

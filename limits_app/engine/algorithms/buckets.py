@@ -121,12 +121,13 @@ class BucketRule(Rule):
     def carry(self, old: Rule, state: State, now: int) -> State:
         if isinstance(old, BucketRule) and old._drains_as(self):
             return state
-        level = carried_parts(old, state, now, self.parts_per_unit)
+        level = carried_parts(old, state, now, self)
         return (level, self._next_tick(now)) if level else (0, 0)
 
     def _drains_as(self, other: BucketRule) -> bool:
         """Return whether another rule reads a state of this one as the same use at any time."""
-        return (self.parts_per_unit, self._rate, self._tick_us) == (other.parts_per_unit, other._rate, other._tick_us)
+        mine, others = [(rule.is_money, rule.parts_per_unit, rule._rate, rule._tick_us) for rule in (self, other)]
+        return mine == others
 
     def _next_tick(self, now: int) -> int:
         """Return the first whole tick that is not before now."""

@@ -81,13 +81,15 @@ class QuotaRule(Rule):
         return state[1] if state[2] else 0
 
     def carry(self, old: Rule, state: State, now: int) -> State:
-        count = carried_parts(old, state, now, 1)
+        count = carried_parts(old, state, now, self)
         if not count:
             return 0, 0, 0
         former = old.limit
         if not isinstance(former, QuotaLimit):
             return now, self._period_at(now)[1], count
-        if replace(former, capacity=self._quota.capacity, soft=self._quota.soft) == self._quota:
+        if old.is_money is self.is_money and (
+            replace(former, capacity=self._quota.capacity, soft=self._quota.soft) == self._quota
+        ):
             return state
         # The start may have moved back with a clock that was set back; the end never moves.
         began = max(state[0], _start_of_period(former, state[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from fractions import Fraction
+from math import ceil
 from typing import Any, Final
 
 from limits_app.engine.amounts import MICRO
@@ -153,12 +154,15 @@ class BlockedRule(Rule):
         return ()
 
 
-def carried_parts(old: Rule, state: State, now: int, parts_per_unit: int) -> int:
-    """Return the use recorded by another rule in parts of `parts_per_unit`, rounded up so that no use is lost.
+def carried_parts(old: Rule, state: State, now: int, rule: Rule) -> int:
+    """Return the use recorded by another rule in parts of `rule`, rounded up so that no use is lost.
 
-    Permits are held and not used, so they carry nothing into another kind of limit.
+    Where one of them counts money and the other units, it is rounded up to what `rule` counts: whole units, or
+    millionths. Permits are held and not used, so they carry nothing into another kind of limit.
     """
     if old.is_permit:
         return 0
-    used = Fraction(old.used(state, now) * parts_per_unit, old.parts_per_unit)
-    return min(-(-used.numerator // used.denominator), DEBT_PARTS)
+    used = Fraction(old.used(state, now), old.parts_per_unit)
+    if old.is_money is not rule.is_money:
+        used = Fraction(ceil(used * MICRO if rule.is_money else used / MICRO))
+    return min(ceil(used * rule.parts_per_unit), DEBT_PARTS)

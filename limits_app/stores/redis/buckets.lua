@@ -1,6 +1,6 @@
 -- Token bucket, GCRA and leaky bucket, as engine/algorithms/buckets.py: one rule, with refunds as `b` and without them as
 -- `l`. Numbers: level, tick. Parameters: rate, length of a tick, window.
-formats.b, tags.b = 'I8I8', 'I7I7I6I6'
+formats.b, tags.b = 'I8I8', 'I3I7I7I6I6'
 formats.l, tags.l = formats.b, tags.b
 has_parts.b, has_parts.l = true, true
 

@@ -14,6 +14,7 @@ local function rule_of(key, value)
   if not algorithms[letter] then return nil end
   local rule, parameters = {}, {unpack_from('<' .. tags[letter], value, 6)}
   rule[LETTER], rule[KEY], rule[TAG] = letter, key, sub(value, 5, table.remove(parameters) - 1)
+  if letter ~= 'p' then rule.per_amount = table.remove(parameters, 1) end
   rule[PARTS] = has_parts[letter] and table.remove(parameters, 1) or 1
   rule[A], rule[B], rule[C] = unpack(parameters)
   rule.calendar = letter == 'q' and rule[A] == 0 and rule[B]
@@ -40,12 +41,19 @@ local function carried(limit, rule, state)
   if letter == 'p' or new_letter == 'p' then -- permits are held and not used; their leases are counted again
     return new
   end
-  local are_read = reads[new_letter]
-  if are_read and are_read == reads[letter] and are_read(state, rule, limit) then
+  local are_read, per_amount = reads[new_letter], unpack_from('<I3', limit[TAG], 2)
+  local counts_alike = per_amount == rule.per_amount
+  if counts_alike and are_read and are_read == reads[letter] and are_read(state, rule, limit) then
     state[2] = limit[TAG]
     return state
   end
-  local used = math.min(scaled(algorithms[letter]('used', state, 0, rule), limit[PARTS], rule[PARTS]), MOST_DEBT)
+  local used = algorithms[letter]('used', state, 0, rule)
+  if counts_alike then
+    used = scaled(used, limit[PARTS], rule[PARTS])
+  else -- first what the present rule counts, whole units or millionths
+    used = scaled(scaled(used, per_amount, rule[PARTS]), 1, rule.per_amount) * limit[PARTS]
+  end
+  used = math.min(used, MOST_DEBT)
   if used == 0 then return new end
   algorithms[new_letter]('settle', new, used, limit)
   if new_letter == 'q' and letter == 'q' then

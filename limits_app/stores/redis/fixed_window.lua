@@ -1,5 +1,5 @@
 -- Fixed window, as engine/algorithms/windows.py. Numbers: start of the window, amount in it. Parameter: window.
-formats.f, tags.f = 'I8I8', 'I6'
+formats.f, tags.f = 'I8I8', 'I3I6'
 
 function reads.f() return true end
 

@@ -43,7 +43,8 @@ local function milliseconds(us) return min(floor(us / 1000) + 1, 100000000000000
 -- `tags` say how what follows the letter in a tag is packed, and `formats` the numbers of a state.
 -- `rejected` has functions without a verb that change the state to what the caller receives; for a log, it also returns
 -- the time and the total of the entry with which the amount fits again.
--- `has_parts` names the letters whose tags begin with the parts of a unit; the other algorithms count whole units.
+-- All tags but those of permits begin with how much is counted for 1 of an amount: 1, or millionths of a currency.
+-- `has_parts` names the letters whose tags go on with the parts of a unit; the other algorithms count whole units.
 -- `reads` has functions (state, rule, limit) that return whether a limit reads a state of another rule as the same use, as
 -- `Rule.carry` decides; letters with the same function read the states of each other. Without one, the use is converted.
 -- `current` has functions (state, rule) that return whether the state was written before the clock was set back, and then

@@ -2,7 +2,7 @@
 -- session (0: a calendar), and place of the calendar, in a tag its name. Scripts have no calendar: the numbers of a request
 -- have four boundaries of each from `after_amounts` on, and those of the call end with the time in which the period and the
 -- next one are among these. Outside of it nothing is decided, and the caller sends others.
-formats.q, tags.q = 'I8I8I8', 'I6Bc0'
+formats.q, tags.q = 'I8I8I8', 'I3I6Bc0'
 local known_from, known_until = unpack_from('<dd', numbers, #numbers - 15)
 if now < known_from or now >= known_until then return 'T' .. pack('<d', now) end
 

@@ -1,7 +1,7 @@
 -- Sliding window, as engine/algorithms/windows.py. The log is a string of pairs of time and running total.
 -- The numbers of a limit, in this order: `entries` of the log count, from `head` on; it is kept until the second
 -- `kept_until`. Parameters: window, longest time of an entry.
-formats.s, tags.s = 'I8I8I8I8I8I2I2I4', 'I6I6'
+formats.s, tags.s = 'I8I8I8I8I8I2I2I4', 'I3I6I6'
 local FIELDS = {'forgotten', 'total', 'opened', 'last', 'oldest', 'head', 'entries', 'kept_until'}
 
 -- Entries of the log; nil where it was evicted. Then all that it held counts until the last amount expires.

@@ -25,8 +25,9 @@ _KEPT_UNTIL_BYTES: Final = 4
 class LuaAlgorithm(NamedTuple):
     """The Lua implementation of an algorithm: its letter in scripts and tags, and its file, without `.lua`.
 
-    Its tag has what reads a state when the limit has changed: the first parameters of `Rule.lua` after the capacity, in
-    integers of these sizes; before them, where it `has_parts`, those of a unit. `tags` in the file says the same.
+    Its tag has what reads a state when the limit has changed: how much it counts for 1 of an amount (1, or millionths
+    of a currency), where it `has_parts` those of a unit, and the first parameters of `Rule.lua` after the capacity, in
+    integers of these sizes. Permits have none of it. `tags` in the file says the same.
     """
 
     letter: bytes
@@ -36,11 +37,11 @@ class LuaAlgorithm(NamedTuple):
 
 
 LUA_ALGORITHMS: Final = {
-    "token_bucket": LuaAlgorithm(b"b", "buckets", (7, 7, 6, 6), has_parts=True),
-    "leaky_bucket": LuaAlgorithm(b"l", "buckets", (7, 7, 6, 6), has_parts=True),
-    "fixed_window": LuaAlgorithm(b"f", "fixed_window", (6,)),
-    "sliding_window": LuaAlgorithm(b"s", "sliding_window", (6, 6)),
-    "quota": LuaAlgorithm(b"q", "quota", (6,)),
+    "token_bucket": LuaAlgorithm(b"b", "buckets", (3, 7, 7, 6, 6), has_parts=True),
+    "leaky_bucket": LuaAlgorithm(b"l", "buckets", (3, 7, 7, 6, 6), has_parts=True),
+    "fixed_window": LuaAlgorithm(b"f", "fixed_window", (3, 6)),
+    "sliding_window": LuaAlgorithm(b"s", "sliding_window", (3, 6, 6)),
+    "quota": LuaAlgorithm(b"q", "quota", (3, 6)),
     "permits": LuaAlgorithm(b"p", "permits"),
 }
 """The Lua implementations by the name in `Rule.lua`; scripts that read states of every rule have all of their files."""
@@ -57,7 +58,8 @@ def tag_of_rule(rule: Rule) -> bytes:
     """Return what scripts write before a state of a rule; `tags` in the Lua files say how it is packed."""
     letter, _, sizes, has_parts = LUA_ALGORITHMS[rule.lua[0]]
     _, *parameters = numbers_of(rule)
-    numbers = [rule.parts_per_unit, *parameters] if has_parts else parameters
+    per_amount = rule.parts_per_amount // rule.parts_per_unit
+    numbers = [per_amount, rule.parts_per_unit, *parameters] if has_parts else [per_amount, *parameters]
     tag = letter + b"".join([number.to_bytes(size, "little") for number, size in zip(numbers, sizes, strict=False)])
     if isinstance(rule.limit, QuotaLimit):
         calendar = calendar_of(rule)
