@@ -11,6 +11,7 @@ from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.jobs import (
     BackgroundJob,
+    forgotten_jobs,
     helper_name,
     job_row,
     jobs_named,

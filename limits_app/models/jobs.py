@@ -72,6 +72,14 @@ def recent_helpers(name: str, numbers: Iterable[int]) -> set[int]:
     return leased_helpers(name, numbers, since=datetime.now(UTC) - _REMEMBERED)
 
 
+def forgotten_jobs(now: datetime) -> models.Q:
+    """Selects the rows of machines that are gone, and of other jobs that nobody does any more."""
+    before = in_site_time(now - _REMEMBERED)
+    is_scheduled = models.Q(scheduled_at__isnull=False, scheduled_at__gte=before)
+    was_done = models.Q(leased_until__isnull=False) | models.Q(scheduled_at__isnull=False)
+    return was_done & ~models.Q(leased_until__isnull=False, leased_until__gte=before) & ~is_scheduled
+
+
 def _in_namespace(name: str) -> str:
     digest = namespace_digest(current_keys().counters).hex()
     return f"{name}:{digest}" if digest else name

@@ -2,8 +2,8 @@
 
 A process that answers requests or runs tasks starts a thread. The thread that gets the lease of a job, a row in the
 database, does it until it ends; then another process takes over. While a job is behind, other processes get leases of
-parts of it, and help. No job is done in a test runner, in a management
-command, or in a process that only forks others, since these answer no requests.
+parts of it, and help. Stores that only one machine sees are rolled up by a process of each machine. No job is done in
+a test runner, in a management command, or in a process that only forks others, since these answer no requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from limits_app.models.namespaces import (
 )
 from limits_app.policies import configuration
 from limits_app.services import retention
-from limits_app.services.usage import ROLL_UP, ROLL_UP_HELPERS, add_counts, roll_up_all
+from limits_app.services.usage import ROLL_UP, ROLL_UP_HELPERS, add_counts, machine_roll_up, roll_up_all
 from limits_app.stores.background import BackgroundTask
 from limits_app.usage.writer import is_writing_in_background
 
@@ -57,6 +57,7 @@ class Job(NamedTuple):
 
     `run` returns whether the job is finished; if not, it is due again at the next look, which is after a second where
     others can help. `help` does the part of the helper of a number, and returns whether nothing is left for it.
+    A job that each machine does for itself has `name_here`, which returns its name there, or None for nothing to do.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Job(NamedTuple):
     run: Callable[[], bool]
     help: Callable[[int], bool] | None = None
     helpers: Iterable[int] = ()
+    name_here: Callable[[], str | None] | None = None
 
 
 class BackgroundJobs:
@@ -109,7 +111,10 @@ class BackgroundJobs:
         """Do the jobs of the present namespace that are due and not done elsewhere; returns whether there are any."""
         holds = False
         for job in self.jobs:
-            row = job_row(job.name)
+            name = job.name if job.name_here is None else job.name_here()
+            if name is None:
+                continue
+            row = job_row(name)
             if not self._lease(row, job):
                 holds = self._help(row, job) or holds
                 continue
@@ -200,7 +205,17 @@ def _namespaces() -> Iterator[Callable[[], AbstractContextManager[None]]]:
 
 
 def _roll_up() -> bool:
-    return roll_up_all().is_complete
+    return roll_up_all(_aliases(shared=True)).is_complete
+
+
+def _roll_up_machine() -> bool:
+    return add_counts(_aliases(shared=False)).is_complete
+
+
+def _aliases(*, shared: bool) -> list[str]:
+    """The stores that other machines see too, or else those that only this machine sees."""
+    process = conf.StoreKind.PROCESS
+    return [alias for alias in conf.get(conf.STORES) if (conf.store_settings(alias).kind is not process) is shared]
 
 
 def _help_to_roll_up(number: int) -> bool:
@@ -225,6 +240,7 @@ def _prune() -> bool:
 jobs: Final = BackgroundJobs(
     (
         Job(ROLL_UP, timedelta(), timedelta(minutes=10), _roll_up, _help_to_roll_up, ROLL_UP_HELPERS),
+        Job(f"{ROLL_UP} of a machine", timedelta(), timedelta(minutes=10), _roll_up_machine, name_here=machine_roll_up),
         Job("prune", timedelta(days=1), timedelta(days=2), _prune),
     ),
     _roll_up_own,

@@ -6,15 +6,16 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from socket import gethostname
 from time import monotonic
 from typing import Final, TypeVar
 
 from limits_app import conf
-from limits_app.engine import EntityName
+from limits_app.engine import EntityName, short_key
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.models import UsagePeriod, note_scheduled, recent_helpers
 from limits_app.services.candidates import revert_candidates
-from limits_app.stores.registry import resilient_store
+from limits_app.stores.registry import resilient_store, state_directories
 from limits_app.stores.resilient import ResilientStore
 from limits_app.usage import folding, rollup
 from limits_app.usage.denial_counter import denials as denials_of_process
@@ -28,8 +29,21 @@ T = TypeVar("T", By, UsagePeriod)
 
 ROLL_UP: Final = "roll_up"
 """The name of the job."""
+_PLACE_LENGTH: Final = 16
 ROLL_UP_HELPERS: Final = range(1, 8)
 """The numbers of the processes that may help with it; each is another collector of a store."""
+
+
+def machine_roll_up() -> str | None:
+    """The name of the job that adds what is counted on this machine alone; None where other machines see all stores.
+
+    Processes that see the same files have the same name.
+    """
+    directories = state_directories()
+    if not directories:
+        return None
+    place = "\n".join([gethostname(), *map(str, directories)])
+    return f"{ROLL_UP}:{short_key(place).hex()[:_PLACE_LENGTH]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,8 @@ def roll_up(*, progress: CountsAdded = rollup.no_progress) -> RolledUp:
     candidates that reject too much are reverted. The background job pauses for ten minutes. `progress` is called with
     the number of counts that were added so far.
     """
-    note_scheduled(ROLL_UP)
+    for job in filter(None, (ROLL_UP, machine_roll_up())):
+        note_scheduled(job)
     return roll_up_all(progress=progress)
 
 

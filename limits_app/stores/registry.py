@@ -207,6 +207,12 @@ def instead(open_store: Callable[[str], Store]) -> Iterator[None]:
         _INSTEAD.remove(open_store)
 
 
+def state_directories() -> list[Path]:
+    """Where the process stores of the settings keep their state, sorted."""
+    stores = [conf.store_settings(alias) for alias in conf.get(conf.STORES)]
+    return sorted({store.state_dir or state_directory() for store in stores if store.kind is StoreKind.PROCESS})
+
+
 def state_directory() -> Path:
     """Where process stores keep their state: as configured, else a place that only this site of this user has."""
     configured = conf.get(conf.STATE_DIR)

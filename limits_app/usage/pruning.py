@@ -20,6 +20,7 @@ from django.db.models import Model, Q
 from limits_app import conf
 from limits_app.engine import namespace_digest
 from limits_app.models import (
+    BackgroundJob,
     Candidate,
     CollectedBatch,
     Denial,
@@ -27,6 +28,7 @@ from limits_app.models import (
     EvaluationCount,
     UsagePeriod,
     UsageSnapshot,
+    forgotten_jobs,
 )
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import SiteNamespace, current_namespace
@@ -141,6 +143,7 @@ def prune(
         pruned[name] = _prune(model, old, kept, progress=partial(progress, name), is_over=is_over)
     forgotten = in_site_time(moment - timedelta(days=_BATCH_DAYS_KEPT))
     _prune(CollectedBatch, Q(collected_at__lt=forgotten, unfolded_since=None))
+    _prune(BackgroundJob, forgotten_jobs(moment))
     watched = Candidate.objects.using(router.db_for_write(Candidate)).exclude(watched_until=None)
     late = watched.filter(watched_until__gte=in_site_time(moment - timedelta(days=_ENTITY_DAYS_KEPT)))
     _prune(EvaluatedEntity, ~Q(candidate_id__in=[*late.values_list("pk", flat=True)]))

@@ -18,6 +18,7 @@ from limits_app.conf import test_runner
 from limits_app.models import BackgroundJob, UsagePeriod, UsageSnapshot, note_scheduled
 from limits_app.services.background import BackgroundJobs, Job, jobs
 from limits_app.testing import FakeClock
+from limits_app.usage import pruning
 from limits_app.usage.writer import write_in_background
 from tests.forking import exit_code_of_child
 from tests.stores.database.databases import ALIAS, VENDORS, site_on
@@ -232,6 +233,25 @@ def test_the_first_request_starts_the_thread(monkeypatch: pytest.MonkeyPatch, se
     for _ in range(3):
         request_finished.send(sender=None)
     assert started == [1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_machine_rolls_up_the_store_that_it_alone_sees(settings: Settings, tmp_path: Path, site: Site) -> None:
+    for machine in ("first", "second", "third"):
+        settings.LIMITS = {"STATE_DIR": tmp_path / machine}
+        assert limits.try_acquire("api", entity=f"user:{machine}", default_limits=[CallLimit(5, HOUR)])
+        processes = [BackgroundJobs(jobs.jobs, bool, clock=site.clock) for _ in range(2)]
+        assert [process.run_due() for process in processes] == [True, False], "one process of each machine"
+    rolled_up = UsageSnapshot.objects.filter(period=UsagePeriod.HOUR).values_list("entity", flat=True)
+    assert {*rolled_up} == {"user:first", "user:second", "user:third"}
+    assert BackgroundJob.objects.filter(name__startswith="roll_up:").count() == 3
+    limits.roll_up()
+    assert BackgroundJob.objects.filter(scheduled_at__isnull=False).count() == 2, "the site's, and this machine's"
+    pruning.prune(now=datetime.now(UTC) + timedelta(days=8))
+    assert BackgroundJob.objects.count() == 5
+    BackgroundJob.objects.filter(name="prune").update(scheduled_at=datetime.now(UTC) + timedelta(days=9))
+    pruning.prune(now=datetime.now(UTC) + timedelta(days=10))
+    assert [job.name for job in BackgroundJob.objects.all()] == ["prune"], "those of machines that are gone are deleted"
 
 
 @pytest.mark.django_db

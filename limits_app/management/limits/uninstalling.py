@@ -16,15 +16,13 @@ from django.core.management import call_command
 from django.db import connections, transaction
 from django.db.models import QuerySet
 
-from limits_app import conf
 from limits_app.audit import unprotect
-from limits_app.conf import StoreKind
 from limits_app.engine.errors import CannotProtect
 from limits_app.management.limits.arguments import argument
 from limits_app.management.limits.output import Output, Table
 from limits_app.management.limits.subcommand import confirm, fail, subcommand
 from limits_app.models import write_alias
-from limits_app.stores.registry import state_directory
+from limits_app.stores.registry import state_directories, state_directory
 
 _APP: Final = "limits_app"
 _NEXT: Final = (
@@ -72,9 +70,8 @@ def _rows(using: str) -> Mapping[str, QuerySet[Any]]:
 
 def _state_directories() -> list[Path]:
     """The directories with the state of process stores, which only the app writes."""
-    stores = [conf.store_settings(alias) for alias in conf.get(conf.STORES)]
-    chosen = {store.state_dir or state_directory() for store in stores if store.kind is StoreKind.PROCESS}
-    return sorted(path for directory in chosen | {state_directory()} if (path := directory / "state").is_dir())
+    directories = {*state_directories(), state_directory()}
+    return sorted(path for directory in directories if (path := directory / "state").is_dir())
 
 
 def _delete(using: str, rows: Mapping[str, QuerySet[Any]], directories: list[Path]) -> None:
