@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
 
@@ -317,6 +317,8 @@ class QuotaLimit:
         if billing_from is None:
             return replace(self, starts="")
         period = QuotaPeriod(self.period)
+        # The first and the last year do not have each time in every zone; no form takes them.
+        billing_from = billing_from.replace(year=min(max(billing_from.year, MINYEAR + 1), MAXYEAR - 1))
         start = PeriodStart.at(period, billing_from.astimezone(zone_of(self.time_zone)))
         return replace(self, starts=start.text(period))
 

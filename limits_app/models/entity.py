@@ -16,7 +16,13 @@ from limits_app.models.fields import ExactTextField
 from limits_app.models.patterns import is_pattern
 from limits_app.models.plan import Plan
 from limits_app.models.snapshots import Snapshot, batches
-from limits_app.models.validators import validate_identifier, validate_json, validate_object, validate_text
+from limits_app.models.validators import (
+    validate_billing_date,
+    validate_identifier,
+    validate_json,
+    validate_object,
+    validate_text,
+)
 
 _OWN_ANCESTOR: Final = _("An entity cannot be its own ancestor: choose another parent, or none.")
 _UNLIMITED_AND_BLOCKED: Final = _("An entity cannot be both unlimited and blocked: choose one.")
@@ -93,6 +99,7 @@ class Entity(Configuration):
         _("billing date"),
         null=True,
         blank=True,
+        validators=[validate_billing_date],
         help_text=_(
             "When its billing began: quotas “per billing month of the client” begin on this day of the month, at this "
             "time. Leave empty for the billing date of its parent, or calendar months if there is none."

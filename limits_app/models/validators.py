@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import MAXYEAR, MINYEAR, datetime
 from http import HTTPMethod
 from math import isfinite
 from typing import Any, Final
@@ -157,6 +158,14 @@ def validate_entities(value: str) -> None:
     """Reject lines that are not an identifier of an entity, or a pattern."""
     for line in filter(None, map(str.strip, value.splitlines())):
         validate_requester(line)
+
+
+def validate_billing_date(value: datetime) -> None:
+    """Reject dates of years that not every time zone has."""
+    if not MINYEAR < value.year < MAXYEAR:
+        raise ValidationError(
+            _("The year of a billing date must be from 2 to 9998, not %(year)d.") % {"year": value.year}
+        )
 
 
 def validate_object(value: object) -> None:

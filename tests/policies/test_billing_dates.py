@@ -10,6 +10,7 @@ from django.db import IntegrityError, connection
 from django.test.utils import CaptureQueriesContext
 
 from limits_app import QuotaLimit, limits
+from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Candidate, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.policies import ResolvedSet, resolver
 
@@ -136,3 +137,20 @@ def test_pattern_of_clients_has_the_billing_date_of_each() -> None:
     limits.set_entity(ANN, billing_from=FIFTEENTH)
     assert Entity.objects.get(identifier=ANN).billing_from == FIFTEENTH
     assert (starts(ANN), starts(BOB)) == (["15+6h"], [""])
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+@pytest.mark.parametrize("year", [1, 9999])
+def test_first_and_last_year_are_refused_and_stop_no_request(year: int, zone: str) -> None:
+    limits.set_resource_limits("api", [QuotaLimit.per_month("tokens", 10, zone, starts="client")])
+    ends = datetime(year, 1 if year == 1 else 12, 1 if year == 1 else 31, 0 if year == 1 else 23, tzinfo=UTC)
+    with pytest.raises(ValidationError, match="The year of a billing date must be from 2 to 9998"):
+        Entity(identifier=BOB, billing_from=ends).full_clean()
+    with pytest.raises(InvalidLimit, match="from 2 to 9998"):
+        limits.set_entity(BOB, billing_from=ends)
+    limits.set_entity(ANN)
+    with connection.cursor() as cursor:  # past the validation of the model
+        cursor.execute("UPDATE limits_app_entity SET billing_from = %s WHERE identifier = %s", [ends, ANN])
+    resolver.clear()
+    assert len(starts(ANN)) == 1
+    assert limits.try_acquire("api", requested={"tokens": 1}, entity=ANN)
