@@ -150,9 +150,12 @@ class AmountsRequest:
             raise outcome
         return outcome
 
-    def prepared(self) -> Acquisition:
-        """Return the acquisition that `acquire` would ask a store for; of a pool one with the limits of all members."""
-        return self._use(lambda limits, amounts: limits.prepare(amounts, checks=False))
+    def foresee(self, use: Callable[[Acquisition], T]) -> T:
+        """Call `use` with the acquisition that `acquire` would ask a store for, undecided; again for newer limits.
+
+        Of a pool it has the limits of all members. StaleConfiguration of `use` means that there are newer limits.
+        """
+        return self._use(lambda limits, amounts: use(limits.prepare(amounts, checks=False)))
 
     def latest(self, stale: BoundLimits) -> LimitSet:
         """See `LimitsSource.latest`; an extension is charged by the present limits of the same namespace."""

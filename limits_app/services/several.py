@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from limits_app.acquiring import Acquisition, LimitSet
 from limits_app.engine import EntityName, GivenAmount, check_amounts, check_resource, nothing_requested, shown
@@ -12,6 +12,8 @@ from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.policies import ResolutionKey, ResolvedSet, joined_set, resolver
 from limits_app.services.amounts import LimitsInCode, RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import AmountsRequest, SetResolver
+
+T = TypeVar("T")
 
 
 class Share(NamedTuple):
@@ -29,9 +31,9 @@ class Share(NamedTuple):
         return key_of(self.resource, self.entity, self.default_limits, self.plan)
 
 
-def prepared(share: Share) -> Acquisition:
-    """The acquisition that `try_acquire` would ask a store for, undecided; of a pool with the limits of all members."""
-    return AmountsRequest(share.key, share.requested).prepared()
+def foresee(share: Share, use: Callable[[Acquisition], T]) -> T:
+    """See `AmountsRequest.foresee`."""
+    return AmountsRequest(share.key, share.requested).foresee(use)
 
 
 def try_acquire_all(shares: Sequence[Share], source: SetResolver = resolver) -> Acquisition:

@@ -140,9 +140,13 @@ def line_of(scope: Scope, limit: PlannedLimit, store: Store) -> ScopedLimits:
     return ScopedLimits(line_scope(scope, limit.rule.key), schema_of(_LINE, store.lease_us))
 
 
-def read_lines(lines: Collection[ScopedLimits], store: Store) -> dict[str, Line]:
-    """Read lines in one step of their store; they are returned by the keys of their scopes."""
-    limit_set = LimitSet.composed([replace(line, prefix=f"{place}:") for place, line in enumerate(lines)], store)
+def read_lines(lines: Collection[ScopedLimits], store: Store, *, version: int | None = None) -> dict[str, Line]:
+    """Read lines in one step of their store; they are returned by the keys of their scopes.
+
+    Raises StaleConfiguration unless `version` is the present configuration.
+    """
+    prefixed = [replace(line, prefix=f"{place}:") for place, line in enumerate(lines)]
+    limit_set = LimitSet.composed(prefixed, store, version=version)
     acquisition = limit_set.prepare(dict.fromkeys(limit_set.rates, 0))
     store.peek(acquisition)
     return _lines_of(acquisition, lines, store)

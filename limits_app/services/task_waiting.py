@@ -52,6 +52,7 @@ class Waiting:
         """Return in how many seconds it is the turn of a task; 0 where it is to be tried now.
 
         A task that has no place joins the line where others wait. A store that is unavailable has no lines.
+        Raises StaleConfiguration for limits that have changed.
         """
         waits_us = [0]
         with suppress(StoreUnavailable):
@@ -59,7 +60,8 @@ class Waiting:
             demands = [demand for demand in _demands(prepared) if demand.scope.member is None]
             if not demands or not prepared.can_fit:
                 return 0
-            self._lines = read_lines([demand.line for demand in demands], prepared.limit_set.store)
+            limits = prepared.limit_set
+            self._lines = read_lines([demand.line for demand in demands], limits.store, version=limits.version)
             for demand in demands:
                 key = demand.line.key
                 line, place = self._lines[key], self.places.get(key)

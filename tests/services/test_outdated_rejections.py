@@ -16,6 +16,8 @@ from limits_app.acquiring.store import Store
 from limits_app.engine import checked_limits
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, PoolMember, Resource
 from limits_app.services.amounts import known_amounts
+from limits_app.services.several import Share, foresee
+from limits_app.services.task_waiting import Waiting
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisStore
@@ -249,3 +251,14 @@ def test_an_invalid_request_stays_invalid_while_its_store_is_unavailable(monkeyp
     fail_at(monkeypatch, "version", "changes_since")
     with pytest.raises(InvalidRequest):
         limits.try_acquire("api")
+
+
+@pytest.mark.usefixtures("store")
+def test_a_task_waits_in_the_line_of_the_latest_limits() -> None:
+    limits.set_resource_limits("api", "1/month")
+    limits.acquire("api", entity="user:1").release()
+    Waiting({}).seconds_to_retry(limits.try_acquire("api", entity="user:1"), 0)
+    for _ in range(2):
+        assert foresee(Share("api", "user:1"), Waiting({}).seconds_to_turn) > 0
+    limits.set_resource_limits("api", "seats=50")
+    assert foresee(Share("api", "user:1"), Waiting({}).seconds_to_turn) == 0

@@ -20,7 +20,7 @@ from limits_app.integrations.celery.demand import Demand, Payer, Price
 from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered
 from limits_app.services import Share
 from limits_app.services.integration import Acquisition, GivenAmount
-from limits_app.services.several import prepared
+from limits_app.services.several import foresee
 from limits_app.services.task_waiting import Waiting, jittered
 
 REQUEUED: Final = "limits_requeued"
@@ -115,7 +115,7 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
         waiting = Waiting(self._headers.get(PLACES, {}))
         while True:
             why = f"other tasks wait for {share.resource}"
-            seconds = waiting.seconds_to_turn(prepared(share))
+            seconds = foresee(share, waiting.seconds_to_turn)
             if not seconds:
                 acquisition = services.try_acquire(share.resource, entity=share.entity, requested=share.requested)
                 if acquisition:
