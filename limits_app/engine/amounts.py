@@ -6,8 +6,9 @@ Amounts of money have at most six decimals. Stores count them in millionths, as 
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal
 from functools import partial
 from typing import Final
 
@@ -34,6 +35,8 @@ MAX_AMOUNT: Final = 10**12
 MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1}
 """Suffixes of numbers, the largest first."""
 _DECIMALS: Final[Mapping[int, str]] = {MILLI: "three", MICRO: "six"}
+_MOST_DIGITS: Final = 64
+_MONEY: Final = re.compile(r"[+-]?[0-9]{1,16}(?:\.[0-9]{1,42})?(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 _EXACT: Final = Context(prec=100)
 """A decimal context that does not depend on the precision that the surrounding program has set."""
 
@@ -75,8 +78,13 @@ def _of_decimal(value: Decimal, scale: int) -> int:
         raise ValueError("must be a finite number")
     if value and value.adjusted() > 15:
         raise ValueError("must not be more than 10^12")
+    # A ratio of more digits, or of zeros, takes time that grows with their square.
+    _, digits, exponent = value.as_tuple()
+    is_tiny = value and value.adjusted() < -6
+    if not is_tiny and (len(digits) > _MOST_DIGITS or abs(int(exponent)) > _MOST_DIGITS):
+        raise ValueError(f"must have at most {_MOST_DIGITS} digits")
     # As a ratio, since multiplying decimals obeys the precision that the surrounding program has set.
-    numerator, denominator = value.as_integer_ratio() if not value or value.adjusted() >= -6 else (1, 0)
+    numerator, denominator = value.as_integer_ratio() if not is_tiny else (1, 0)
     parts, rest = divmod(numerator * scale, denominator) if denominator else (0, 1)
     if rest:
         raise ValueError(f"must have at most {_DECIMALS[scale]} decimals")
@@ -102,11 +110,10 @@ def to_micro(value: object) -> int:
             return micro
     if isinstance(value, bool):
         raise ValueError("must be a number, not a boolean")  # noqa: TRY004 - one error type for bad input
+    if isinstance(value, str) and not _MONEY.fullmatch(value):
+        raise ValueError(f"must be a number such as 0.25, of at most {_MOST_DIGITS} characters")
     if isinstance(value, float | Decimal | str):
-        try:
-            exact = Decimal(float.__repr__(value) if isinstance(value, float) else value)
-        except InvalidOperation:
-            raise ValueError("must be a number such as 0.25") from None
+        exact = Decimal(float.__repr__(value) if isinstance(value, float) else value)
         micro = _of_decimal(exact, MICRO)
     else:
         micro = _of_integer(value) * MICRO

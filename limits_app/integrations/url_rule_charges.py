@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from limits_app.integrations.charges import Charge, ChargeKey
@@ -14,7 +16,7 @@ from limits_app.integrations.identity import (
     entity_of_user,
 )
 from limits_app.integrations.request_identities import names_of
-from limits_app.services.integration import CountedBy, GivenAmount, is_currency
+from limits_app.services.integration import CountedBy, GivenAmount, is_currency, usage_of_units
 from limits_app.services.url_rules import UrlRule
 
 if TYPE_CHECKING:
@@ -70,4 +72,15 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
 def _larger(amounts: Mapping[str, GivenAmount], other: Mapping[str, GivenAmount]) -> dict[str, GivenAmount]:
     """The larger amount of each key; an amount that is not named is 1, and no money."""
     unnamed = {key: 0 if is_currency(key) else 1 for key in {**amounts, **other}}
-    return {key: max(amounts.get(key, least), other.get(key, least)) for key, least in unnamed.items()}
+    return {
+        key: max(amounts.get(key, least), other.get(key, least), key=partial(_size, key))
+        for key, least in unnamed.items()
+    }
+
+
+def _size(key: str, amount: GivenAmount) -> float:
+    """An amount to compare; an invalid one, written past the validation of the model, is the largest: it is refused."""
+    try:
+        return usage_of_units(key, amount)
+    except ValueError:
+        return inf

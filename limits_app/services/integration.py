@@ -14,6 +14,7 @@ from limits_app.engine import (
     checked_limits,
     is_currency,
     shown,
+    usage_of_units,
 )
 from limits_app.engine.limits import LimitDefinition, RateLimitAlgorithm
 from limits_app.models import CountedBy
@@ -56,4 +57,5 @@ __all__ = [
     "is_malformed_network",
     "is_of_thread",
     "shown",
+    "usage_of_units",
 ]

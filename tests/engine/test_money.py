@@ -79,13 +79,27 @@ def test_amounts_are_text_decimals_or_floats(amount: Any) -> None:
         (-1, "must not be negative"),
         (True, "must be a number, not a boolean"),
         (None, "must be a number"),
-        ("nan", "must be a finite number"),
+        ("nan", "must be a number such as 0.25"),
+        (Decimal("nan"), "must be a finite number"),
+        ("2_5", "must be a number such as 0.25"),
+        ("\u0662", "must be a number such as 0.25"),
+        ("\uff13.5", "must be a number such as 0.25"),
+        ("3." + "0" * 500_000, "of at most 64 characters"),
+        ("0e-700000", "must be a number such as 0.25"),
+        (Decimal("0e-600000"), "must have at most 64 digits"),
+        (Decimal("2." + "0" * 500_000), "must have at most 64 digits"),
         (10**10, "must not be more than 4503599627 of a currency"),
     ],
 )
 def test_invalid_amount_of_money(amount: Any, error: str) -> None:
     with pytest.raises(InvalidRequest, match=error):
         limit_set("usd=1/month:soft").try_acquire({"usd": amount})
+
+
+@pytest.mark.parametrize("amount", [Decimal("0e700000"), Decimal("0e-700000"), Decimal("4." + "0" * 300_000)])
+def test_decimals_of_many_digits_are_refused_for_other_keys_too(amount: Decimal) -> None:
+    with pytest.raises(InvalidRequest, match="must have at most 64 digits"):
+        limit_set("tokens=5/min").try_acquire({"tokens": amount})
 
 
 def test_request_for_one_of_each_has_no_money() -> None:

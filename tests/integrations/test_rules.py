@@ -206,3 +206,13 @@ def test_limits_of_a_rule_count_on_the_next_request(ask: Ask, serve: Any, counte
     assert ask("/x/", who="eve").status_code == 200
     row.delete()
     assert ask("/x/").status_code == 200
+
+
+def test_two_rules_compare_amounts_in_text_as_numbers(ask: Ask, serve: Any) -> None:
+    serve({"x/": fine})
+    chat = limit("chat", QuotaLimit.per_month("usd", 60))
+    for pattern, amount in (("/x/", "9.5"), ("/*", 10)):
+        rule = endpoint(chat, pattern)
+        Endpoint.objects.filter(pk=rule.pk).update(amounts={"usd": amount})  # past the validation of the model
+    assert ask("/x/").status_code == 200
+    assert left("chat") == {"usd": 50}
