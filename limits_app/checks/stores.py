@@ -16,9 +16,9 @@ from limits_app.checks.databases import missing_databases
 from limits_app.checks.reporting import reported
 from limits_app.checks.settings import missing_caches, missing_packages
 from limits_app.conf import OnUnavailable, StoreKind
-from limits_app.engine import is_currency, without_zone, zone_of
+from limits_app.engine import without_zone, zone_of
 from limits_app.engine.errors import InvalidLimit, StoreUnavailable
-from limits_app.engine.limits import CallLimit
+from limits_app.engine.limits import CallLimit, counts_money
 from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource, write_alias
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
@@ -143,13 +143,13 @@ def _other_currencies() -> Iterator[CheckMessage]:
     """Report limits that are valid only for other currencies than those of the settings."""
     for row in _rows(Limit.objects.select_related("policy", "member__pool").order_by("key", "pk")):
         try:
-            problem = stored_definition(row.key, row.text)[1]
+            limit, problem = stored_definition(row.key, row.text)
         except InvalidLimit:  # valid for no currencies: it was written past the validation of the model
             continue
         if problem is not None:
             yield Error(
                 f"a limit of {row.policy or row.member} does not fit LIMITS['CURRENCIES']: {problem}",
-                hint=f"It counts {row.key!r} as before, in {'units' if is_currency(row.key) else 'money'}. Write the "
+                hint=f"It counts {row.key!r} as before, in {'money' if counts_money(limit) else 'units'}. Write the "
                 "limit anew, give it another key, or undo the change of the setting.",
                 id="limits_app.E092",
             )

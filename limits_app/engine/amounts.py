@@ -99,6 +99,12 @@ def is_currency(key: str) -> bool:
     return key.rpartition(":")[2] in present().currencies()
 
 
+def currency_like(key: str) -> str | None:
+    """Return the currency from which a key differs in case only; None for others, and for currencies."""
+    currencies = present().currencies()
+    return None if key in currencies else next((name for name in currencies if name.lower() == key.lower()), None)
+
+
 def to_micro(value: object) -> int:
     """Return an amount of money in millionths; a float stands for its shortest decimal form, and text for a decimal.
 

@@ -12,6 +12,7 @@ from limits_app.engine.amounts import (
     MILLI,
     MULTIPLES,
     Amount,
+    currency_like,
     exact_amount,
     exact_product,
     from_micro,
@@ -43,6 +44,12 @@ def check_key(key: object) -> None:
         raise InvalidLimit(
             f"limit key {shown(key)} must be a letter followed by at most 63 letters, digits, '_', '.' or '-'"
         )
+
+
+def check_case(key: str) -> None:
+    """Raise InvalidLimit for a key that differs from a currency in case only: its amounts would not be money."""
+    if currency := currency_like(key):
+        raise InvalidLimit(f"limit {key!r} is no currency: write {currency!r}, or choose another key for units")
 
 
 def check_differ(keys: Sequence[str]) -> None:

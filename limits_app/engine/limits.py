@@ -11,6 +11,7 @@ from limits_app.engine.amounts import MAX_AMOUNT, MAX_MICRO, MILLI, Amount, is_c
 from limits_app.engine.clock import DEFAULT_ZONE, zone_of
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limit_checks import (
+    check_case,
     check_key,
     check_money,
     check_positive,
@@ -475,6 +476,7 @@ def counted_milli(limit: AnyLimit, amount: Amount) -> int:
 
 def _keep_kind_of_amounts(limit: RateLimit | QuotaLimit | ResourceLimit) -> None:
     if limit.is_money is None:
+        check_case(limit.key)
         object.__setattr__(limit, "is_money", is_currency(limit.key))
 
 

@@ -23,10 +23,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, assert_never
 
-from limits_app.engine.amounts import MICRO, MULTIPLES, Amount, is_currency, micro_of, shown, to_milli
+from limits_app.engine.amounts import MICRO, MULTIPLES, Amount, currency_like, is_currency, micro_of, shown, to_milli
 from limits_app.engine.clock import DEFAULT_ZONE
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.engine.limit_checks import check_differ, parse_amount, parse_seconds
+from limits_app.engine.limit_checks import check_case, check_differ, parse_amount, parse_seconds
 from limits_app.engine.limits import (
     CALL_KEYS,
     CALLS,
@@ -89,7 +89,9 @@ def parse_limit(text: str, *, is_money: bool | None = None) -> Noted:
         raise InvalidLimit(f"limit {shown(text)} must look like {_EXAMPLES}")
     try:
         options = _options(words)
-        is_money = is_currency(key) if is_money is None else is_money
+        if is_money is None:
+            check_case(key)
+            is_money = is_currency(key)
         limit = _limit(key, parse_amount(amount), window=window, zone=zone, options=options, is_money=is_money)
         check_shared(limit, shared="shared" in options)
     except InvalidLimit as error:
@@ -128,7 +130,7 @@ def parse_stored(key: str, text: str) -> tuple[LimitDefinition, InvalidLimit | N
         raise
     except InvalidLimit as error:
         try:
-            return parse_body(key, text, is_money=not is_currency(key)), error
+            return parse_body(key, text, is_money=not (is_currency(key) or currency_like(key))), error
         except InvalidLimit:
             raise error from None
 

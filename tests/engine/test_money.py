@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from limits_app import LimitSet, QuotaLimit, RateLimit
-from limits_app.engine import Runtime, installed, limit_text, parse_limit, to_micro
+from limits_app.engine import Runtime, installed, limit_text, parse_limit, parse_stored, to_micro
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.limits import LimitDefinition, ResourceLimit
+from limits_app.engine.limits import LimitDefinition, ResourceLimit, counts_money
 from limits_app.stores.memory import MemoryStore
 
 
@@ -146,3 +146,13 @@ def test_charges_equal_sums_of_decimals() -> None:
 @pytest.mark.release
 def test_charges_equal_sums_of_decimals_over_many_requests() -> None:
     check_against_decimals(1_000_000, 2)
+
+
+@pytest.mark.parametrize(("key", "currency"), [("EUR", "eur"), ("Eur", "eur"), ("uSD", "usd")])
+def test_keys_that_differ_from_a_currency_in_case_are_refused(key: str, currency: str) -> None:
+    with pytest.raises(InvalidLimit, match=f"limit '{key}' is no currency: write '{currency}'"):
+        parse_limit(f"{key}=7/month")
+    with pytest.raises(InvalidLimit, match=f"write '{currency}'"):
+        QuotaLimit.per_day(key, 7)
+    limit, problem = parse_stored(key, "7/month")
+    assert (counts_money(limit), f"write '{currency}'" in str(problem)) == (False, True)
