@@ -19,7 +19,7 @@ from django.dispatch import Signal
 
 from limits_app import conf, signals
 from limits_app.engine import Clock
-from limits_app.engine.outcome import LimitStatus
+from limits_app.engine.outcome import LimitStatus, plain_text
 from limits_app.models import Alert, AlertKind, AlertRule, Emergency
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import Patterns
@@ -152,7 +152,8 @@ def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object)
     who, percent = storable(status.entity or status.member or ""), round(threshold * 100)
     place = f"of {status.resource}" if status.resource else "over all resources"
     name = f"{status.key} {place}" + (f" for {who}" if who else "")
-    text = f"at least {percent} % of the limit {name} is used: {status.remaining} of {status.capacity} left"
+    left = f"{plain_text(status.remaining)} of {plain_text(status.capacity)} left"
+    text = f"at least {percent} % of the limit {name} is used: {left}"
     event = AlertEvent(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)
     recorder.note(event)
 

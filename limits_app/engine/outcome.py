@@ -6,6 +6,7 @@ These are plain values: amounts in units, times in seconds.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from operator import attrgetter
 from typing import Final, NotRequired, TypedDict
 
@@ -130,7 +131,14 @@ class Outcome:
         if status.never:
             return f"{what} can never admit {status.requested}: its most is {status.capacity}"
         when = "when a permit is released" if status.retry_after is None else f"in {status.retry_after:g} s"
-        return f"{what} has {status.remaining} of {status.capacity} left, {status.requested} requested: retry {when}"
+        left, capacity, requested = map(plain_text, (status.remaining, status.capacity, status.requested))
+        return f"{what} has {left} of {capacity} left, {requested} requested: retry {when}"
+
+
+def plain_text(amount: float) -> str:
+    """Write an amount for people, without an exponent: 0.00001 instead of 1e-05."""
+    text = str(amount)
+    return f"{Decimal(text):f}" if "e" in text else text
 
 
 def _wait_seconds(status: LimitStatus) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limits_app.engine import UPSTREAM_LEVEL, limit_text
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.engine.outcome import LimitStatus
+from limits_app.engine.outcome import LimitStatus, plain_text
 from limits_app.models import TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, Access, AccessVerdict, PolicyStatus, PolicyValue
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
@@ -221,5 +221,5 @@ def _when(seconds: float | None) -> str:
 def _status(status: LimitStatus, key: str | None = None) -> str:
     if _is_blocked(status):
         return f"{limit_name(status.key)}: all requests are rejected"
-    left = f"{status.remaining} of {status.capacity} left"
-    return f"{key or limit_name(status.key)}: {left}, {status.requested} requested"
+    left = f"{plain_text(status.remaining)} of {plain_text(status.capacity)} left"
+    return f"{key or limit_name(status.key)}: {left}, {plain_text(status.requested)} requested"

@@ -179,3 +179,11 @@ def test_limits_in_money_stay_in_force_when_their_key_is_no_currency(settings: S
     assert limits.try_acquire("mine", requested={"gold": "0.3"}, entity=USER)
     assert not limits.try_acquire("mine", requested={"gold": "0.3"}, entity=USER)
     assert [reported.id for reported in checks.check_stores(["default"])] == ["limits_app.E092"]
+
+
+def test_small_money_is_written_in_plain_decimals() -> None:
+    limits.set_resource_limits("tiny", ["usd=0.00007/month"])
+    spend("0.00005", "0.00005", "tiny")
+    assert "usd: 0.00002 of 0.00007 left" in limits.explain("tiny", entity=USER).text()
+    rejected = limits.try_acquire("tiny", requested={"usd": "0.00003"}, entity=USER)
+    assert "0.00002 of 0.00007 left, 0.00003 requested" in rejected.outcome.summary()
