@@ -103,8 +103,8 @@ def test_client_that_is_not_seen_again_leaves_the_garbage_collector_nothing(reso
 
     before = request(f"user:before {number}" for number in range(300))
     assert request(f"user:once {number}" for number in range(100)) - before < 10
-    regular = [f"user:regular {number}" for number in range(50)] * 2
-    assert request(regular) - before > 50, "whoever comes back is kept"
+    regular = [f"user:regular {number}" for number in range(200)] * 2
+    assert request(regular) - before > 100, "whoever comes back is kept"
     first, second = (resolver.get((resource, "user:regular 1", (), None)) for _ in range(2))
     assert first is second
 

@@ -13,7 +13,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, QuotaLimit, checks, limits
 from limits_app.engine.errors import StoreUnavailable, Unresolved
 from limits_app.models import Limit, Policy, Pool, PoolMember, Resource
-from limits_app.models.limit_rules import definition_of
+from limits_app.models.limit_rules import definition_of, stored_definition
 from limits_app.models.own_queries import TIME_ZONE, failures
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import resolver
@@ -32,6 +32,7 @@ def lose_time_zones(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr("zoneinfo.ZoneInfo", known)
     definition_of.cache_clear()
+    stored_definition.cache_clear()
     WeeklyHours.parse.cache_clear()
     resolver.clear()
 
