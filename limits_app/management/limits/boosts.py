@@ -116,9 +116,7 @@ def reset(options: Namespace, out: Output) -> None:
         actor=actor(),
         source=SOURCE,
     )
-    if out.form is not Format.TABLE:
-        out.show(Table(("done",), [(done,)]), data={"done": done})
-    out.note("Reset." if done else "Already done with this name: nothing was changed.")
+    _show_done(out, "Reset.", done=done)
     if options.total:
         return
     default_limits = latest_code_limits(options.resource)
@@ -158,9 +156,14 @@ def top_up(options: Namespace, out: Output) -> None:
         actor=actor(),
         source=SOURCE,
     )
+    _show_done(out, "Credited.", done=done)
+
+
+def _show_done(out: Output, done_text: str, *, done: bool) -> None:
+    """Say whether something was done, or had been done before under the same name."""
     if out.form is not Format.TABLE:
         out.show(Table(("done",), [(done,)]), data={"done": done})
-    out.note("Credited." if done else "Already done with this name: nothing was changed.")
+    out.note(done_text if done else "Already done with this name: nothing was changed.")
 
 
 def _check_place(options: Namespace) -> None:
