@@ -17,6 +17,7 @@ from limits_app.engine import (
     Scope,
     ScopedLimits,
     Shapes,
+    counts_money,
     digest_in,
     mypyc_attr,
     present,
@@ -24,7 +25,7 @@ from limits_app.engine import (
     stats_of,
 )
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
-from limits_app.engine.limits import AnyLimit, counts_money
+from limits_app.engine.limits import AnyLimit
 from limits_app.engine.outcome import Stats
 
 

@@ -16,9 +16,9 @@ from limits_app.checks.databases import missing_databases
 from limits_app.checks.reporting import reported
 from limits_app.checks.settings import missing_caches, missing_packages
 from limits_app.conf import OnUnavailable, StoreKind
-from limits_app.engine import without_zone, zone_of
+from limits_app.engine import counts_money, without_zone, zone_of
 from limits_app.engine.errors import InvalidLimit, StoreUnavailable
-from limits_app.engine.limits import CallLimit, counts_money
+from limits_app.engine.limits import CallLimit
 from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource, write_alias
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, MINYEAR, datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, Unpack
 
-from limits_app.engine.amounts import MAX_AMOUNT, MAX_MICRO, MILLI, Amount, is_currency, shown, to_micro, to_milli
+from limits_app.engine.amounts import MAX_AMOUNT, MAX_MICRO, MILLI, Amount, is_currency, shown
 from limits_app.engine.clock import DEFAULT_ZONE, zone_of
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limit_checks import (
@@ -25,75 +24,19 @@ from limits_app.engine.limit_checks import (
 )
 from limits_app.engine.period_starts import AS_THE_CALENDAR, CLIENT_START, PeriodStart
 from limits_app.engine.periods import DAY, HOUR, MINUTE, SECOND, WEEK, QuotaPeriod
+from limits_app.engine.rate_algorithms import RateLimitAlgorithm
 
-
-class AlgorithmTraits(NamedTuple):
-    """What definitions of an algorithm may have, and what it promises.
-
-    An algorithm that `is_exact` never admits more than the capacity in any time of one window.
-    """
-
-    takes_burst: bool = False
-    takes_decimals: bool = False
-    refunds: bool = False
-    is_exact: bool = False
-
-
-_NO_TRAITS: Final = AlgorithmTraits()
-
-
-class RateLimitAlgorithm(StrEnum):
-    """How a rate is measured; the module of each algorithm describes its use and its weakness."""
-
-    _traits: AlgorithmTraits
-
-    def __new__(cls, value: str, traits: AlgorithmTraits = _NO_TRAITS) -> Self:
-        """Make a member with its traits."""
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member._traits = traits
-        return member
-
-    TOKEN_BUCKET = "token_bucket", AlgorithmTraits(takes_burst=True, takes_decimals=True, refunds=True)
-    LEAKY_BUCKET = "leaky_bucket", AlgorithmTraits(takes_burst=True)
-    SLIDING_WINDOW = "sliding_window", AlgorithmTraits(is_exact=True)
-    FIXED_WINDOW = "fixed_window", _NO_TRAITS
-    GCRA = "gcra", AlgorithmTraits(takes_burst=True, takes_decimals=True, refunds=True)
-
-    TokenBucket = TOKEN_BUCKET
-    LeakyBucket = LEAKY_BUCKET
-    SlidingWindow = SLIDING_WINDOW
-    FixedWindow = FIXED_WINDOW
-
-    @property
-    def label(self) -> str:
-        """Its name for people; abbreviations are in capitals."""
-        return self.value.replace("_", " ") if "_" in self.value else self.value.upper()
-
-    @property
-    def takes_burst(self) -> bool:
-        """Whether a definition may have a burst."""
-        return self._traits.takes_burst
-
-    @property
-    def takes_decimals(self) -> bool:
-        """Whether amounts may have up to three decimals."""
-        return self._traits.takes_decimals
-
-    @property
-    def refunds(self) -> bool:
-        """Whether unused amounts are refunded."""
-        return self._traits.refunds
-
-    def most_per_window(self, capacity: Amount, burst: Amount | None) -> Amount:
-        """Return the most that can be admitted in a time of one window; `burst` is by default the capacity.
-
-        After an idle time, a bucket admits its burst and what it refills within the window.
-        Fixed windows admit twice the capacity across a boundary.
-        """
-        if self._traits.is_exact:
-            return capacity
-        return round(capacity + (capacity if burst is None else burst), 6)
+__all__ = (
+    "AnyLimit",
+    "Blocked",
+    "CallLimit",
+    "LimitDefinition",
+    "MeteredLimit",
+    "QuotaLimit",
+    "RateLimit",
+    "RateLimitAlgorithm",
+    "ResourceLimit",
+)
 
 
 class RateOptions(TypedDict, total=False):
@@ -275,7 +218,7 @@ class QuotaLimit:
     def __post_init__(self) -> None:
         check_key(self.key)
         _keep_kind_of_amounts(self)
-        is_money = counts_money(self)
+        is_money = self.is_money is True
         if is_money:
             check_money(self.key, "capacity", self.capacity, most_micro=MAX_MICRO)
         else:
@@ -443,35 +386,11 @@ class Blocked:
 MeteredLimit = RateLimit | QuotaLimit
 """Limits that may be of any key."""
 
-CALLS: Final = "calls"
-"""The key of requests in text; that of their counters is `CallLimit.key`."""
-CALL_KEYS: Final = (CALLS, CallLimit.key)
-
 LimitDefinition = RateLimit | CallLimit | QuotaLimit | ResourceLimit
 """Limits that can be set."""
 
 AnyLimit = LimitDefinition | Blocked
 """Limits that can be in force."""
-
-
-def counts_requests(limit: AnyLimit) -> bool:
-    """Whether a request counts 1 of a limit without naming it: of a call limit, and of a quota of requests."""
-    return isinstance(limit, CallLimit) or (isinstance(limit, QuotaLimit) and limit.key in CALL_KEYS)
-
-
-def is_metered(limit: AnyLimit) -> bool:
-    """Whether callers request the amounts of a limit by name, and report them later."""
-    return isinstance(limit, MeteredLimit) and not counts_requests(limit)
-
-
-def counts_money(limit: AnyLimit) -> bool:
-    """Whether the amounts of a limit are money, which stores count in millionths."""
-    return isinstance(limit, RateLimit | QuotaLimit) and limit.is_money is True
-
-
-def counted_milli(limit: AnyLimit, amount: Amount) -> int:
-    """Return an amount of a definition in thousandths of what stores count: millionths of a currency, or units."""
-    return to_micro(amount) * MILLI if counts_money(limit) else to_milli(amount, decimals=True)
 
 
 def _keep_kind_of_amounts(limit: RateLimit | QuotaLimit | ResourceLimit) -> None:
@@ -496,7 +415,7 @@ def _check_rate(limit: RateLimit | CallLimit) -> None:
     keep_seconds(limit, "window_seconds")
     if limit.burst is not None and not algorithm.takes_burst:
         raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
-    is_money = counts_money(limit)
+    is_money = isinstance(limit, RateLimit) and limit.is_money is True
     for name in ("capacity", "burst") if limit.burst is not None else ("capacity",):
         if is_money:
             check_money(key, name, getattr(limit, name), most_micro=MAX_AMOUNT)

@@ -27,9 +27,8 @@ from limits_app.engine.amounts import MICRO, MULTIPLES, Amount, currency_like, i
 from limits_app.engine.clock import DEFAULT_ZONE
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limit_checks import check_case, check_differ, parse_amount, parse_seconds
+from limits_app.engine.limit_kinds import CALL_KEYS, CALLS
 from limits_app.engine.limits import (
-    CALL_KEYS,
-    CALLS,
     CallLimit,
     LimitDefinition,
     QuotaLimit,

@@ -11,7 +11,8 @@ from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount, checked_money
 from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
-from limits_app.engine.limits import CallLimit, RateLimit, is_metered
+from limits_app.engine.limit_kinds import is_metered
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.engine.record import Holder, Record, Schema
 
 Amounts = Sequence[int]

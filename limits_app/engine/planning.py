@@ -9,7 +9,8 @@ from typing import Final
 from limits_app.engine.amounts import MILLI, PermitsOnly, check_amounts, shown, to_milli
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL
-from limits_app.engine.limits import AnyLimit, ResourceLimit, counts_requests, is_metered
+from limits_app.engine.limit_kinds import counts_requests, is_metered
+from limits_app.engine.limits import AnyLimit, ResourceLimit
 from limits_app.engine.plan import MOST_SHAPES, PlannedLimit, PlannedScope, PlanShape, RequestPlan, ScopedLimits
 from limits_app.engine.runtime import present
 

@@ -9,17 +9,20 @@ from typing import TypedDict
 from django.core.exceptions import ValidationError
 
 from limits_app.acquiring import LimitSet
-from limits_app.engine import CALLS, MILLI, Amount, EntityName, GivenAmount, Requested, checked_amount, checked_limits
-from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.limits import (
-    Blocked,
-    CallLimit,
-    LimitDefinition,
-    MeteredLimit,
-    ResourceLimit,
+from limits_app.engine import (
+    CALLS,
+    MILLI,
+    Amount,
+    EntityName,
+    GivenAmount,
+    Requested,
+    checked_amount,
+    checked_limits,
     counts_money,
     is_metered,
 )
+from limits_app.engine.errors import InvalidLimit, InvalidRequest
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, MeteredLimit, ResourceLimit
 from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
 from limits_app.policies import DefaultLimits, ResolutionKey, checked_defaults, latest_code_limits, resolver

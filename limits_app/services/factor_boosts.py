@@ -13,9 +13,19 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit
-from limits_app.engine import MAX_AMOUNT, Account, Amount, Noted, check_entity, from_micro, shown, to_micro
+from limits_app.engine import (
+    MAX_AMOUNT,
+    Account,
+    Amount,
+    Noted,
+    check_entity,
+    counts_money,
+    from_micro,
+    shown,
+    to_micro,
+)
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit, counts_money
+from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit
 from limits_app.models import (
     Counted,
     Enforcement,

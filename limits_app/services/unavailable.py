@@ -13,9 +13,9 @@ from typing import Any, Final
 from limits_app import conf
 from limits_app.acquiring import LimitSet, Store, Unlimited
 from limits_app.conf import OnUnavailable
-from limits_app.engine import Amount, ScopedLimits, from_micro, schema_of, to_micro
+from limits_app.engine import Amount, ScopedLimits, counts_money, from_micro, schema_of, to_micro
 from limits_app.engine.errors import LimitExceeded, NeverAdmissible, Unresolved
-from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, RateLimit, ResourceLimit, counts_money
+from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models.own_queries import check_unresolved
 from limits_app.policies import ResolvedSet
 from limits_app.stores.allowing import AllowingStore

@@ -37,6 +37,7 @@ from limits_app.engine import (
     RequestPlan,
     Rule,
     State,
+    counts_money,
     hour_ends,
     lasts,
     schema_of,
@@ -44,7 +45,7 @@ from limits_app.engine import (
     to_milli,
 )
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit, counts_money
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
 
 SHARE: Final = 100
 """A slice is at most one part in so many of the capacity of each limit."""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from limits_app import LimitSet, QuotaLimit, RateLimit
-from limits_app.engine import Runtime, installed, limit_text, parse_limit, parse_stored, to_micro
+from limits_app.engine import Runtime, counts_money, installed, limit_text, parse_limit, parse_stored, to_micro
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
-from limits_app.engine.limits import LimitDefinition, ResourceLimit, counts_money
+from limits_app.engine.limits import LimitDefinition, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 
 

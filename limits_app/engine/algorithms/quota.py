@@ -18,7 +18,8 @@ from limits_app.engine.algorithms.calendar import Calendar, CalendarPeriod
 from limits_app.engine.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
 from limits_app.engine.amounts import MILLI, to_milli
 from limits_app.engine.clock import zone_of
-from limits_app.engine.limits import QuotaLimit, counted_milli
+from limits_app.engine.limit_kinds import counted_milli
+from limits_app.engine.limits import QuotaLimit
 from limits_app.engine.periods import QuotaPeriod
 
 

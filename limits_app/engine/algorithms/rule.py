@@ -8,7 +8,8 @@ from math import ceil
 from typing import Any, Final
 
 from limits_app.engine.amounts import MICRO
-from limits_app.engine.limits import AnyLimit, Blocked, counts_money
+from limits_app.engine.limit_kinds import counts_money
+from limits_app.engine.limits import AnyLimit, Blocked
 
 State = tuple[Any, ...]
 """The stored state of one limit: integers below 2^53, and for a sliding window its log as the last item.

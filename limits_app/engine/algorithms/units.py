@@ -16,7 +16,8 @@ from math import gcd, lcm
 
 from limits_app.engine.algorithms.rule import FULL_PARTS
 from limits_app.engine.amounts import MILLI, to_milli
-from limits_app.engine.limits import CallLimit, RateLimit, counted_milli, counts_money
+from limits_app.engine.limit_kinds import counted_milli, counts_money
+from limits_app.engine.limits import CallLimit, RateLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from limits_app.engine.algorithms.rule import DEBT_PARTS, Rule, State, carried_p
 from limits_app.engine.algorithms.units import window_us
 from limits_app.engine.algorithms.window_log import EMPTY_LOG
 from limits_app.engine.amounts import MILLI
-from limits_app.engine.limits import CallLimit, RateLimit, counted_milli
+from limits_app.engine.limit_kinds import counted_milli
+from limits_app.engine.limits import CallLimit, RateLimit
 
 STEPS: Final = 1024
 _REBASE_AT: Final = 2**51
