@@ -21,6 +21,7 @@ from limits_app.engine.amounts import (
     checked_amount,
     from_micro,
     from_milli,
+    given_key,
     is_currency,
     shown,
     to_micro,

@@ -37,6 +37,8 @@ MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1
 _DECIMALS: Final[Mapping[int, str]] = {MILLI: "three", MICRO: "six"}
 _MOST_DIGITS: Final = 64
 _MONEY: Final = re.compile(r"[+-]?[0-9]{1,16}(?:\.[0-9]{1,42})?(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
+GIVEN_MARK: Final = "+"
+"""What follows a currency in the key of amounts that were given under it; no key that users write has it."""
 _EXACT: Final = Context(prec=100)
 """A decimal context that does not depend on the precision that the surrounding program has set."""
 
@@ -94,9 +96,15 @@ def _of_decimal(value: Decimal, scale: int) -> int:
 def is_currency(key: str) -> bool:
     """Return whether the key of a limit is a currency, so that its amounts are money.
 
-    The key may be that of a request about several resources, or of a total, with a prefix that ends with ":".
+    The key may be that of a request about several resources, or of a total, with a prefix that ends with ":", and that
+    of amounts given under the currency.
     """
-    return key.rpartition(":")[2] in present().currencies()
+    return key.rpartition(":")[2].removesuffix(GIVEN_MARK) in present().currencies()
+
+
+def given_key(currency: str) -> str:
+    """Return the key under which usage has what requests gave under a currency itself, apart from computed charges."""
+    return currency + GIVEN_MARK
 
 
 def currency_like(key: str) -> str | None:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from limits_app import LimitSet, QuotaLimit, RateLimit
-from limits_app.engine import Runtime, counts_money, installed, limit_text, parse_limit, parse_stored, to_micro
+from limits_app.engine import (
+    Runtime,
+    counts_money,
+    given_key,
+    installed,
+    limit_text,
+    parse_limit,
+    parse_stored,
+    to_micro,
+    units_of_usage,
+)
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.limits import LimitDefinition, ResourceLimit
 from limits_app.stores.memory import MemoryStore
@@ -156,3 +166,8 @@ def test_keys_that_differ_from_a_currency_in_case_are_refused(key: str, currency
         QuotaLimit.per_day(key, 7)
     limit, problem = parse_stored(key, "7/month")
     assert (counts_money(limit), f"write '{currency}'" in str(problem)) == (False, True)
+
+
+def test_amounts_given_under_a_currency_are_money_too() -> None:
+    assert units_of_usage(given_key("usd"), 1_500_000_000) == 1.5
+    assert given_key("usd") != "usd"
