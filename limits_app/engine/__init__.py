@@ -19,6 +19,7 @@ from limits_app.engine.amounts import (
     Requested,
     check_amounts,
     checked_amount,
+    currency_like,
     from_micro,
     from_milli,
     given_key,
@@ -150,6 +151,17 @@ from limits_app.engine.plan import (
     parts_of,
 )
 from limits_app.engine.planning import Shapes, forget_warnings, nothing_requested, plan_for
+from limits_app.engine.prices import (
+    PRICE_DECIMALS,
+    PRICE_DIGITS,
+    PRICED_UNITS,
+    PricedFor,
+    PriceList,
+    PricePeriod,
+    StoredPrice,
+    UnitPrice,
+    check_price,
+)
 from limits_app.engine.readings import outcome_of, stats_by_scope, stats_of, units_of
 from limits_app.engine.record import (
     LEASE_US,

@@ -33,6 +33,7 @@ from limits_app.models.plan import Plan, PlanGroup
 from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope
 from limits_app.models.policy_rules import Counted, Enforcement, PolicyEffect
 from limits_app.models.pool import CoolDown, LoadBalancing, Pool, PoolMember
+from limits_app.models.price import Per, Price
 from limits_app.models.registry import CONFIGURATION, REGISTRY, Registered, registered
 from limits_app.models.resource import CodeLimits, Resource, code_limits, note_code_limits
 from limits_app.models.state import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch

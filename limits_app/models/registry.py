@@ -25,6 +25,7 @@ from limits_app.models.limit import Limit
 from limits_app.models.plan import Plan, PlanGroup
 from limits_app.models.policy import Policy
 from limits_app.models.pool import CoolDown, Pool, PoolMember
+from limits_app.models.price import Price
 from limits_app.models.resource import Resource
 
 
@@ -106,6 +107,22 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                 fields=("name", "description", "pool", "store"),
                 section="resources",
                 unwritten={**_PRIMARY_KEY, "made_for_rule": "follows from the URL rules with limits"},
+            ),
+            Registered(
+                Price,
+                identity=("resource", "member", "unit", "currency", "valid_from"),
+                fields=(),
+                unwritten={
+                    **_PRIMARY_KEY,
+                    **dict.fromkeys(
+                        ("resource", "member", "unit", "amount", "per", "currency", "valid_from"), "follows soon"
+                    ),
+                },
+                left_out={
+                    ExchangeFormat.FILE: "follows soon",
+                    ExchangeFormat.REST: "follows soon",
+                    ExchangeFormat.TABLE: "follows soon",
+                },
             ),
             Registered(
                 Plan,

@@ -84,7 +84,8 @@ class PolicyChain:
     the resource has a row. `emergency` is the emergency switch, as it is in force. `cooling` is the
     cool-down of the resource, if there is one. `above` are the identifiers of entities above that are not charged; the
     plan of one of them may apply. `has_row` says whether the entity itself has a row, and `plan` is the name of the
-    plan that applies to it (None: no plan), whether it is that of a row, of the request, or of a group.
+    plan that applies to it (None: no plan), whether it is that of a row, of the request, or of a group. `has_prices`
+    says whether there are prices, of any resource.
     """
 
     links: list[EntityPolicies]
@@ -96,6 +97,7 @@ class PolicyChain:
     above: tuple[str, ...] = ()
     has_row: bool = False
     plan: str | None = None
+    has_prices: bool = False
 
 
 class Subject(NamedTuple):
@@ -126,6 +128,7 @@ class Row(NamedTuple):
     cooling_length: int | None
     mode: str | None
     until: Any
+    has_prices: bool
     identifier: str | None
     plan: str | None
     policy_id: int | None
@@ -252,7 +255,18 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     cooling = None if first.cooling_until is None else Cooling(first.cooling_until, first.cooling_length or 0)
     plan = next((row.plan for row in levels[0] if row.plan is not None), None)
     is_known = first.store is not None
-    return PolicyChain(links, first.pool, first.store or None, is_known, switch, cooling, above, has_row, plan)
+    return PolicyChain(
+        links,
+        first.pool,
+        first.store or None,
+        is_known,
+        switch,
+        cooling,
+        above,
+        has_row,
+        plan,
+        has_prices=bool(first.has_prices),
+    )
 
 
 def policy_of_flags(*, blocked: bool | None, unlimited: bool | None) -> tuple[PolicyValue, ...]:

@@ -21,6 +21,7 @@ from limits_app.models.patterns import SEPARATORS, is_pattern, other_networks_of
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships
 from limits_app.models.policy import Policy
 from limits_app.models.pool import CoolDown, Pool
+from limits_app.models.price import Price
 from limits_app.models.resource import Resource
 from limits_app.models.users import user_key, user_model
 from limits_app.policies.chain import ABOVE, EVERYBODY, PolicyChain, Row, StoredChain, Subject
@@ -66,9 +67,9 @@ _QUERY: Final = """
         UNION ALL SELECT k.number, r.id FROM request k JOIN {resource} r ON r.name = k.resource
     )
     SELECT s.number, s.billing_from, s.level, e.blocked, e.unlimited, q.name, r.store, o.until, o.length, x.mode,
-           x.until, e.identifier, n.name, p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends,
-           p.enforcement, p.rollout_percent, p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
-           d.id, d.limits, d.percent, d.state, d.watched_until, l.shared, l.{key}, l.text
+           x.until, EXISTS (SELECT 1 FROM {price}), e.identifier, n.name, p.id, p.resource_id, p.effect, p.counted,
+           p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.slice_seconds, p.valid_from, p.valid_until,
+           p.weekly_hours, p.time_zone, d.id, d.limits, d.percent, d.state, d.watched_until, l.shared, l.{key}, l.text
     FROM subject s
     JOIN place ON place.number = s.number
     JOIN request k ON k.number = s.number
@@ -194,7 +195,9 @@ def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *
     )
 
 
-_TABLES: Final = (Policy, Limit, Resource, Entity, Pool, Plan, PlanGroup, EmergencySwitch, Candidate, CoolDown)
+_TABLES: Final = (
+    *(Policy, Limit, Resource, Entity, Pool, Plan, PlanGroup, EmergencySwitch, Candidate, CoolDown, Price),
+)
 _ABOUT: Final = (("resource_id", "place"), ("entity_id", "s"), ("plan_id", "s"))
 
 

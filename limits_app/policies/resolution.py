@@ -14,7 +14,16 @@ from typing import Final, NamedTuple, cast
 
 from limits_app import conf
 from limits_app.acquiring import Store
-from limits_app.engine import ScopedLimits, check_entity, check_resource, checked_limits, shown
+from limits_app.engine import (
+    EPOCH,
+    MICROSECOND,
+    PriceList,
+    ScopedLimits,
+    check_entity,
+    check_resource,
+    checked_limits,
+    shown,
+)
 from limits_app.engine.errors import InvalidLimit, UnknownPool
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import (
@@ -44,6 +53,7 @@ from limits_app.policies.precedence import (
     with_candidates,
     without_others,
 )
+from limits_app.policies.prices import stored_prices
 from limits_app.policies.query import policies_for, policies_of_each
 from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
 from limits_app.policies.stores import StoreVersions, VersionedStore
@@ -118,20 +128,22 @@ def resolve(
 
 
 class Reading(NamedTuple):
-    """The policies that may apply to an entity on a resource, the members of its pool, and its store."""
+    """The policies that may apply to an entity on a resource, the members of its pool, its store, and its prices."""
 
     chain: PolicyChain
     members: PoolMembers | None
     store_version: VersionedStore
+    prices: PriceList
 
 
 def resolution_of(
     reading: Reading, resource: str, default_limits: DefaultLimits, at: datetime, *, lifts_blocks: bool = False
 ) -> Resolution:
     """Judge policies that were read, and compile those that apply at a time."""
-    chain, members, store_version = reading
+    chain, members, store_version, prices = reading
     entity = chain.links[0].entity
-    cooling_us = 0 if chain.cooling is None else chain.cooling.left_us(round(at.timestamp() * 1_000_000))
+    time_us = (at - EPOCH) // MICROSECOND
+    cooling_us = 0 if chain.cooling is None else chain.cooling.left_us(time_us)
     links = [without_others(link, at) for link in chain.links]
     if lifts_blocks:
         links = [without_blocks(link) for link in links]
@@ -142,6 +154,9 @@ def resolution_of(
     dates = [date for date in (switch.until, *(changes_at(link, at) for link in links)) if date is not None]
     if cooling_us:
         dates.append(at + timedelta(microseconds=cooling_us))
+    next_price_us = prices.changes_at(time_us)
+    if next_price_us is not None:
+        dates.append(EPOCH + next_price_us * MICROSECOND)
     resolved = compiled(
         resource,
         choices,
@@ -220,18 +235,19 @@ def read_policies(
     while True:
         chain = chain or policy_source.read(subject, write_alias(), at)
         try:
-            return _reading(chain, versions, generation)
+            return _reading(chain, subject.resource or "", versions, generation)
         except UnknownPool:
             if chain.pool == missing:
                 raise
             missing, chain = chain.pool, None  # it may have been renamed between the two queries
 
 
-def _reading(chain: PolicyChain, versions: StoreVersions, generation: int | None) -> Reading:
+def _reading(chain: PolicyChain, resource: str, versions: StoreVersions, generation: int | None) -> Reading:
     store_version, members = versions.of(chain.store), None
     if chain.pool is not None:
         members = pool_cache.members(chain.pool, write_alias(), store_version.store, generation)
-    return Reading(chain, members, store_version)
+    prices = stored_prices(resource, chain.pool) if chain.has_prices else PriceList()
+    return Reading(chain, members, store_version, prices)
 
 
 def _chosen(

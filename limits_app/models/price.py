@@ -1,0 +1,255 @@
+"""Prices of the units of resources: each change of a price is a new row, so that earlier use keeps the price it had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator
+from django.db import IntegrityError, models, router
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import conf
+from limits_app.engine import (
+    EPOCH,
+    MICROSECOND,
+    PRICE_DECIMALS,
+    PRICE_DIGITS,
+    PricedFor,
+    StoredPrice,
+    UnitPrice,
+    check_key,
+    check_price,
+    check_resource,
+    currency_like,
+    is_currency,
+    shown,
+)
+from limits_app.engine.errors import InvalidLimit
+from limits_app.models.base import Configuration, Written, check_validators
+from limits_app.models.fields import ExactTextField, aware, in_site_time
+from limits_app.models.patterns import check_pattern
+from limits_app.models.snapshots import Snapshot
+from limits_app.models.validators import validate_text
+
+MAX_CURRENCY_LENGTH: Final = 16
+_HOUR: Final = timedelta(hours=1)
+
+
+class Per(models.IntegerChoices):
+    """For how many units a price is."""
+
+    ONE = 1, _("unit")
+    THOUSAND = 1_000, _("1,000 units")
+    MILLION = 1_000_000, _("1,000,000 units")
+
+
+def validate_priced(value: str) -> None:
+    """Reject text that is neither the name of a resource or a pool, nor a pattern for such names."""
+    validate_text(value)
+    check_pattern(value)
+    try:
+        check_resource(f"{value[:-1]}x"[:64] if value.endswith("*") else value)
+    except InvalidLimit as error:
+        raise ValidationError(str(error)) from error
+
+
+def validate_unit(value: str) -> None:
+    """Reject invalid keys, and currencies, of which an amount is charged as it is."""
+    try:
+        check_key(value)
+    except InvalidLimit as error:
+        raise ValidationError(str(error)) from error
+    if is_currency(value) or currency_like(value) is not None:
+        raise ValidationError(
+            _("%(unit)s is a currency, which has no price: choose the unit that is paid for, such as “input_tokens”."),
+            params={"unit": shown(value)},
+        )
+
+
+def validate_currency(value: str) -> None:
+    """Reject currencies that the site does not have."""
+    currencies = conf.get(conf.CURRENCIES)
+    if value not in currencies:
+        raise ValidationError(
+            _("%(value)s is not a currency of this site: choose one of %(known)s, or add it to LIMITS['CURRENCIES']."),
+            params={"value": shown(value), "known": ", ".join(currencies)},
+        )
+
+
+def next_full_hour(now: datetime | None = None) -> datetime:
+    """The first full hour that is not in the past, from which a new price may be valid."""
+    moment = aware(timezone.now() if now is None else now).astimezone(UTC)
+    hour = moment.replace(minute=0, second=0, microsecond=0)
+    return in_site_time(hour if hour == moment else hour + _HOUR)
+
+
+def validate_full_hour(value: datetime) -> None:
+    """Reject times other than full hours of UTC, in which usage is counted."""
+    moment = aware(value).astimezone(UTC)
+    if moment != moment.replace(minute=0, second=0, microsecond=0):
+        raise ValidationError(
+            _("A price is valid from a full hour of UTC, such as 2026-01-31 13:00: usage is counted by the hour.")
+        )
+
+
+class Price(Configuration):
+    """What some units of a resource cost from an hour on, until a later row for the same unit and currency.
+
+    Rows whose time has begun cannot be changed or deleted. Code that saves rows itself may add prices of the past, such
+    as those of another system; forms, the REST API, limits files and commands may not.
+    """
+
+    named_by = "id"
+    always_validated = ("resource", "member", "unit", "currency")
+
+    resource = ExactTextField(
+        _("resource or pattern"),
+        max_length=64,
+        validators=[validate_priced],
+        help_text=_(
+            "The name of a resource, such as “openai/gpt-4o”, or a pattern for several, such as “openai/*”. With a "
+            "member, the name of its pool. The most specific price applies: that of the member, then that of the "
+            "resource, then that of the longest pattern."
+        ),
+    )
+    member = ExactTextField(
+        _("member of the pool"),
+        max_length=100,
+        blank=True,
+        default="",
+        validators=[validate_text],
+        help_text=_("For a price of a single member of a pool, such as a region. Leave empty for all."),
+    )
+    unit = ExactTextField(
+        _("unit"),
+        max_length=64,
+        validators=[validate_unit],
+        help_text=_(
+            "The key of the amount that is paid for, such as “input_tokens”; “call_count” for requests. The unit "
+            "becomes a key of the resource, also without a limit."
+        ),
+    )
+    amount = models.DecimalField(
+        _("price"), max_digits=PRICE_DIGITS, decimal_places=PRICE_DECIMALS, validators=[MinValueValidator(0)]
+    )
+    per = models.PositiveIntegerField(_("per"), choices=Per.choices, default=Per.MILLION)
+    currency = ExactTextField(_("currency"), max_length=MAX_CURRENCY_LENGTH, validators=[validate_currency])
+    valid_from = models.DateTimeField(
+        _("valid from"),
+        default=next_full_hour,
+        validators=[validate_full_hour],
+        help_text=_("A full hour that is not in the past. What was used before keeps the price of its time."),
+    )
+
+    class Meta(Configuration.Meta):
+        verbose_name = _("price")
+        verbose_name_plural = _("prices")
+        ordering = ["resource", "member", "unit", "currency", "-valid_from"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["resource", "member", "unit", "currency", "valid_from"],
+                name="limits_app_price_one_per_hour",
+                violation_error_message=_("This unit already has a price from this hour on: change that one instead."),
+            ),
+            models.CheckConstraint(
+                name="limits_app_price_fields",
+                condition=~Q(resource="") & ~Q(unit="") & ~Q(currency="") & Q(amount__gte=0, per__in=Per.values),
+                violation_error_message=_("A price needs a resource, a unit, a currency and an amount of 0 or more."),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.unit} of {self.priced} in {self.currency} from {self.valid_from:%Y-%m-%d %H:%M}"
+
+    @property
+    def priced(self) -> str:
+        """What the price is for, as text."""
+        return f"{self.resource}, {self.member}" if self.member else self.resource
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it applies now, or did before a later one."""
+        return aware(self.valid_from) <= aware(timezone.now())
+
+    def as_stored(self) -> StoredPrice:
+        """The price as a value."""
+        price = UnitPrice.of(self.unit, self.currency, self.amount, self.per)
+        return StoredPrice(PricedFor(self.resource, self.member), price, hour_us(self.valid_from))
+
+    def clean_alone(self) -> None:
+        """Reject patterns with a member."""
+        if self.member and self.resource.endswith("*"):
+            raise ValidationError(
+                {"resource": _("A price of a member needs the name of its pool, not a pattern: write the whole name.")}
+            )
+
+    def clean(self) -> None:
+        """Reject changes of a price that has begun, and new ones of the past."""
+        super().clean()
+        stored = Price.objects.using(router.db_for_write(Price)).filter(pk=self.pk).first() if self.pk else None
+        if stored is not None and stored.has_begun:
+            raise ValidationError(begun_message(str(stored)))
+        if isinstance(self.valid_from, datetime) and aware(self.valid_from) < aware(next_full_hour()):
+            raise ValidationError(
+                {
+                    "valid_from": gettext(
+                        "A price cannot be valid from a time in the past, because that would change what was already "
+                        "charged: choose %(hour)s (UTC) or later."
+                    )
+                    % {"hour": f"{aware(next_full_hour()).astimezone(UTC):%Y-%m-%d %H:%M}"}
+                }
+            )
+
+    @classmethod
+    def check_written(cls, written: Written, using: str) -> None:
+        """Reject changes of rows whose time had begun, other times than full hours, and too many digits."""
+        super().check_written(written, using)
+        for before, now in written.values():
+            if before == now:
+                continue
+            if before and _has_begun(before):
+                raise IntegrityError(begun_message(_label(before)))
+            check_validators(cls._meta.get_field("valid_from"), parse_datetime(now["valid_from"]))
+            try:
+                check_price(Decimal(str(now["amount"])), now["per"])
+            except InvalidLimit as error:
+                raise IntegrityError(f"amount: {error}") from error
+
+    @classmethod
+    def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:
+        """Reject deletions of rows whose time had begun, on every write."""
+        begun = {key: state for key, state in before.items() if state and _has_begun(state)}
+        stored = {*cls.objects.using(using).filter(pk__in=begun).values_list("pk", flat=True)} if begun else set()
+        for key, state in begun.items():
+            if key not in stored:
+                raise IntegrityError(begun_message(_label(state)))
+
+
+def begun_message(label: str) -> str:
+    """What is wrong with a change of a price that has begun."""
+    return gettext(
+        "The price of %(label)s has begun, so it cannot be changed or deleted: add a new price that is valid from a "
+        "later hour."
+    ) % {"label": label}
+
+
+def hour_us(moment: datetime) -> int:
+    """A time of the database in microseconds since 1970."""
+    return (aware(moment) - EPOCH) // MICROSECOND
+
+
+def _has_begun(state: Snapshot) -> bool:
+    valid_from = parse_datetime(state["valid_from"])
+    return valid_from is not None and aware(valid_from) <= aware(timezone.now())
+
+
+def _label(state: Snapshot) -> str:
+    return f"{state['unit']} of {state['resource']} from {state['valid_from']}"

@@ -1,0 +1,70 @@
+"""The prices of resources as stored: those that apply at a time, the next change, and those of each hour."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, Final
+
+from limits_app.engine import PriceList, PricePeriod, StoredPrice, UnitPrice
+from limits_app.models import Price, write_alias
+from limits_app.models.own_queries import read
+from limits_app.models.patterns import prefixes_of
+from limits_app.models.price import hour_us
+
+_COLUMNS: Final = ("resource", "member", "unit", "currency", "amount", "per", "valid_from")
+_MOST_NAMES: Final = 500
+"""With more names than these, all prices are read: databases limit the number of parameters."""
+
+
+def prices_of(resource: str, at: datetime, *, pool: str | None = None, member: str = "") -> tuple[UnitPrice, ...]:
+    """The prices of a resource at a time, one for each unit and currency; see `engine.PriceList.at`.
+
+    `member` is the member of the pool that serves the resource.
+    """
+    return stored_prices(resource, pool).at(hour_us(at), member)
+
+
+def price_history(
+    resource: str, since: datetime, *, pool: str | None = None, member: str = ""
+) -> tuple[PricePeriod, ...]:
+    """The prices of a resource from a time on, with the time of each; see `engine.PriceList.periods`."""
+    return stored_prices(resource, pool).periods(hour_us(since), member)
+
+
+def stored_prices(resource: str, pool: str | None = None) -> PriceList:
+    """All prices that may apply to a resource, also those of the past and of the future.
+
+    With the name of its pool, also those of its members.
+    """
+    return price_lists([(resource, pool)])[resource, pool]
+
+
+def price_lists(
+    resources: Collection[tuple[str, str | None]],
+) -> dict[tuple[str, str | None], PriceList]:
+    """`stored_prices` of several resources and pools, in one query."""
+    places = {(resource, pool): frozenset([resource, *prefixes_of(resource)]) for resource, pool in resources}
+    names = {name for of_resource in places.values() for name in of_resource} | {pool for _, pool in places if pool}
+    using = write_alias()
+    rows = Price.objects.using(using).order_by("valid_from")
+    if len(names) <= _MOST_NAMES:
+        rows = rows.filter(resource__in=names)
+    if not any(pool for _, pool in places):
+        rows = rows.filter(member="")
+    columns: list[Any] = read(using, lambda: [*rows.values_list(*_COLUMNS)], [])
+    stored = [_stored(*row) for row in columns]
+    return {
+        (resource, pool): PriceList(
+            [
+                price
+                for price in stored
+                if (price.target.resource == pool if price.target.member else price.target.resource in of_resource)
+            ]
+        )
+        for (resource, pool), of_resource in places.items()
+    }
+
+
+def _stored(*columns: Any) -> StoredPrice:
+    return Price(**dict(zip(_COLUMNS, columns, strict=True))).as_stored()

@@ -1,0 +1,132 @@
+"""Prices: exact ratios, and which of several prices applies at a time."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+
+from limits_app.engine import PricedFor, PriceList, PricePeriod, StoredPrice, UnitPrice
+from limits_app.engine.errors import InvalidLimit
+
+HOUR = 3_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "micro_per_unit"),
+    [
+        ("0", 1, "0"),
+        ("0.000000000", 1_000_000, "0"),
+        ("2", 1, "2000000"),
+        ("0.15", 1_000_000, "3/20"),
+        ("2.50", 1_000, "2500"),
+        ("0.000000001", 1_000_000, "1/1000000000"),
+        ("999999.999999999", 1, "999999999999999/1000"),
+        ("999999.999999999", 1_000_000, "999999999999999/1000000000"),
+        ("1E+2", 1_000, "100000"),
+    ],
+)
+def test_price_of_a_unit_is_an_exact_ratio_in_lowest_terms(amount: str, per: int, micro_per_unit: str) -> None:
+    price = UnitPrice.of("tokens", "usd", Decimal(amount), per)
+    expected = Fraction(micro_per_unit)
+    assert (price.numerator, price.denominator) == (expected.numerator, expected.denominator)
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "message"),
+    [
+        ("-0.1", 1, "0 or more"),
+        ("-0", 1, "0 or more"),
+        ("NaN", 1, "0 or more"),
+        ("Infinity", 1, "0 or more"),
+        ("0.0000000001", 1, "9 after it"),
+        ("1000000", 1, "6 digits before the point"),
+        ("1E+300", 1, "6 digits before the point"),
+        ("1", 10, "one of 1, 1000, 1000000"),
+    ],
+)
+def test_price_that_is_not_exact_is_an_error(amount: str, per: int, message: str) -> None:
+    with pytest.raises(InvalidLimit, match=message):
+        UnitPrice.of("tokens", "usd", Decimal(amount), per)
+
+
+def stored(
+    resource: str, micro: int, at_hour: int, *, member: str = "", unit: str = "tokens", currency: str = "usd"
+) -> StoredPrice:
+    """A price of so many millionths a unit, from an hour on."""
+    return StoredPrice(PricedFor(resource, member), UnitPrice(unit, currency, micro, 1), at_hour * HOUR)
+
+
+def amounts(prices: tuple[UnitPrice, ...]) -> dict[str, int]:
+    return {f"{price.unit} {price.currency}": price.numerator for price in prices}
+
+
+@pytest.mark.parametrize(
+    ("prices", "member", "micro"),
+    [
+        pytest.param([("a/b", 1, 0, ""), ("a/b", 2, 5, "")], "", 2, id="the latest that has begun"),
+        pytest.param([("a/b", 2, 5, ""), ("a/b", 1, 0, "")], "", 2, id="in any order"),
+        pytest.param([("a/b", 1, 0, ""), ("a/b", 2, 11, "")], "", 1, id="not one of the future"),
+        pytest.param([("a/b", 1, 10, "")], "", 1, id="from its hour on"),
+        pytest.param([("a/*", 1, 9, ""), ("a/b", 2, 0, "")], "", 2, id="a resource before a later pattern"),
+        pytest.param([("a/*", 1, 9, ""), ("a/b/*", 2, 0, "")], "", 2, id="a longer pattern before a later shorter one"),
+        pytest.param([("a/b", 1, 9, ""), ("a/b", 2, 0, "x")], "x", 2, id="a member before its resource"),
+        pytest.param([("a/b", 1, 0, ""), ("a/b", 2, 0, "x")], "y", 1, id="not another member"),
+        pytest.param([("a/b", 1, 0, ""), ("a/b", 2, 0, "x")], "", 1, id="no member"),
+    ],
+)
+def test_most_specific_price_applies(prices: list[tuple[str, int, int, str]], member: str, micro: int) -> None:
+    rows = [stored(resource, amount, hour, member=whose) for resource, amount, hour, whose in prices]
+    assert amounts(PriceList(rows).at(10 * HOUR, member)) == {"tokens usd": micro}
+
+
+def test_each_unit_and_currency_has_its_own_price() -> None:
+    prices = PriceList(
+        [
+            stored("a/*", 1, 0),
+            stored("a/*", 2, 0, currency="eur"),
+            stored("a/b", 3, 0, currency="eur"),
+            stored("a/b", 4, 0, unit="images"),
+        ]
+    )
+    assert amounts(prices.at(HOUR)) == {"images usd": 4, "tokens eur": 3, "tokens usd": 1}
+    assert prices.units == {"tokens", "images"}
+
+
+def test_without_a_price_that_has_begun_there_is_none() -> None:
+    prices = PriceList([stored("a", 1, 5)])
+    assert prices.at(5 * HOUR - 1) == ()
+    assert amounts(prices.at(5 * HOUR)) == {"tokens usd": 1}
+    assert not PriceList().at(0)
+
+
+@pytest.mark.parametrize(("at", "change"), [(0, 3), (2, 3), (3, 7), (6, 7), (7, None), (9, None)])
+def test_next_change_is_that_of_any_price(at: int, change: int | None) -> None:
+    prices = PriceList([stored("a", 1, 0), stored("a", 2, 7), stored("a", 1, 3, member="x")])
+    assert prices.changes_at(at * HOUR) == (None if change is None else change * HOUR)
+
+
+def test_history_has_the_price_of_each_hour() -> None:
+    prices = PriceList(
+        [
+            stored("a/*", 1, 0),
+            stored("a/*", 2, 4),
+            stored("a/b", 9, 6),
+            stored("a/*", 3, 8),
+            stored("a/b", 9, 9),
+            stored("a/b", 7, 12, member="x"),
+        ]
+    )
+    first, second, third = (UnitPrice("tokens", "usd", micro, 1) for micro in (1, 2, 9))
+    expected = (
+        PricePeriod(first, 2 * HOUR, 4 * HOUR),
+        PricePeriod(second, 4 * HOUR, 6 * HOUR),
+        PricePeriod(third, 6 * HOUR, None),
+    )
+    assert prices.periods(2 * HOUR) == expected
+    for hour in range(2, 15):
+        [price] = prices.at(hour * HOUR)
+        period = next(period for period in expected if hour * HOUR < (period.valid_until_us or 99 * HOUR))
+        assert price == period.price
+    assert [period.price.numerator for period in prices.periods(11 * HOUR, "x")] == [9, 7]
