@@ -18,7 +18,7 @@ from limits_app.services.integration import GivenAmount, check_entity, check_res
 Payer = str | Callable[..., str | None] | None
 """An identifier, in which `{argument}` and `{argument.part}` stand for arguments; or a function of the arguments."""
 
-Price = GivenAmount | Callable[..., GivenAmount]
+AmountOfTask = GivenAmount | Callable[..., GivenAmount]
 """An amount, the name of an argument or of a part of one, or a function of the arguments."""
 
 
@@ -36,7 +36,7 @@ class Demand:
 
     resource: str
     entity: Payer = None
-    requested: Mapping[str, Price] | Callable[..., Mapping[str, GivenAmount]] | None = None
+    requested: Mapping[str, AmountOfTask] | Callable[..., Mapping[str, GivenAmount]] | None = None
     patience_seconds: float | None = 60.0
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from limits_app import services
 from limits_app.engine.errors import LimitExceeded, LimitsError, NeverAdmissible, StoreUnavailable
 from limits_app.engine.outcome import Outcome
-from limits_app.integrations.celery.demand import Demand, Payer, Price
+from limits_app.integrations.celery.demand import AmountOfTask, Demand, Payer
 from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered
 from limits_app.services import Share
 from limits_app.services.integration import Acquisition, GivenAmount
@@ -192,7 +192,7 @@ def limited_task(
     resource: str,
     *,
     entity: Payer = None,
-    requested: Mapping[str, Price] | Callable[..., Mapping[str, GivenAmount]] | None = None,
+    requested: Mapping[str, AmountOfTask] | Callable[..., Mapping[str, GivenAmount]] | None = None,
     patience_seconds: float | None = 60.0,
     app: Any = None,
     **options: Any,
