@@ -93,6 +93,9 @@ class Companion(Protocol):
     async def aend(self, *, refunds_unreported: bool) -> None:
         """`end` for asyncio."""
 
+    def undo(self) -> None:
+        """See `Acquisition.undo`."""
+
 
 class Acquisition(Claim):
     """Amounts that are held, or their rejection: the claim of a request, with the decision of the store.
@@ -346,6 +349,25 @@ class Acquisition(Claim):
         """
         self._release(True)
         self.requires_usage = False
+
+    def undo(self) -> None:
+        """Return permits, and refund all amounts with every algorithm, as if nothing had been charged.
+
+        Usage is not counted either. Later calls do nothing. Never refunds what has returned by itself meanwhile.
+        """
+        if self._is_ending:
+            return
+        self._is_ending = True
+        try:
+            with ExitStack() as stack:
+                if self.companion is not None:
+                    stack.callback(self.companion.undo)
+                for part in self.parts():
+                    part.undoes = True
+                    stack.callback(part._settle, NOTHING_USED, True, refunds_all=True)
+        except BaseException:
+            self._is_ending = False
+            raise
 
     async def arelease(self) -> None:
         """`release` for asyncio."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from limits_app.engine.algorithms import State
+from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.permits import may_have_expired
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.counting import HOUR_US, hour_ends, hour_of
@@ -75,6 +75,7 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     plan that is credit with every algorithm; what a reset has forgotten is not refunded. Permits whose lease was
     reclaimed are not returned: other claims may hold them. Records may have other schemas than the plan: nothing is
     settled for a limit that was removed, or that has become a resource limit or ceased to be one.
+    A claim that `undoes` is refunded with every algorithm, and its usage is counted as if it had not been charged.
     Of a claim that is `unanswered`, only debt is charged and permits are returned, if they were not before.
     """
     shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
@@ -91,18 +92,27 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
             settles = change > 0 or not (claim.unanswered or (record.reset_at and _is_forgotten(record, claim)))
         counted, finished = 0, record.finished
         if counts_usage:
-            counted, finished = _counted(record, limit, change, taken_at)
+            counted, finished = _counted(record, limit, change, taken_at, counts_permits=claim.undoes)
         if settles and record.schema is limit.schema and not shape.is_credit:
             states, index = record.states, limit.index
-            states[index] = limit.rule.settle(states[index], now, change, taken_at)
+            states[index] = _settled(limit.rule, states[index], change, now=now, claim=claim, limit=limit)
         elif settles:
-            _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
+            _settle_by_key(record, limit, change, now=now, claim=claim)
         # Without a call in between, where a signal handler could raise: refunds are not counted.
         if counted and record.usage is not None:
             record.usage.amounts[limit.index] += counted
         record.finished = finished
         record.changed = True
     return kept_leases
+
+
+def _settled(rule: Rule, state: State, change: int, *, now: int, claim: Claim, limit: PlannedLimit) -> State:
+    """Return a state that a rule has written, after what a claim has charged a limit was changed."""
+    if not claim.undoes or change >= 0:
+        return rule.settle(state, now, change, claim.decided_at)
+    # Another rule counts in other parts: then nothing was in use before, so that less is returned.
+    before = claim.used_before(limit) if rule.lua == limit.rule.lua else 0
+    return rule.undo(state, now, -change, taken_at=claim.decided_at, before=before)
 
 
 def _is_forgotten(record: Record, claim: Claim) -> bool:
@@ -265,13 +275,16 @@ def _begin_hours(shape: PlanShape, records: Sequence[Record], amounts: Sequence[
             close_usage(record, usage.until)
 
 
-def _counted(record: Record, limit: PlannedLimit, change: int, taken_at: int) -> tuple[int, tuple[FinishedUsage, ...]]:
+def _counted(
+    record: Record, limit: PlannedLimit, change: int, taken_at: int, *, counts_permits: bool
+) -> tuple[int, tuple[FinishedUsage, ...]]:
     """Return what to add to the usage of the current hour, and the finished usage, for a change of a charged amount.
 
-    It belongs to the hour in which the amount was charged.
+    It belongs to the hour in which the amount was charged. Permits that are returned were used, unless
+    `counts_permits`.
     """
     schema, usage = limit.schema, record.usage
-    if limit.is_permit or not schema.counts_usage:
+    if (limit.is_permit and not counts_permits) or not schema.counts_usage:
         return 0, record.finished
     if (
         usage is not None
@@ -284,9 +297,7 @@ def _counted(record: Record, limit: PlannedLimit, change: int, taken_at: int) ->
     return 0, (*record.finished, FinishedUsage(hour_of(taken_at), amounts))
 
 
-def _settle_by_key(
-    record: Record, limit: PlannedLimit, change: int, *, now: int, taken_at: int, is_credit: bool
-) -> None:
+def _settle_by_key(record: Record, limit: PlannedLimit, change: int, *, now: int, claim: Claim) -> None:
     """Settle a credit, or a change after the schema of the record has changed; the limit is found by its key."""
     key, index = limit.rule.key, record.schema.index.get(limit.rule.key)
     use = record.kept.get(key) if index is None else (record.schema.rules[index], record.states[index])
@@ -296,7 +307,10 @@ def _settle_by_key(
     if rule is not limit.rule:
         # In parts of the present rule, rounded towards more use.
         change = -(-change * rule.parts_per_unit // limit.rule.parts_per_unit)
-    state = rule.credit(state, now, -change) if is_credit else rule.settle(state, now, change, taken_at)
+    if claim.shape.is_credit:
+        state = rule.credit(state, now, -change)
+    else:
+        state = _settled(rule, state, change, now=now, claim=claim, limit=limit)
     if index is None:
         record.keep({**record.kept, key: (rule, state)})
     else:

@@ -364,6 +364,7 @@ class Claim:
     `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
     `settled` is True once the changes were settled, or nothing is left to settle; a store alone says the former.
+    A claim that `undoes` is settled as if it had not been charged: refunded with every algorithm.
     `put_off` is True once they are kept, to be settled later. `unanswered` is True once they were sent without an
     answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process (0 for
     others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no
@@ -377,6 +378,7 @@ class Claim:
     admitted: bool | None = None
     fits = True
     unanswered = False
+    undoes = False
     decided_at = 0
     states: Sequence[State] = ()
     repeated_us: int | None = None
@@ -420,6 +422,12 @@ class Claim:
         """Iterate over the limits with their amounts and the states of the decision."""
         for limit in self.shape.limits:
             yield limit, self.amounts[limit.place], self.states[limit.place]
+
+    def used_before(self, limit: PlannedLimit) -> int:
+        """Return how much of a limit was in use when the claim was charged, without what it was charged."""
+        if not self.states:
+            return 0
+        return max(limit.rule.used(self.states[limit.place], self.decided_at) - self.amounts[limit.place], 0)
 
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""

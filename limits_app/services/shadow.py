@@ -157,6 +157,12 @@ class Trial:
             with suppress(LimitsError):
                 (self.tried.cancel if refunds_unreported else self.tried.release)()
 
+    def undo(self) -> None:
+        """See `Acquisition.undo`."""
+        if self.tried is not None:
+            with suppress(LimitsError):
+                self.tried.undo()
+
     async def aend(self, *, refunds_unreported: bool) -> None:
         """`end` for asyncio."""
         if self.tried is not None:

@@ -95,6 +95,15 @@ class BucketRule(Rule):
             last = max(last, self._next_tick(now))
         return min(level + change, DEBT_PARTS), last
 
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
+        """What was in use before the charge drains first; what has drained of the charge itself is not returned."""
+        passed = now // self._tick_us - taken_at // self._tick_us
+        left = parts - max(passed * self._rate - before, 0)
+        if left <= 0:
+            return state
+        level, last = self.current(state, now)
+        return max(level - left, 0), last
+
     def credit(self, state: State, now: int, parts: int) -> State:
         return max(state[0] - parts, 0), state[1]
 

@@ -97,6 +97,13 @@ class Rule(ABC):
         `taken_at` is when the amount was charged (None: now). Refunds apply as of the state's own time.
         """
 
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
+        """Return the state as if `parts` had not been charged at `taken_at`, when `before` were in use without them.
+
+        Unlike a refund by `settle` it works with every algorithm. It never returns more than is left of the charge.
+        """
+        return self.settle(state, now, -parts, taken_at)
+
     @abstractmethod
     def credit(self, state: State, now: int, parts: int) -> State:
         """Reduce the recorded use by `parts` that no claim holds, down to unused."""

@@ -79,6 +79,15 @@ class Log:
         """Return how many entries are not later than `time`."""
         return bisect_right(self.arrays()[0], time)
 
+    def first_at(self, time: int) -> int:
+        """Return the index of the first entry that is not earlier than `time`, or the length."""
+        return bisect_left(self.arrays()[0], time)
+
+    def reduced(self, index: int, amount: int) -> Log:
+        """Return the log with so much less in the entry at an index."""
+        times, totals = self.arrays()
+        return Log(times, totals[:index] + array("q", [total - amount for total in totals[index:]]))
+
     def first_with(self, total: int) -> int:
         """Return the index of the first entry whose running total is at least `total`, or the length."""
         return bisect_left(self.arrays()[1], total)

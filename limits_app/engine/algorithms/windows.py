@@ -73,6 +73,12 @@ class FixedWindow(Rule):
             start, count = now, 0
         return start, min(count + change, DEBT_PARTS)
 
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
+        start, count = self.current(state, now)
+        if now - start >= self._window_us or taken_at < start:
+            return state
+        return start, max(count - parts, 0)
+
     def credit(self, state: State, now: int, parts: int) -> State:
         return state[0], max(state[1] - parts, 0)
 
@@ -136,6 +142,23 @@ class SlidingWindow(Rule):
             now = max(now, state[3])
         change = min(change, DEBT_PARTS - self.used(state, now))
         return self._charged(state, now, change) if change > 0 else state
+
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
+        """The entry that the amount was charged to becomes smaller; what expires with others stays."""
+        forgotten, total, opened, last, oldest, log = state = self.current(state, now)
+        until = max(now, last) - self._window_us
+        if total == self._expired(state, max(now, last)) or taken_at <= until:
+            return state
+        gone = log.count_until(until)
+        if gone:
+            forgotten, log = log.total(gone - 1), log.without(gone)
+            oldest = log.time(0) if len(log) else last
+        index = log.first_at(taken_at)
+        closed = log.total(index - 1) if index else forgotten
+        if index < len(log):
+            left = min(parts, log.total(index) - closed)
+            return forgotten, total - left, opened, last, oldest, log.reduced(index, left)
+        return forgotten, max(total - parts, closed), opened, last, oldest, log
 
     def credit(self, state: State, now: int, parts: int) -> State:
         _, total, opened, last, oldest, log = state

@@ -24,6 +24,10 @@ function algorithms.b(verb, state, amount, rule)
   end
   if verb == 'used' then return level end
   if verb == 'take' and level + amount > rule[CAPACITY] then return nil end
+  if verb == 'undo' then -- what was in use before the charge drains first, and then the charge itself
+    local passed = math.floor(now / tick_us) - math.floor(charged_at / tick_us)
+    amount = math.min(amount + math.max(passed * rate - rule.before, 0), 0)
+  end
   if amount ~= 0 then
     -- Amounts on a level that may run dry within this tick drain from the next whole tick on.
     if amount > 0 and level < rate then tick = math.max(tick, -math.floor(-now / tick_us)) end

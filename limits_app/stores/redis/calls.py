@@ -315,14 +315,12 @@ class Calls:
         changes: Amounts,
         plan: PreparedPlan,
         foreign: ForeignCalendars | None = None,
-        *,
-        undo: bool = False,
     ) -> ScriptCall:
         """Return the call that settles a claim, or undoes its charges.
 
         When an earlier one was not answered, this one has only permits and debt, without usage.
         """
-        shape, verb = plan.shape, b"undo" if undo else b"credit" if plan.shape.is_credit else b"settle"
+        shape, verb = plan.shape, b"undo" if claim.undoes else b"credit" if plan.shape.is_credit else b"settle"
         if claim.unanswered:
             verb, changes = b"again", permits_and_debt(claim, changes)
         boundaries, valid = tuple[int, ...](), list[tuple[int, int]]()
@@ -330,6 +328,9 @@ class Calls:
             boundaries, right = shape.calendars.around(self.clock.estimate())
             valid.append(right)
         numbers = shape.numbers(changes, self.holder(claim) if shape.has_permits else b"", boundaries)
+        if verb == b"undo":
+            before = [claim.used_before(limit) for limit in shape.limits]
+            numbers = pack(f"<{1 + len(before)}d", len(before), *before) + numbers
         prepared, times = plan.settling(verb), (self.clock.time, claim.decided_at)
         if foreign is None:
             return ScriptCall(prepared, times, _with_calendars(numbers, valid))

@@ -170,14 +170,15 @@ class RedisClusterStore(RedisStore):
         """Refund the charges of a moment ago, an idempotency key first; from a failure on, they stay."""
         try:
             for part, _ in reversed(parts):
-                super()._settle(part, [-amount for amount in part.amounts], undo=True)
+                part.undoes = True
+                super()._settle(part, [-amount for amount in part.amounts])
         except StoreUnavailable:
             logger.warning("a rejected request could not be refunded on all servers", exc_info=True)
 
-    def _settle(self, claim: Claim, changes: Amounts, *, undo: bool = False) -> bool:
+    def _settle(self, claim: Claim, changes: Amounts) -> bool:
         parts = self._parts(claim)
         if not parts:
-            return super()._settle(claim, changes, undo=undo)
+            return super()._settle(claim, changes)
         kept_leases, is_begun = True, False
         for part, places in reversed(parts):  # the group of an idempotency key is refunded first
             try:
@@ -202,6 +203,7 @@ class RedisClusterStore(RedisStore):
             part = Claim(plan, [claim.amounts[place] for place in places], claim.version)
             part.number = claim.number
             part.admitted, part.decided_at, part.unanswered = claim.admitted, claim.decided_at, claim.unanswered
+            part.undoes, part.states = claim.undoes, [claim.states[place] for place in places] if claim.states else ()
             parts.append((part, places))
         return parts
 

@@ -38,7 +38,7 @@ local function milliseconds(us) return min(floor(us / 1000) + 1, 100000000000000
 --   take    charge an amount; returns nil when it does not fit now
 --   settle  charge a positive change, refund a negative one where the algorithm can
 --   credit  a negative change that no claim holds
---   undo    refund the charge of a moment ago
+--   undo    refund a charge as if it had not been made; `rule.before` was in use before it
 --   used    change nothing, and return the amount in use
 -- `tags` say how what follows the letter in a tag is packed, and `formats` the numbers of a state.
 -- `rejected` has functions without a verb that change the state to what the caller receives; for a log, it also returns

@@ -2,11 +2,14 @@
 --
 -- The plan: settle, again (the answer to the first settlement was lost: usage is not counted twice), credit or undo; for
 -- how long slices are recorded (0: not a slice), the channel on which returned amounts are announced, after its length,
--- and the request as in acquire.lua. The numbers: the changes, the holder, and the boundaries of calendars.
+-- and the request as in acquire.lua. The numbers: to undo, how many limits, and of each how much was in use before the
+-- charge; then the changes, the holder, and the boundaries of calendars.
 -- Replies: C and T as in acquire.lua, A done, L done, and a lease had run out.
 local verb, recorded_us, channel
 verb, recorded_us, channel, plan_at = unpack_from('<sddc0', plan, plan_at)
-local scopes, calendar = load_request(plan_at, 1, NUMBERS_AT, charged_at, true)
+local before_at, changes_at = NUMBERS_AT + 8, NUMBERS_AT
+if verb == 'undo' then changes_at = before_at + 8 * unpack_from('<d', numbers, NUMBERS_AT) end
+local scopes, calendar = load_request(plan_at, 1, changes_at, charged_at, true)
 if not scopes then return 'C' .. pack('<d', now) .. calendar end
 
 -- Change a state by what its limit has charged more or less; returns when it equals an unused one.
@@ -23,7 +26,7 @@ local function settle(scope, limit, state, rule, change)
   return algorithms[rule[LETTER]](verb == 'again' and 'settle' or verb, state, change, rule)
 end
 
-local change_at = NUMBERS_AT
+local change_at = changes_at
 for index = 1, #scopes do
   local scope = scopes[index]
   for place = 1, #scope.limits do
@@ -31,6 +34,8 @@ for index = 1, #scopes do
     change, change_at = unpack_from('<d', numbers, change_at)
     if change ~= 0 then
       local rule = scope.others and scope.others[place] or limit
+      -- Another rule counts in other parts: then nothing was in use before, so that less is returned.
+      rule.before = rule == limit and verb == 'undo' and unpack_from('<d', numbers, before_at + change_at - changes_at - 8) or 0
       scope.full_at = math.max(scope.full_at, settle(scope, limit, scope.states[place], rule, change))
       scope.changed = scope.changed or {}
       scope.changed[place] = true

@@ -124,13 +124,24 @@ function algorithms.s(verb, numbers, amount, rule)
     local log = state.entries > 0 and log_entries(state, key, state.head, state.entries)
     if log then drop_entries(state, log, first_entry(log, state.entries, 8, state.forgotten + 1)) end
     time = state.last
-  elseif used > 0 then -- entries that were closed in the meantime stay spent
-    local closed = state.forgotten
-    if state.entries > 0 then
-      local log = log_entries(state, key, state.head + state.entries - 1, 1)
-      closed = log and unpack_from('<d', log, 9) or state.total
+  elseif used == 0 or charged_at <= time - window then -- undo: nothing is left of the charge
+    return 0
+  else -- undo: the entry of the charge becomes smaller
+    local log = state.entries > 0 and log_entries(state, key, state.head, state.entries)
+    local entries, closed = state.entries, state.forgotten
+    local index = log and first_entry(log, entries, 0, charged_at) or entries
+    if index > 0 then closed = unpack_from('<d', log, index * 16 - 7) end
+    if index < entries then
+      local left, reduced = min(-amount, unpack_from('<d', log, index * 16 + 9) - closed), {}
+      for place = index, entries - 1 do
+        local at, total = unpack_from('<dd', log, place * 16 + 1)
+        reduced[#reduced + 1] = pack('<dd', at, total - left)
+      end
+      write_later('SETRANGE', key, (state.head + index) * 16, table.concat(reduced))
+      state.total = state.total - left
+    else
+      state.total = max(state.total + amount, closed)
     end
-    state.total = math.max(state.total + amount, closed)
   end
   put(numbers, state)
   return time + window

@@ -355,14 +355,14 @@ class RedisStore(AskedInThread):
     def _is_charged(self, claim: Claim) -> bool:
         return bool(claim.admitted or claim.shape.is_credit)
 
-    def _settle(self, claim: Claim, changes: Amounts, *, undo: bool = False) -> bool:
-        """Settle a claim, or undo its charges of a moment ago; return False where a lease had run out."""
+    def _settle(self, claim: Claim, changes: Amounts) -> bool:
+        """Settle a claim, or undo its charges; return False where a lease had run out."""
         if not self._is_charged(claim):
             return True
         plan = self._calls.prepared(claim.plan)
         foreign: ForeignCalendars | None = None
         for _ in range(_MOST_ATTEMPTS):
-            reply = self._connections.run(self._calls.settle(claim, changes, plan, foreign, undo=undo))
+            reply = self._connections.run(self._calls.settle(claim, changes, plan, foreign))
             if reply[0] in _SETTLED:
                 return bool(reply[0] != _LEASE_LOST)
             foreign = self._learned(reply, foreign)

@@ -15,6 +15,7 @@ from limits_app.engine.limits import CallLimit, MeteredLimit, QuotaLimit, RateLi
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
+    DAY,
     DRAINING,
     HOUR,
     KEY,
@@ -169,6 +170,72 @@ class Settling(Contract):
             report(acquired, 9)
             clock.advance(30)
             assert available(limits) <= 1
+
+    @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
+    def test_undoing_refunds_with_every_algorithm(self, store: Store, clock: FakeClock, limit: MeteredLimit) -> None:
+        limits = limits_of(store, limit, ResourceLimit("db", 2))
+        kept = limits.try_acquire({KEY: 3, "db": 1})
+        undone = limits.try_acquire({KEY: 7, "db": 1})
+        clock.move(1)
+        assert not limits.try_acquire({KEY: 1})
+        for _ in range(2):
+            undone.undo()
+            assert available(limits) == pytest.approx(7, abs=0.001)
+        assert holders(limits) == 1
+        kept.undo()
+        assert (available(limits), holders(limits)) == (10, 0)
+
+    @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
+    def test_undoing_never_refunds_what_has_returned_by_itself(
+        self, store: Store, clock: FakeClock, limit: MeteredLimit
+    ) -> None:
+        limits = limits_of(store, limit)
+        early = limits.try_acquire({KEY: 10})
+        clock.advance(DAY)
+        assert limits.try_acquire({KEY: 6})
+        early.undo()
+        assert not limits.try_acquire({KEY: 5})
+        assert limits.try_acquire({KEY: 4})
+
+    def test_undoing_within_a_sliding_window_leaves_the_times_of_others(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 100, RateLimitAlgorithm.SLIDING_WINDOW))
+        taken_at = []
+        for amount in (1, 2, 3, 4):
+            taken_at.append(limits.try_acquire({KEY: amount}))
+            clock.advance(10)
+        taken_at[1].undo()
+        assert available(limits) == 2
+        taken_at[3].undo()
+        assert available(limits) == 6
+        for seconds, left in ((59, 6), (1, 7), (19, 7), (1, 10)):
+            clock.advance(seconds)
+            assert available(limits) == left
+        taken_at[2].undo()
+        assert available(limits) == 10
+
+    @pytest.mark.parametrize("algorithm", DRAINING)
+    def test_undoing_returns_what_has_not_drained_of_the_charge(
+        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
+    ) -> None:
+        for before, seconds, refunded in ((0, 3, 2), (5, 3, 5), (5, 6, 4), (0, 20, 0)):
+            limits = limits_of(store, RateLimit(KEY, 10, 10, algorithm), entity=f"{before} {seconds}")
+            assert limits.try_acquire({KEY: before})
+            undone = limits.try_acquire({KEY: 5})
+            clock.advance(seconds)
+            assert limits.try_acquire({KEY: int(available(limits))})
+            undone.undo()
+            assert available(limits) == refunded
+
+    def test_undoing_under_changed_limits_refunds_by_the_rule_that_has_recorded_the_use(self, store: Store) -> None:
+        for before in ALGORITHMS:
+            for after in ALGORITHMS:
+                name = f"{before} {after}"
+                undone = limits_of(store, RateLimit(KEY, 10, HOUR, before), entity=name).try_acquire({KEY: 8})
+                new = limits_of(store, RateLimit(KEY, 20, HOUR, after), entity=name)
+                taken(new, {KEY: 2})
+                undone.undo()
+                assert used(new) in {2, 10}
+                assert used(new) == 2 or after is not before
 
     @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
     def test_credit_reduces_the_use_of_every_limit_to_0_at_least(self, store: Store, limit: MeteredLimit) -> None:

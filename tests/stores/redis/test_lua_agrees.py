@@ -66,6 +66,9 @@ def definitions(key: str) -> st.SearchStrategy[RateLimit | QuotaLimit]:
     )
 
 
+UNDO = -1
+"""In place of the share of an amount that was used: the claim is undone."""
+
 STEPS = st.lists(
     st.builds(
         Step,
@@ -77,7 +80,7 @@ STEPS = st.lists(
         who=st.integers(0, 2),
         permille=st.sampled_from([0, 1, 250, 500, 900, 1000]),
         permits=st.integers(0, 2),
-        settles=st.one_of(st.none(), st.sampled_from([0, 300, 1000, 1700])),
+        settles=st.one_of(st.none(), st.sampled_from([UNDO, 0, 300, 1000, 1700])),
         changes=st.sampled_from([False, False, False, False, True]),
         chooses=st.sampled_from([None, None, None, "in_order", "emptiest_first"]),
         credits=st.sampled_from([None, None, None, None, 1, 300, 1000]),
@@ -130,10 +133,11 @@ class Player:
         return [(key, stats["used"]) for key, stats in limits.get_stats().items()]
 
     def _settle(self, limits: LimitSet, claim: Claim, permille: int, latest: Schema) -> object:
+        claim.undoes = permille == UNDO
         self.store.settle(
             claim,
             [
-                -amount if limit.rule.is_permit else amount * permille // 1000 - amount
+                -amount if limit.rule.is_permit or claim.undoes else amount * permille // 1000 - amount
                 for limit, amount, _ in claim.decisions()
             ],
         )
@@ -247,7 +251,7 @@ def test_thousands_of_decisions_of_each_algorithm_are_those_of_the_memory_store(
             )
             clock.move(-random.randint(0, longest_back) if random.random() < 0.1 else forward)
             if held and random.random() < 0.3:
-                _settle_alike(sets, held.pop(random.randrange(len(held))), random.choice([0, 300, 1000, 1500]))
+                _settle_alike(sets, held.pop(random.randrange(len(held))), random.choice([UNDO, 0, 300, 1000, 1500]))
             wanted = random.choice([0, 1, int(limit.ceiling * random.random()), int(limit.ceiling)])
             claims = [claim_of(one, {"units": wanted}) for one in sets]
             for one, claim in zip(sets, claims, strict=True):
@@ -262,8 +266,8 @@ def test_thousands_of_decisions_of_each_algorithm_are_those_of_the_memory_store(
 def _settle_alike(sets: list[LimitSet], claims: list[Claim], permille: int) -> None:
     """Settle a claim in each store, with a share of what was charged as used."""
     for one, claim in zip(sets, claims, strict=True):
-        amount, is_permit = claim.amounts[0], bool(claim.shape.permits)
-        one.store.settle(claim, [-amount if is_permit else amount * permille // 1000 - amount])
+        amount, is_permit, claim.undoes = claim.amounts[0], bool(claim.shape.permits), permille == UNDO
+        one.store.settle(claim, [-amount if is_permit or claim.undoes else amount * permille // 1000 - amount])
 
 
 @pytest.mark.parametrize(
