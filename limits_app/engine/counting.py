@@ -38,6 +38,7 @@ class Count(NamedTuple):
     A set without a name has None as `resource`, `hour` is counted from 1970.
     `amounts` are thousandths of units by key, and below 0 where more was refunded than charged since the last
     collection. `shared` marks one bucket for all entities, and `member` is the member of the pool `resource`.
+    `plan` is the one by which the entity was served, empty for none.
     """
 
     resource: str | None
@@ -46,6 +47,7 @@ class Count(NamedTuple):
     member: str | None
     hour: int
     amounts: Mapping[str, int]
+    plan: str = ""
 
 
 class Rejected(NamedTuple):

@@ -294,7 +294,7 @@ def _counted(
     ):
         return change, record.finished
     amounts = {limit.rule.key: schema.milli(limit.index, change)}
-    return 0, (*record.finished, FinishedUsage(hour_of(taken_at), amounts))
+    return 0, (*record.finished, FinishedUsage(hour_of(taken_at), amounts, schema.plan))
 
 
 def _settle_by_key(record: Record, limit: PlannedLimit, change: int, *, now: int, claim: Claim) -> None:

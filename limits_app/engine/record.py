@@ -51,10 +51,14 @@ class HourlyUsage:
 
 
 class FinishedUsage(NamedTuple):
-    """Amounts of one hour (counted from 1970) that the record counts no more: thousandths of units by limit key."""
+    """Amounts of one hour (counted from 1970) that the record counts no more: thousandths of units by limit key.
+
+    `plan` is that of the schema that counted them.
+    """
 
     hour: int
     amounts: dict[str, int]
+    plan: str = ""
 
 
 class Schema:
@@ -62,22 +66,25 @@ class Schema:
 
     `index` is the position of each key, `permits` are the positions of the resource limits. A scope that `is_blocked`
     rejects every request.
-    With `counts_usage` a record of the scope counts the admitted amounts. `lease_us` is how long permits are leased.
+    With `counts_usage` a record of the scope counts the admitted amounts, for the `plan` by which the client is served
+    (empty: none): a record of another plan is carried over, so that each amount is counted for its plan. `lease_us` is
+    how long permits are leased.
     Raises InvalidLimit where two limits have the same key.
     """
 
-    def __init__(self, limits: tuple[AnyLimit, ...], lease_us: int, *, counts_usage: bool) -> None:
+    def __init__(self, limits: tuple[AnyLimit, ...], lease_us: int, *, counts_usage: bool, plan: str = "") -> None:
         check_differ([limit.key for limit in limits])
         self.limits = limits
         self.lease_us = lease_us
         self.counts_usage = counts_usage
+        self.plan = plan if counts_usage else ""
         self.rules: tuple[Rule, ...] = tuple([compile_rule(limit, lease_us) for limit in limits])
         self.index: dict[str, int] = {rule.key: position for position, rule in enumerate(self.rules)}
         self.is_blocked = any(isinstance(limit, Blocked) for limit in limits)
         self.permits = tuple([position for position, rule in enumerate(self.rules) if rule.is_permit])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return schema_of, (self.limits, self.lease_us, self.counts_usage)
+        return schema_of, (self.limits, self.lease_us, self.counts_usage, self.plan)
 
     def start(self) -> list[State]:
         """Return the states of a scope that was never used."""
@@ -88,14 +95,16 @@ class Schema:
         return parts * MILLI // self.rules[index].parts_per_unit
 
 
-def schema_of(limits: tuple[AnyLimit, ...], lease_us: int = LEASE_US, counts_usage: bool = False) -> Schema:
+def schema_of(
+    limits: tuple[AnyLimit, ...], lease_us: int = LEASE_US, counts_usage: bool = False, plan: str = ""
+) -> Schema:
     """Compile limits, or return the schema that the same limits were compiled to before."""
-    return _compiled(limits, lease_us, counts_usage)
+    return _compiled(limits, lease_us, counts_usage, plan if counts_usage else "")
 
 
 @lru_cache(maxsize=4096)
-def _compiled(limits: tuple[AnyLimit, ...], lease_us: int, counts_usage: bool) -> Schema:
-    return Schema(limits, lease_us, counts_usage=counts_usage)
+def _compiled(limits: tuple[AnyLimit, ...], lease_us: int, counts_usage: bool, plan: str) -> Schema:
+    return Schema(limits, lease_us, counts_usage=counts_usage, plan=plan)
 
 
 KeptUse = Mapping[str, tuple[Rule, State]]
@@ -146,7 +155,7 @@ class Record:
             for index, rule in enumerate(self.schema.rules)
             if usage.amounts[index]
         }
-        return (FinishedUsage(hour_of(usage.until - 1), amounts),) if amounts else ()
+        return (FinishedUsage(hour_of(usage.until - 1), amounts, self.schema.plan),) if amounts else ()
 
     def held(self, rule: Rule, state: State, now: int, is_gone: IsGone | None = None) -> State:
         """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept.

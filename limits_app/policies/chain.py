@@ -70,11 +70,13 @@ class EntityPolicies:
     """An entity (None: the site itself), and the policies that may apply to it, in no particular order.
 
     `billing_from` is its billing date, or that of the nearest entity above it that has one (None: none has one).
+    `plan` is the plan that applies to it, empty for none.
     """
 
     entity: str | None
     policies: tuple[PolicyValue, ...]
     billing_from: datetime | None = None
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +250,12 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
         name = entity if level == 0 or own is None else own.identifier
         billing_from = next((row.billing_from for row in of_level if row.billing_from is not None), None)
         policies = (*_own_flags(own), *_policy_values(of_level, connection), *everybody)
-        links.append(EntityPolicies(name, policies, from_column(billing_from, connection)))
+        plan = next((row.plan for row in of_level if row.plan is not None), "")
+        links.append(EntityPolicies(name, policies, from_column(billing_from, connection), plan))
     first = rows[0]
     until = from_column(first.until, connection)
     switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
     cooling = None if first.cooling_until is None else Cooling(first.cooling_until, first.cooling_length or 0)
-    plan = next((row.plan for row in levels[0] if row.plan is not None), None)
     is_known = first.store is not None
     return PolicyChain(
         links,
@@ -264,7 +266,7 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
         cooling,
         above,
         has_row,
-        plan,
+        links[0].plan or None,
         has_prices=bool(first.has_prices),
     )
 

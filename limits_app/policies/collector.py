@@ -88,7 +88,8 @@ class Collector:
         current = entity
         for level in range(MAX_LEVELS):
             client = self.client(current or "", plan or "") if level == 0 else self._parent(current or "")
-            yield EntityPolicies(current, self.policies(resource, client), self._billing_of_rows(client.entity))
+            billing_from = self._billing_of_rows(client.entity)
+            yield EntityPolicies(current, self.policies(resource, client), billing_from, client.plan)
             row = self.entities.get(client.entity)
             if row is None or not row.cascade or not row.parent:
                 return

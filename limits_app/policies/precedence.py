@@ -81,7 +81,8 @@ class EffectiveLimit:
 class PolicyChoice:
     """The policies of one entity in order of precedence, each with its status, and the effective limits.
 
-    `totals` are the limits over all resources, which apply in addition to the `limits`.
+    `totals` are the limits over all resources, which apply in addition to the `limits`. Usage is counted for
+    the `plan`, empty for none.
     """
 
     entity: str | None
@@ -89,6 +90,7 @@ class PolicyChoice:
     limits: tuple[EffectiveLimit, ...]
     on_unavailable: OnUnavailable | None
     totals: tuple[EffectiveLimit, ...] = ()
+    plan: str = ""
 
     @property
     def by_place(self) -> dict[tuple[int, str], EffectiveLimit]:
@@ -131,7 +133,7 @@ def judge(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Polic
     )
     limits = _merged(applied_policies(exclusive), link.billing_from)
     of_totals = [limit for policy in applied_policies(totals) for limit in _merged([policy], link.billing_from)]
-    return PolicyChoice(link.entity, verdicts, limits, on_unavailable, tuple(of_totals))
+    return PolicyChoice(link.entity, verdicts, limits, on_unavailable, tuple(of_totals), link.plan)
 
 
 def _judged(policies: Iterable[PolicyValue], now: datetime, position: int, *, shadow: bool) -> list[Verdict]:
@@ -209,7 +211,7 @@ def lifted(choice: PolicyChoice, status: PolicyStatus) -> PolicyChoice:
     verdicts = tuple(
         replace(verdict, status=status) if verdict.status in _APPLIES else verdict for verdict in choice.verdicts
     )
-    return PolicyChoice(choice.entity, verdicts, (), None)
+    return PolicyChoice(choice.entity, verdicts, (), None, plan=choice.plan)
 
 
 def rollout_position(entity: str | None) -> int:

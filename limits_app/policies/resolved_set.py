@@ -255,16 +255,17 @@ def scopes_of(
 ) -> list[ScopedLimits]:
     """Return the scopes of all choices, totals last. One that an entity and its parent share is the entity's.
 
-    Totals do not count usage, which the limits of each resource count.
+    Totals do not count usage, which the limits of each resource count: those of an entity count it for its plan.
     """
-    counting, not_counting = schemas_of(store, counts_usage=counts_usage), schemas_of(store, counts_usage=False)
+    not_counting = schemas_of(store, counts_usage=False)
     scoped: dict[str, ScopedLimits] = {}
-    of_resource = [pair for choice in choices for pair in _resource_scopes(resource, choice)]
-    of_all = [pair for choice in choices for pair in _total_scopes(choice)]
-    for scope, limits in (*of_resource, *of_all):
+    of_resource = [(choice.plan, *pair) for choice in choices for pair in _resource_scopes(resource, choice)]
+    of_all = [("", *pair) for choice in choices for pair in _total_scopes(choice)]
+    for plan, scope, limits in (*of_resource, *of_all):
         if scope.key not in scoped:
             levels = tuple([effective.policy.level for effective in limits])
             level = min(levels, key=PRECEDENCE.index)
+            counting = schemas_of(store, counts_usage=counts_usage, plan="" if scope.shared else plan)
             schema_for = not_counting if scope.total else counting
             slice_seconds = [effective.policy.slice_seconds if store.remote else 0 for effective in limits]
             sliced_limits, slice_us = sliced(

@@ -81,11 +81,11 @@ class StoreVersions:
             self._versions[alias] = VersionedStore(alias, store, version)
 
 
-def schemas_of(store: Store, *, counts_usage: bool = True) -> Callable[[tuple[AnyLimit, ...]], Schema]:
+def schemas_of(store: Store, *, counts_usage: bool = True, plan: str = "") -> Callable[[tuple[AnyLimit, ...]], Schema]:
     """Return the function that compiles the limits of one scope for a store.
 
     Usage is counted where the store can count it and the settings ask for it; never for limits in shadow mode, whose
-    `counts_usage` is False.
+    `counts_usage` is False. It is counted for a `plan`.
     """
     counts = counts_usage and store.counting and bool(conf.get(conf.USAGE))
-    return partial(schema_of, lease_us=store.lease_us, counts_usage=counts)
+    return partial(schema_of, lease_us=store.lease_us, counts_usage=counts, plan=plan)

@@ -51,14 +51,15 @@ _KINDS: Final[dict[str, type[AnyLimit]]] = {
 
 def definitions_of(schema: Schema) -> bytes:
     """Return the limits of a schema as JSON."""
-    counts = [True] if schema.counts_usage else []
+    plan = [schema.plan] if schema.plan else []
+    counts = [True, *plan] if schema.counts_usage else []
     return json.dumps([schema.lease_us, [_described(limit) for limit in schema.limits], *counts]).encode()
 
 
 def schema_from(definitions: bytes) -> Schema:
     """Return the schema that `definitions_of` wrote; TypeError or ValueError when a newer version wrote it."""
     lease_us, limits, *counts = json.loads(definitions)
-    return schema_of(tuple([_limit(*fields) for fields in limits]), lease_us, bool(counts))
+    return schema_of(tuple([_limit(*fields) for fields in limits]), lease_us, bool(counts), *counts[1:])
 
 
 def pack_kept(kept: KeptUse) -> bytes:

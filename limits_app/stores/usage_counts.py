@@ -33,7 +33,8 @@ class _Counts:
     def __init__(self) -> None:
         self.counting: dict[str, tuple[str, str | None, str | None, bool, str | None, bool]] = {}
         """The scopes as plain tuples of texts, which the garbage collector need not visit."""
-        self.finished: dict[tuple[int, Scope], dict[str, int]] = {}
+        self.finished: dict[tuple[int, Scope, str], dict[str, int]] = {}
+        """The sums of a finished hour of a scope, for each plan."""
         self.rejections: dict[Rejected, Times] = {}
         self.batch: Batch | None = None
 
@@ -137,12 +138,12 @@ class UsageCounts:
 
 def _take(counts: _Counts, scope: Scope, record: Record) -> None:
     """Take over one finished hour of a record."""
-    hour, amounts = record.finished[0]
-    sums = dict(counts.finished.get((hour, scope), {}))
+    hour, amounts, plan = record.finished[0]
+    sums = dict(counts.finished.get((hour, scope, plan), {}))
     for key, amount in amounts.items():
         sums[key] = sums.get(key, 0) + amount
     # Without a call in between, where a signal handler could raise.
-    counts.finished[hour, scope], record.finished = sums, record.finished[1:]
+    counts.finished[hour, scope, plan], record.finished = sums, record.finished[1:]
 
 
 def _remove_old(counts: _Counts, now: int) -> None:
@@ -155,8 +156,8 @@ def _remove_old(counts: _Counts, now: int) -> None:
 def _fill_batch(counts: _Counts, *, is_full: bool) -> None:
     """Move the oldest counts into a batch, unless there are none."""
     usage = [
-        Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts)
-        for (hour, scope), amounts in islice(counts.finished.items(), _BATCH)
+        Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts, plan)
+        for (hour, scope, plan), amounts in islice(counts.finished.items(), _BATCH)
     ]
     rejections = dict(islice(counts.rejections.items(), _BATCH))
     if usage or rejections:

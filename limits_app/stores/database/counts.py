@@ -128,11 +128,11 @@ def _waiting_batch(namespace: int, transaction: Transaction) -> Batch | None:
 def _pack(rows: Iterable[Sequence[bytes]], *, is_full: bool) -> bytes:
     counts, rejections = list[Any](), list[Any]()
     for _, hour, label, stored in rows:
-        amounts = json.loads(bytes(stored))
+        content = json.loads(bytes(stored))
         if bytes(label) == _REJECTIONS_LABEL:
-            rejections += amounts
+            rejections += content
         else:
-            counts.append([*json.loads(bytes(label)), hour, amounts])
+            counts.append([*json.loads(bytes(label)), hour, *content])
     return json.dumps([is_full, counts, rejections]).encode()
 
 

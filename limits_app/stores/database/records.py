@@ -76,7 +76,11 @@ class StoredRecord:
     def counts(self) -> list[object]:
         """Return the values of `COUNT` for each hour of usage that is finished."""
         finished = self.record.finished
-        return [value for hour, amounts in finished for value in (hour, *self._label(), json.dumps(amounts).encode())]
+        return [
+            value
+            for hour, *amounts_and_plan in finished
+            for value in (hour, *self._label(), json.dumps(amounts_and_plan).encode())
+        ]
 
     def _mark(self) -> tuple[int | None, bytes | None, int | None]:
         """Return the columns by which rows with counted usage are found: until when they count, and for which scope."""

@@ -150,7 +150,7 @@ class Usage:
             rejections = list(_take_rejections(txn, namespace))
             if not counts and not rejections:
                 return None
-            is_full = _MAX_BATCH in {len(finished), len(rejections)} or not is_done
+            is_full = len(finished) >= _MAX_BATCH or len(rejections) == _MAX_BATCH or not is_done
             stored = json.dumps([unique_name(), counts, is_full, rejections]).encode()
             for key, part in _parts(namespace, stored):
                 txn.put(key, part)
@@ -177,7 +177,7 @@ class Usage:
             record = self._records.find(txn, scope)
             label = b"" if record is None else _close(record)
             if record is not None and label:
-                yield from [(*_unpack_label(label), hour, amounts) for hour, amounts in record.finished]
+                yield from [(*_unpack_label(label), hour, amounts, plan) for hour, amounts, plan in record.finished]
                 record.finished = ()
                 self._records.put(txn, scope, record)
 
@@ -253,17 +253,19 @@ def _part_key(namespace: str, number: int) -> bytes:
 
 def _add_hour(txn: Txn, key: bytes, label: bytes, finished: FinishedUsage) -> None:
     stored = txn.get(key)
-    amounts: dict[str, int] = {} if stored is None else _unpack_hour(stored)[1]
+    by_plan: dict[str, dict[str, int]] = {} if stored is None else _unpack_hour(stored)[1]
+    amounts = by_plan.setdefault(finished.plan, {})
     for name, amount in finished.amounts.items():
         amounts[name] = amounts.get(name, 0) + amount
-    txn.put(key, len(label).to_bytes(_LENGTH) + label + json.dumps(amounts, separators=(",", ":")).encode())
+    txn.put(key, len(label).to_bytes(_LENGTH) + label + json.dumps(by_plan, separators=(",", ":")).encode())
 
 
 def _take_hours(txn: Txn, half: bytes) -> Iterator[tuple[Any, ...]]:
     """Take the oldest hours of a namespace, as many as a batch holds."""
     for key, stored in list(islice(_hours(txn, _word(half)), _MAX_BATCH)):
-        label, amounts = _unpack_hour(stored)
-        yield *_unpack_label(label), _hour_in(key), amounts
+        label, by_plan = _unpack_hour(stored)
+        for plan, amounts in by_plan.items():
+            yield *_unpack_label(label), _hour_in(key), amounts, plan
         txn.delete(key)
 
 
@@ -290,8 +292,8 @@ def _hours(txn: Txn, word: bytes, more: int = 0) -> Iterator[tuple[bytes, bytes]
     return ((key, stored) for key, stored in entries(txn, word) if len(key) == length)
 
 
-def _unpack_hour(stored: bytes) -> tuple[bytes, dict[str, int]]:
-    """Return the label and the amounts of an hour."""
+def _unpack_hour(stored: bytes) -> tuple[bytes, dict[str, dict[str, int]]]:
+    """Return the label and the amounts of an hour, by plan."""
     end = _LENGTH + int.from_bytes(stored[:_LENGTH])
     return stored[_LENGTH:end], json.loads(stored[end:])
 

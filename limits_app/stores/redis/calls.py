@@ -101,12 +101,13 @@ class PreparedShape:
 
     def _description(self, shape: PlanShape) -> bytes:
         """Return the description of the request; load_request() in prelude.lua and acquire.lua say what it has."""
-        parts, counted = b"", list(self.counted)
+        parts, places = b"", list(self.counted)
         for place, scope in enumerate(shape.scopes):
             limits = [limit for limit in self.limits if limit.scope_index == place]
             keys = self.counted.get(place, ())
-            label = counted.index(place) if keys else 0
-            digest = blake2b("\0".join(keys).encode(), digest_size=_DIGEST_LENGTH).digest()
+            label = places.index(place) if keys else 0
+            counted = "\0".join(keys) + ("\0\0" + scope.schema.plan if scope.schema.plan else "")
+            digest = blake2b(counted.encode(), digest_size=_DIGEST_LENGTH).digest()
             parts += pack("<4d", len(limits), scope.lasting, len(keys), label) + b"#" + digest
             parts += b"".join([self._limit(limit) for limit in limits])
         return pack("<2d", len(shape.scopes), len(self.limits)) + parts
@@ -148,7 +149,7 @@ class PreparedPlan:
             self.keys.append(name(shorts[limit.scope_index], limit.rule.key))
         self.labels = b""
         for place, keys in shape.counted.items():
-            self.labels += label_of(plan.scopes[place], keys) + b"\0"
+            self.labels += label_of(plan.scopes[place], keys, shape.schemas[place].plan) + b"\0"
         self.acquire = self._alone(_Others.STAY)
         self._settling: dict[bytes, PreparedScript] = {}
 

@@ -148,7 +148,7 @@ def _batch(name: str, stored: Iterable[bytes], *, is_full: bool) -> Batch:
 
 
 def _count(label: Sequence[Any], numbers: bytes) -> Count:
-    resource, sealed, shared, member, keys = label
+    resource, sealed, shared, member, keys, plan = label
     hour, *amounts = [int(number) for (number,) in iter_unpack("<d", numbers)]
     admitted = {key: amount for key, amount in zip(keys, amounts, strict=True) if amount}
-    return unsealed(Count(resource, sealed, shared, member, hour, admitted))
+    return unsealed(Count(resource, sealed, shared, member, hour, admitted, plan))

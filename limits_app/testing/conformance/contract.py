@@ -70,9 +70,9 @@ class Contract:
         self.close_store(store)
 
 
-def in_scope(store: Store, scope: Scope, *limits: AnyLimit, counts: bool = False) -> ScopedLimits:
-    """Limits in a scope, whose usage the store counts or not."""
-    return ScopedLimits(scope, schema_of(limits, store.lease_us, counts))
+def in_scope(store: Store, scope: Scope, *limits: AnyLimit, counts: bool = False, plan: str = "") -> ScopedLimits:
+    """Limits in a scope, whose usage the store counts for a plan or not."""
+    return ScopedLimits(scope, schema_of(limits, store.lease_us, counts, plan))
 
 
 def scoped(store: Store, *limits: AnyLimit, entity: str = "someone") -> ScopedLimits:
@@ -90,9 +90,9 @@ def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version:
     return limits_in(store, scoped(store, *limits, entity=entity), version=version)
 
 
-def counting(store: Store, *limits: AnyLimit, entity: str = "someone") -> LimitSet:
+def counting(store: Store, *limits: AnyLimit, entity: str = "someone", plan: str = "") -> LimitSet:
     """A set over one scope whose usage is counted."""
-    return limits_in(store, in_scope(store, scope_of("conformance", entity), *limits, counts=True))
+    return limits_in(store, in_scope(store, scope_of("conformance", entity), *limits, counts=True, plan=plan))
 
 
 def claim_of(
@@ -208,6 +208,17 @@ def collected(store: CountingStore, namespace: str = "") -> CountsByScope:
                 counts[count.resource, count.entity, count.shared, count.hour, key] += amount
         store.forget_counts(batch.name, namespace)
     return counts
+
+
+def collected_by_plan(store: CountingStore) -> dict[tuple[int, str, str], int]:
+    """Everything that was counted, by hour, plan and key."""
+    counts: Counter[tuple[int, str, str]] = Counter()
+    while (batch := store.collect_counts()) is not None:
+        for count in batch.counts:
+            for key, amount in count.amounts.items():
+                counts[count.hour, count.plan, key] += amount
+        store.forget_counts(batch.name)
+    return dict(counts)
 
 
 def rejections_in(store: CountingStore, namespace: str = "") -> dict[Rejected, Times]:

@@ -33,6 +33,7 @@ from limits_app.testing.conformance.contract import (
     YEAR,
     available,
     collected,
+    collected_by_plan,
     counting,
     credit,
     in_scope,
@@ -85,6 +86,33 @@ class Counting(CountingNamespaces):
             ("b", False, "call_count"): 3_000,
             (None, True, "tokens"): 18_000,
         }
+
+    def test_amounts_are_counted_for_the_plan_of_their_request(self, store: CountingStore, clock: FakeClock) -> None:
+        tokens, hour = RateLimit("tokens", 10_000, HOUR), hour_of(clock())
+        free, pro = [counting(store, tokens, plan=plan) for plan in ("free", "pro")]
+        early = free.try_acquire({"tokens": 500})
+        for amount in (100, 20):
+            taken(pro, {"tokens": amount})
+        taken(counting(store, tokens, CallLimit(9, HOUR), plan="pro"), {"tokens": 3})
+        taken(free, {"tokens": 1})
+        early.update({"tokens": 200})
+        early.release()  # refunded to the plan that was charged
+        assert collected_by_plan(store) == {
+            (hour, "free", "tokens"): 201_000,
+            (hour, "pro", "tokens"): 123_000,
+            (hour, "pro", "call_count"): 1_000,
+        }
+        assert available(pro, "tokens") == 10_000 - 324  # the plan changes nothing about what is left
+
+    def test_late_usage_is_counted_for_its_plan_and_hour(self, store: CountingStore, clock: FakeClock) -> None:
+        tokens, hour = QuotaLimit.per_day("tokens", 10_000), hour_of(clock())
+        free, pro = [counting(store, tokens, plan=plan) for plan in ("free", "")]
+        late = free.try_acquire({"tokens": 100})
+        clock.advance(HOUR)
+        taken(pro, {"tokens": 7})
+        late.update({"tokens": 140})
+        late.release()
+        assert collected_by_plan(store) == {(hour, "free", "tokens"): 140_000, (hour + 1, "", "tokens"): 7_000}
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_every_algorithm_is_counted_in_thousandths(
