@@ -82,6 +82,7 @@ class UseSerializer(UsedSerializer):
     key = _text()
     resource = _name()
     entity = _name()
+    plan = _name()
     start = DateTimeField(allow_null=True)
 
 

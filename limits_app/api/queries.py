@@ -246,6 +246,9 @@ class DenialQuery(CountedQuery):
 class UsageQuery(CountedQuery, TimeQuery):
     """Parameters of usage, with the fields to group it by."""
 
+    plan = Exact(
+        required=False, allow_blank=True, help_text="The plan by which clients were served; empty for those without."
+    )
     by = serializers.ListField(
         child=serializers.ChoiceField([str(by) for by in By]),
         required=False,

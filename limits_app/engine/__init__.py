@@ -60,6 +60,7 @@ from limits_app.engine.clock import (
 )
 from limits_app.engine.compiled import COMPILED, mypyc_attr
 from limits_app.engine.counting import (
+    BELOW,
     HOUR_US,
     IDS_LENGTH,
     KEPT_HOURS,

@@ -28,6 +28,9 @@ HOUR_US: Final = HOUR * 1_000_000
 IDS_LENGTH: Final = 1_000
 """The length of the ids of the last rejected requests in a minute; there are spaces between them."""
 
+BELOW: Final = "\x1f"
+"""What comes before the plan where amounts are counted for an entity above the client."""
+
 KEPT_HOURS: Final = 8 * 24
 """How many hours a store keeps counts that are not collected."""
 
@@ -38,7 +41,8 @@ class Count(NamedTuple):
     A set without a name has None as `resource`, `hour` is counted from 1970.
     `amounts` are thousandths of units by key, and below 0 where more was refunded than charged since the last
     collection. `shared` marks one bucket for all entities, and `member` is the member of the pool `resource`.
-    `plan` is the one by which the entity was served, empty for none.
+    `plan` is the one by which the entity was served, empty for none; BELOW before it says that the amounts were used by
+    entities below this one, and are counted for these too.
     """
 
     resource: str | None

@@ -7,6 +7,7 @@ import django.utils.timezone
 import limits_app.models.constraints
 import limits_app.models.fields
 import limits_app.models.limit
+import limits_app.models.namespaces
 import limits_app.models.price
 import limits_app.models.state
 import limits_app.models.validators
@@ -266,6 +267,7 @@ class Migration(migrations.Migration):
             name='Denial',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('namespace', models.CharField(blank=True, default=limits_app.models.namespaces.current_digest, editable=False, max_length=32, verbose_name='namespace')),
                 ('resource', models.CharField(max_length=64, verbose_name='resource')),
                 ('bucket', models.CharField(choices=[('entity', 'entity'), ('shared', 'shared by all entities'), ('member', 'member of the pool'), ('others', 'all others')], default='entity', max_length=8, verbose_name='bucket')),
                 ('entity', models.CharField(blank=True, max_length=255, verbose_name='entity or member')),
@@ -283,7 +285,7 @@ class Migration(migrations.Migration):
                 'abstract': False,
                 'default_permissions': (),
                 'indexes': [models.Index(fields=['resource', 'minute'], name='limits_app_denial_resource'), models.Index(fields=['entity', 'minute'], name='limits_app_denial_entity')],
-                'constraints': [models.UniqueConstraint(fields=('minute', 'resource', 'key', 'bucket', 'entity'), name='limits_app_denial_once')],
+                'constraints': [models.UniqueConstraint(fields=('minute', 'resource', 'key', 'bucket', 'entity', 'namespace'), name='limits_app_denial_once')],
             },
         ),
         migrations.CreateModel(
@@ -588,10 +590,13 @@ class Migration(migrations.Migration):
             name='UsageSnapshot',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('namespace', models.CharField(blank=True, default=limits_app.models.namespaces.current_digest, editable=False, max_length=32, verbose_name='namespace')),
                 ('resource', models.CharField(max_length=64, verbose_name='resource')),
                 ('bucket', models.CharField(choices=[('entity', 'entity'), ('shared', 'shared by all entities'), ('member', 'member of the pool'), ('others', 'all others')], default='entity', max_length=8, verbose_name='bucket')),
                 ('entity', models.CharField(blank=True, max_length=255, verbose_name='entity or member')),
                 ('key', models.CharField(max_length=64, verbose_name='limit')),
+                ('plan', models.CharField(blank=True, max_length=64, verbose_name='plan')),
+                ('below', models.BooleanField(default=False, verbose_name='used by clients below it')),
                 ('period', models.CharField(choices=[('hour', 'hour'), ('day', 'day')], max_length=4, verbose_name='period')),
                 ('start', models.DateTimeField(verbose_name='start')),
                 ('admitted_milli', models.BigIntegerField(default=0, verbose_name='allowed, in thousandths')),
@@ -604,7 +609,7 @@ class Migration(migrations.Migration):
                 'abstract': False,
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['period', 'resource', 'start'], name='limits_app_usage_resource'), models.Index(fields=['entity', 'period', 'start'], name='limits_app_usage_entity')],
-                'constraints': [models.UniqueConstraint(fields=('period', 'start', 'resource', 'key', 'bucket', 'entity'), name='limits_app_usage_once'), models.CheckConstraint(condition=models.Q(('period__in', ['hour', 'day'])), name='limits_app_usage_period')],
+                'constraints': [models.UniqueConstraint(fields=('period', 'start', 'resource', 'key', 'bucket', 'entity', 'plan', 'below', 'namespace'), name='limits_app_usage_once'), models.CheckConstraint(condition=models.Q(('period__in', ['hour', 'day'])), name='limits_app_usage_period')],
             },
         ),
         migrations.CreateModel(

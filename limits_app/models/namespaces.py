@@ -22,7 +22,7 @@ from django.utils.module_loading import import_string
 
 from limits_app import conf
 from limits_app.engine import WHOLE_SITE as NO_NAMES
-from limits_app.engine import Namespace, shown
+from limits_app.engine import Namespace, namespace_digest, shown
 from limits_app.engine.errors import InvalidRequest
 
 MAX_VALUE_LENGTH: Final = 255
@@ -92,6 +92,11 @@ def current_namespace() -> SiteNamespace:
 def current_keys() -> Namespace:
     """The names under which stores keep the present namespace."""
     return _current().keys if sources.is_used else NO_NAMES
+
+
+def current_digest() -> str:
+    """The digest of the present namespace, by which rows of usage and rejections are kept apart; empty without any."""
+    return namespace_digest(current_keys().counters).hex()
 
 
 def write_alias() -> str:

@@ -7,12 +7,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from django.db import connections, models
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.engine import IDS_LENGTH, units_of_usage
+from limits_app.models.namespaces import current_digest
+from limits_app.models.plan import MAX_PLAN_LENGTH
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.sql.compiler import SQLCompiler
 
 logger = logging.getLogger("limits_app")
 
@@ -38,13 +44,41 @@ class UsagePeriod(models.TextChoices):
     DAY = "day", _("day")
 
 
-class UsageRow(models.Model):
-    """Fields that identify a bucket; the entity is empty for the site itself and for shared limits."""
+Row = TypeVar("Row", bound=models.Model)
 
+
+class CurrentNamespace(models.Expression):
+    """The namespace of the request, command or task in which a query runs, as `UsageRow.namespace` has it."""
+
+    def __init__(self) -> None:
+        super().__init__(output_field=models.CharField())
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, tuple[str | int, ...]]:
+        """The SQL, with its parameter."""
+        return "%s", (current_digest(),)
+
+
+class InNamespace(models.Manager[Row]):
+    """The rows of the present namespace; `_base_manager` has all."""
+
+    def get_queryset(self) -> models.QuerySet[Row]:
+        """A query that is evaluated in the namespace in which it runs."""
+        return super().get_queryset().filter(namespace=CurrentNamespace())
+
+
+class UsageRow(models.Model):
+    """Fields that identify a bucket; the entity is empty for the site itself and for shared limits.
+
+    `namespace` is the digest of the namespace of its counters, so that tenants that share a table do not add up.
+    """
+
+    namespace = models.CharField(_("namespace"), max_length=32, blank=True, default=current_digest, editable=False)
     resource = models.CharField(_("resource"), max_length=64)
     bucket = models.CharField(_("bucket"), max_length=8, choices=BucketKind.choices, default=BucketKind.ENTITY)
     entity = models.CharField(_("entity or member"), max_length=255, blank=True)
     key = models.CharField(_("limit"), max_length=64)
+
+    objects = InNamespace()
 
     class Meta:
         abstract = True
@@ -60,10 +94,14 @@ class UsageRow(models.Model):
 class UsageSnapshot(UsageRow):
     """Allowed amount in an hour or a day, and number of rejections.
 
+    `plan` is the name of the plan by which the client was served, empty for none; rejections are counted without it.
+    What is `below` was used by clients below the entity, and is counted for these too.
     The amount is in thousandths of the unit of the limit, and of money in thousandths of a millionth. Both end at
     `MAX_SUM`.
     """
 
+    plan = models.CharField(_("plan"), max_length=MAX_PLAN_LENGTH, blank=True)
+    below = models.BooleanField(_("used by clients below it"), default=False)
     period = models.CharField(_("period"), max_length=4, choices=UsagePeriod.choices)
     start = models.DateTimeField(_("start"))
     admitted_milli = models.BigIntegerField(_("allowed, in thousandths"), default=0)
@@ -76,7 +114,8 @@ class UsageSnapshot(UsageRow):
         ordering = ["-start", "resource", "entity", "key"]
         constraints = [
             models.UniqueConstraint(
-                fields=["period", "start", "resource", "key", "bucket", "entity"], name="limits_app_usage_once"
+                fields=["period", "start", "resource", "key", "bucket", "entity", "plan", "below", "namespace"],
+                name="limits_app_usage_once",
             ),
             models.CheckConstraint(name="limits_app_usage_period", condition=models.Q(period__in=UsagePeriod.values)),
         ]
@@ -110,7 +149,7 @@ class Denial(UsageRow):
         ordering = ["-minute", "-count"]
         constraints = [
             models.UniqueConstraint(
-                fields=["minute", "resource", "key", "bucket", "entity"], name="limits_app_denial_once"
+                fields=["minute", "resource", "key", "bucket", "entity", "namespace"], name="limits_app_denial_once"
             )
         ]
         indexes = [

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Unpack
 from limits_app.acquiring import LimitSet, Store
 from limits_app.conf import OnUnavailable
 from limits_app.engine import (
+    BELOW,
     UPSTREAM_LEVEL,
     Amount,
     Scope,
@@ -255,11 +256,16 @@ def scopes_of(
 ) -> list[ScopedLimits]:
     """Return the scopes of all choices, totals last. One that an entity and its parent share is the entity's.
 
-    Totals do not count usage, which the limits of each resource count: those of an entity count it for its plan.
+    Totals do not count usage, which the limits of each resource count: those of an entity count it for its plan,
+    and say where they count what entities below it use.
     """
     not_counting = schemas_of(store, counts_usage=False)
     scoped: dict[str, ScopedLimits] = {}
-    of_resource = [(choice.plan, *pair) for choice in choices for pair in _resource_scopes(resource, choice)]
+    of_resource = [
+        (BELOW + choice.plan if level else choice.plan, *pair)
+        for level, choice in enumerate(choices)
+        for pair in _resource_scopes(resource, choice)
+    ]
     of_all = [("", *pair) for choice in choices for pair in _total_scopes(choice)]
     for plan, scope, limits in (*of_resource, *of_all):
         if scope.key not in scoped:

@@ -67,6 +67,7 @@ def usage(
     *,
     entity: EntityName = None,
     key: LimitKeys = None,
+    plan: str | None = None,
     period: str = "day",
     since: datetime | None = None,
     until: datetime | None = None,
@@ -75,14 +76,15 @@ def usage(
 ) -> list[Use]:
     """Admitted amounts and rejections from `since` up to `until`, as of the last `roll_up`.
 
-    `key` is a limit key, or several. Rows are grouped `by` any of resource, entity and period, and always by limit. The
-    latest period comes first, and in it the largest use. `most` is the number of rows: `by="entity", key="tokens",
-    most=10` are the ten entities with the largest use of tokens. An empty entity is the site itself. A `period`,
-    `hour` or `day`, counts where it begins in that time, which is by default the last 48 hours, or the last 30 days.
+    `key` is a limit key, or several; `plan` is the name of a plan by which clients were served, empty for none. Rows
+    are grouped `by` any of resource, entity, plan and period, and always by limit. The latest period comes first, and
+    in it the largest use. `most` is the number of rows: `by="entity", key="tokens", most=10` are the ten entities with
+    the largest use of tokens. An empty entity is the site itself. A `period`, `hour` or `day`, counts where it begins
+    in that time, which is by default the last 48 hours, or the last 30 days.
     Raises InvalidRequest (a ValueError) for an invalid argument.
     """
     _check(most)
-    return uses(resource, entity=entity, key=key, period=period, since=since, until=until, by=by)[:most]
+    return uses(resource, entity=entity, key=key, plan=plan, period=period, since=since, until=until, by=by)[:most]
 
 
 def uses(
@@ -90,6 +92,7 @@ def uses(
     *,
     entity: EntityName = None,
     key: LimitKeys = None,
+    plan: str | None = None,
     period: str = "day",
     since: datetime | None = None,
     until: datetime | None = None,
@@ -99,7 +102,7 @@ def uses(
     words = [by] if isinstance(by, str) else by
     apart = {_word(By, "by", word) for word in words}
     length = _word(UsagePeriod, "period", period)
-    return read(resource, entity, key, period=length, since=since, until=until, by=apart)
+    return read(resource, entity, key, plan=plan, period=length, since=since, until=until, by=apart)
 
 
 def denials(

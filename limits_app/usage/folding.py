@@ -57,7 +57,8 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
 
     `hour_kept` and `day_kept` are how many rows stay. Counts that come later make their hour be folded again. A call
     that is interrupted leaves correct totals, and the next one continues. Nothing is folded with
-    `LIMITS["USAGE"] = "all"`, and where entities are in another database than usage.
+    `LIMITS["USAGE"] = "all"`, and where entities are in another database than usage. The rows of all namespaces in
+    its tables are folded, each with those of its namespace.
     """
     using = router.db_for_write(UsageSnapshot)
     if conf.get(conf.USAGE) == ALL_USAGE or router.db_for_write(Entity) != using:
@@ -86,10 +87,10 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
 
 def _hours(since: datetime, until: datetime, using: str) -> list[datetime]:
     """The hours in this time of which there are rows, in order: there may be a long time without any."""
-    of_usage = UsageSnapshot._default_manager.using(using).filter(
+    of_usage = UsageSnapshot._base_manager.using(using).filter(
         period=UsagePeriod.HOUR, start__gte=since, start__lt=until
     )
-    of_rejections = Denial._default_manager.using(using).filter(minute__gte=since, minute__lt=until)
+    of_rejections = Denial._base_manager.using(using).filter(minute__gte=since, minute__lt=until)
     moments = {
         *of_usage.order_by().values_list("start", flat=True).distinct(),
         *of_rejections.order_by().values_list("minute", flat=True).distinct(),
@@ -99,7 +100,8 @@ def _hours(since: datetime, until: datetime, using: str) -> list[datetime]:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table whose rows are folded: what identifies a row, and how its other columns are added to another row.
+    """A table whose rows are folded: what identifies a row beside the limit and the kind of the client, and how its
+    other columns are added to another row.
 
     `rank` is the place of a row among those of the same limit, the heaviest first.
     """
@@ -132,14 +134,14 @@ def _add_rejections(row: CountedRow, other: CountedRow) -> CountedRow:
 _TIMES: Final = ("count", "first", "last", "request_ids")
 _USAGE: Final = _Table(
     UsageSnapshot,
-    ("period", "start"),
+    ("period", "start", "plan", "below", "namespace"),
     {"admitted_milli": ADD, "refused": ADD},
     _add_usage,
     Least(_place_by("admitted_milli"), Case(When(refused__gt=0, then=_place_by("refused")), default=2**31 - 1)),
 )
 _REJECTIONS: Final = _Table(
     Denial,
-    ("minute",),
+    ("minute", "namespace"),
     {"count": ADD, "first": EARLIEST, "last": LATEST, "request_ids": PREPEND},
     _add_rejections,
     _place_by("count"),
@@ -148,7 +150,7 @@ _REJECTIONS: Final = _Table(
 
 def _fold(table: _Table, period: Mapping[str, Any], most: int, using: str) -> int:
     """Fold the rows of a period except for the heaviest, a few thousand in each transaction."""
-    rows = _one_time(table.model._default_manager.using(using).filter(**period), using)
+    rows = _one_time(table.model._base_manager.using(using).filter(**period), using)
     if rows.count() <= most:
         return 0
     kept = {*rows.annotate(rank=table.rank).order_by("rank", "pk").values_list("pk", flat=True)[:most]}
@@ -173,7 +175,7 @@ def _fold_rows(table: _Table, rows: QuerySet[Any], using: str) -> int:
     can_skip = connections[using].features.has_select_for_update_skip_locked
     # Read by their keys alone: a subquery cannot be locked everywhere.
     keys = [*rows.values_list("pk", flat=True)]
-    locked = table.model._default_manager.using(using).filter(pk__in=keys).order_by("pk")
+    locked = table.model._base_manager.using(using).filter(pk__in=keys).order_by("pk")
     taken = [*locked.select_for_update(skip_locked=can_skip).values("pk", *table.columns)]
 
     def target(row: CountedRow) -> tuple[Any, ...]:
@@ -186,5 +188,5 @@ def _fold_rows(table: _Table, rows: QuerySet[Any], using: str) -> int:
         columns = {name: merged[name] for name in table.merge}
         added.append({**dict(zip(names, values, strict=True)), "bucket": BucketKind.OTHERS, **columns})
     upsert(table.model, added, table.merge, using=using)
-    folded, _ = table.model._default_manager.using(using).filter(pk__in=[row["pk"] for row in taken]).delete()
+    folded, _ = table.model._base_manager.using(using).filter(pk__in=[row["pk"] for row in taken]).delete()
     return folded

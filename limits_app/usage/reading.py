@@ -57,6 +57,7 @@ class By(StrEnum):
     RESOURCE = "resource"
     ENTITY = "entity"
     LIMIT = "limit"
+    PLAN = "plan"
     PERIOD = "period"
 
 
@@ -64,14 +65,16 @@ class By(StrEnum):
 class Use:
     """The allowed amount of a limit, in its units, and the number of rejections.
 
-    `resource`, `entity` and `start` (of the period) are None if usage is not grouped by them.
-    `entity` is empty for the site itself and for shared limits, and a member name for pools; see `bucket`.
+    `resource`, `entity`, `plan` and `start` (of the period) are None if usage is not grouped by them.
+    `entity` is empty for the site itself and for shared limits, and a member name for pools; see `bucket`. `plan`
+    is the one by which the client was served, empty without one; rejections are counted without it.
     """
 
     bucket: BucketKind
     key: str
     resource: str | None
     entity: str | None
+    plan: str | None
     start: datetime | None
     admitted: Amount
     refused: int
@@ -108,6 +111,7 @@ def read(
     entity: EntityName,
     key: LimitKeys,
     *,
+    plan: str | None = None,
     period: UsagePeriod,
     since: datetime | None,
     until: datetime | None,
@@ -119,6 +123,7 @@ def read(
     """
     rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
     rows = chosen(begun(rows, "start", since, until, usual=USUAL[period]), resource, entity, key)
+    rows = rows if plan is None else rows.filter(plan=plan)
     columns = [column for grouping, column in _COLUMNS.items() if grouping in by]
     order = ["-start"] if By.PERIOD in by else []
     return Uses(
@@ -128,7 +133,7 @@ def read(
     )
 
 
-_COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PERIOD: "start"}
+_COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PLAN: "plan", By.PERIOD: "start"}
 
 
 def begun(
@@ -187,8 +192,8 @@ def of_entity(rows: QuerySet[R], name: str) -> QuerySet[R]:
 
 def _use(row: dict[str, Any]) -> Use:
     admitted = units_of_usage(row["key"], row["admitted"])
-    bucket, group = BucketKind(row["bucket"]), (row.get("resource"), row.get("entity"), row.get("start"))
-    return Use(bucket, row["key"], *group, admitted, row["denied"])
+    group = (row.get("resource"), row.get("entity"), row.get("plan"), row.get("start"))
+    return Use(BucketKind(row["bucket"]), row["key"], *group, admitted, row["denied"])
 
 
 @dataclass(frozen=True, slots=True)

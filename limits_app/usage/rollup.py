@@ -12,9 +12,9 @@ from typing import Any, Final
 from django.db import DataError, IntegrityError, router, transaction
 
 from limits_app.acquiring import CountingStore
-from limits_app.engine import Batch, Count, Rejected, RejectionCounts, Times, short_key
+from limits_app.engine import BELOW, Batch, Count, Rejected, RejectionCounts, Times, short_key
 from limits_app.models import CollectedBatch, Denial, UsagePeriod, UsageSnapshot
-from limits_app.models.namespaces import current_keys
+from limits_app.models.namespaces import current_digest, current_keys
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
 from limits_app.usage.folding import is_one_time
 from limits_app.usage.reading import bucket_of, since_1970, storable
@@ -24,8 +24,8 @@ logger = logging.getLogger("limits_app")
 _MINUTES: Final = 60
 _DAY_HOURS: Final = 24
 
-CountedLimit = tuple[str, str, str, str]
-"""A limit that counts: its resource, the kind of bucket, the entity and the key."""
+CountedLimit = tuple[str, str, str, str, str]
+"""A limit that counts: its resource, the kind of bucket, the entity, the key and the plan."""
 
 
 CountsAdded = Callable[[int], object]
@@ -117,11 +117,11 @@ class _BatchSums:
         entity = storable(count.entity if count.member is None else count.member)
         sums = self._hours.setdefault(count.hour, {})
         for key, amount in count.amounts.items():
-            sums.setdefault((count.resource or "", bucket, entity, key), [0, 0])[0] += amount
+            sums.setdefault((count.resource or "", bucket, entity, key, count.plan), [0, 0])[0] += amount
 
     def add_rejections(self, rejected: Rejected, number: int) -> None:
         sums = self._hours.setdefault(rejected.minute // _MINUTES, {})
-        sums.setdefault(rejected[1:], [0, 0])[1] += number
+        sums.setdefault((*rejected[1:], ""), [0, 0])[1] += number
 
     def unfolded_since(self) -> datetime | None:
         """The first hour with one-time clients; None without any."""
@@ -145,19 +145,21 @@ class _BatchSums:
 def _snapshots(
     period: UsagePeriod, hour: int, sums: Mapping[CountedLimit, Iterable[int]]
 ) -> Iterator[Mapping[str, Any]]:
-    start = since_1970(hours=hour)
+    start, namespace = since_1970(hours=hour), current_digest()
     for limit, (admitted, refused) in sums.items():
         yield {
             "period": period,
             "start": start,
-            **_whose(limit),
+            **_whose(limit[:-1], namespace),
+            "plan": limit[-1].removeprefix(BELOW),
+            "below": limit[-1].startswith(BELOW),
             "admitted_milli": admitted,
             "refused": refused,
         }
 
 
-def _whose(limit: Iterable[str]) -> dict[str, str]:
-    return dict(zip(("resource", "bucket", "entity", "key"), limit, strict=True))
+def _whose(limit: Iterable[str], namespace: str) -> dict[str, str]:
+    return {"namespace": namespace, **dict(zip(("resource", "bucket", "entity", "key"), limit, strict=True))}
 
 
 def _storable(rejections: RejectionCounts) -> dict[Rejected, Times]:
@@ -170,10 +172,11 @@ def _storable(rejections: RejectionCounts) -> dict[Rejected, Times]:
 
 
 def _rejection_rows(rejections: Mapping[Rejected, Times]) -> Iterator[Mapping[str, Any]]:
+    namespace = current_digest()
     for rejected, times in rejections.items():
         yield {
             "minute": since_1970(minutes=rejected.minute),
-            **_whose(rejected[1:]),
+            **_whose(rejected[1:], namespace),
             "count": times.number,
             "first": since_1970(seconds=times.first),
             "last": since_1970(seconds=times.last),

@@ -222,7 +222,7 @@ def test_refusals_are_told_minute_by_minute(root: APIClient) -> None:
     [
         ("period=week", "period"),
         ("by=user", "by"),
-        ("by=entity&by=entity&by=entity&by=entity&by=entity", "by"),
+        ("by=entity&by=entity&by=entity&by=entity&by=entity&by=entity", "by"),
         ("since=yesterday", "since"),
         ("refused=1", "refused"),
     ],

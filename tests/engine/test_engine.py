@@ -306,8 +306,8 @@ def test_enormous_usage_is_finished_early_and_counted_exactly() -> None:
     engine.close_usage(record)
     usage = record.finished
     assert len(usage) > 1
-    assert {hour for hour, _ in usage} == {hour_of(NOW)}
-    total = sum(amounts["tpm"] for _, amounts in usage)
+    assert {hour for hour, _, _ in usage} == {hour_of(NOW)}
+    total = sum(amounts["tpm"] for _, amounts, _ in usage)
     assert total >= 1100 * (rule.most_parts * 1000 // rule.parts_per_unit) - len(usage)
 
 
@@ -333,7 +333,7 @@ def at_hour(us: int) -> int:
 def counted_hours(record: Record) -> list[tuple[int, int]]:
     """How much of `tpm` was counted, in units, in each hour after that of NOW."""
     engine.close_usage(record)
-    return [(hour - hour_of(NOW), amounts["tpm"] // 1000) for hour, amounts in record.finished]
+    return [(hour - hour_of(NOW), amounts["tpm"] // 1000) for hour, amounts, _ in record.finished]
 
 
 @pytest.mark.parametrize(("second_us", "hours"), [(-1, [(0, 5)]), (0, [(0, 2), (1, 3)])])

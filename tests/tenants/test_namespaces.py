@@ -180,6 +180,24 @@ def test_a_set_that_was_sent_to_another_tenant_stays_in_its_own(chosen: Settings
     store.close()
 
 
+@pytest.mark.usefixtures("chosen")
+def test_usage_and_rejections_of_one_identifier_do_not_add_up() -> None:
+    for name, times in (("a", 1), ("b", 3), ("", 2)):
+        admitted(name, times)
+    read = {}
+    for name in ("a", "b", ""):
+        with tenant(name):
+            limits.roll_up()
+    for name in ("a", "b", ""):
+        with tenant(name):
+            used = limits.usage("api", entity="user:1", by="entity")
+            read[name] = [(use.admitted, use.refused) for use in used], sum(row.count for row in limits.denials("api"))
+    assert read == {"a": ([(1, 0)], 0), "b": ([(2, 1)], 1), "": ([(2, 0)], 0)}
+    with tenant("b"):
+        Denial.objects.all().delete()
+    assert not Denial._base_manager.exists()
+
+
 def rejections() -> list[tuple[str, int]]:
     """The rejections that were added to the store, in any tenant."""
     for name in ("a", "b", ""):
@@ -187,7 +205,7 @@ def rejections() -> list[tuple[str, int]]:
             store = resilient_store().open()
             assert is_counting(store)
             rollup.roll_up(store)
-    return [*Denial.objects.order_by("entity").values_list("entity", "count")]
+    return [*Denial._base_manager.order_by("entity").values_list("entity", "count")]
 
 
 def test_what_one_tenant_cannot_write_is_kept_and_that_of_others_is_written(chosen: Settings) -> None:

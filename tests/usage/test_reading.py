@@ -148,6 +148,7 @@ def test_a_use_is_plain_data_for_json() -> None:
             "key": "call_count",
             "resource": None,
             "entity": "user:1",
+            "plan": None,
             "start": "2026-03-01T12:00:00+00:00",
             "admitted": 3,
             "rejected": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ HOUR = 3600
 
 
 def admitted(period: UsagePeriod = UsagePeriod.HOUR) -> dict[tuple[str, str, str], int]:
-    found = UsageSnapshot.objects.filter(period=period)
-    return {(one.resource, one.bucket, one.entity): one.admitted_milli for one in found}
+    sums: Counter[tuple[str, str, str]] = Counter()
+    for row in UsageSnapshot.objects.filter(period=period):
+        sums[row.resource, row.bucket, row.entity] += row.admitted_milli
+    return dict(sums)
 
 
 @pytest.mark.usefixtures("site")

@@ -33,12 +33,13 @@ _OF: Final = (
     argument("--entity", help="an empty value selects the site itself"),
     argument("--key", type=key, help="only this limit"),
 )
-_BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity"}
+_BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity", By.PLAN: "plan"}
 
 
 @subcommand(
     "show allowed amounts and rejections, as of the last snapshot",
     *_OF,
+    argument("--plan", help="only clients that were served by this plan; an empty value: by none"),
     argument("--period", choices=["hour", "day"], default="day"),
     argument("--since", type=age, metavar="WHEN", help=f"{AGES}; the default is 30d, or 48h for --period hour"),
     argument("--until", type=age, metavar="WHEN", help=AGES),
@@ -58,6 +59,7 @@ def usage(options: Namespace, out: Output) -> None:
         options.resource,
         entity=options.entity,
         key=limit_keys(options.key),
+        plan=options.plan,
         period=options.period,
         since=options.since,
         until=options.until,
