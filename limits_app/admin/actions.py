@@ -29,7 +29,6 @@ from limits_app.admin.action_forms import (
     TopUpForm,
 )
 from limits_app.admin.base import AuditedAdmin, confirmation
-from limits_app.admin.formatting import row_in_words
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.engine.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Policy, Resource
@@ -38,6 +37,7 @@ from limits_app.models.patterns import is_pattern
 from limits_app.policies import dropped_by_each
 from limits_app.services import block_confirmation
 from limits_app.services.limit_words import limit_key, limit_name
+from limits_app.services.policy_words import row_in_words
 from limits_app.services.rights import Action, may
 
 MOST_ROWS: Final = 500

@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
-from limits_app.admin.formatting import change_in_words, scope_in_words
+from limits_app.admin.formatting import change_in_words
 from limits_app.audit import MODELS
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
@@ -21,6 +21,8 @@ from limits_app.models.limit_rules import noted_in, snapshot_text
 from limits_app.models.snapshots import Snapshot
 from limits_app.services.clients import client_names, with_name
 from limits_app.services.limit_words import limit_in_words, limit_name, limits_in_words
+from limits_app.services.policy_words import PolicySubject, subject_in_words
+from limits_app.services.rule_labels import rules_of_resources
 
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
@@ -108,18 +110,24 @@ def clients_of(events: Iterable[AuditEvent]) -> Iterator[str]:
     """The clients that events are about."""
     for event in events:
         field = {_ENTITY: "identifier", _POLICY: "entity"}.get(event.object_type, "")
-        if client := (event.after or event.before or {}).get(field):
+        if client := _state(event).get(field):
             yield str(client)
 
 
 def in_sentences(events: Sequence[AuditEvent], names: Mapping[str, str] | None = None) -> list[str]:
     """Say what each event changed; the names of clients are read at once, unless they were."""
     names = client_names(clients_of(events)) if names is None else names
-    return [_sentence(event, names) for event in events]
+    rules = rules_of_resources(_state(event).get("resource") for event in events if event.object_type == _POLICY)
+    return [_sentence(event, names, rules) for event in events]
 
 
-def _sentence(event: AuditEvent, names: Mapping[str, str]) -> str:
-    values = {"object": _object(event, names), "what": _content(event)}
+def _state(event: AuditEvent) -> Snapshot:
+    """The object after an event, or before the event that deleted it."""
+    return event.after or event.before or {}
+
+
+def _sentence(event: AuditEvent, names: Mapping[str, str], rules: Mapping[str, Endpoint]) -> str:
+    values = {"object": _object(event, names, rules), "what": _content(event)}
     match event.verb:
         case Verb.CREATE:
             return (gettext("%(object)s: added %(what)s") if values["what"] else gettext("Added %(object)s")) % values
@@ -134,20 +142,25 @@ def _sentence(event: AuditEvent, names: Mapping[str, str]) -> str:
     return f"{event.get_verb_display()}: {values['object']}"
 
 
-def _object(event: AuditEvent, names: Mapping[str, str]) -> str:
-    state = event.after or event.before or {}
+def _object(event: AuditEvent, names: Mapping[str, str], rules: Mapping[str, Endpoint]) -> str:
     if event.object_type == _POLICY:
-        is_total = state.get("counted") == Counted.TOTAL
-        scope = (state.get("entity"), state.get("plan"), state.get("resource"))
-        return scope_in_words(*scope, is_total=is_total, names=names)
+        return subject_in_words(_subject(_state(event)), names, rules)
     if event.object_type == _ENTITY:
         return with_name(event.object_label, names)
     return f"{kind_in_words(event.object_type)} {event.object_label}"
 
 
+def _subject(state: Snapshot) -> PolicySubject:
+    """Whom the policy of a snapshot is about."""
+    names = (state.get("entity"), state.get("plan"), state.get("resource"))
+    limits = state.get("limits")
+    shared = tuple([bool(limit.get("shared")) for limit in limits]) if isinstance(limits, list) else ()
+    return PolicySubject(*names, is_total=state.get("counted") == Counted.TOTAL, shared=shared)
+
+
 def _content(event: AuditEvent) -> str:
     """What a policy that was created or deleted allows; empty for other objects."""
-    state = event.after or event.before or {}
+    state = _state(event)
     if event.object_type != _POLICY:
         return ""
     if state.get("effect") != PolicyEffect.LIMITS:

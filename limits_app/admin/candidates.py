@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import prefetch_related_objects
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -18,12 +19,12 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.base import AuditedAdmin, confirmation
-from limits_app.admin.formatting import policy_in_words
 from limits_app.engine.errors import LimitsError
 from limits_app.models import Candidate, CandidateState, Policy
 from limits_app.services.candidates import reports
 from limits_app.services.display import amount, percent
 from limits_app.services.limit_words import limits_in_words
+from limits_app.services.policy_words import policies_in_words, policy_in_words
 from limits_app.services.rights import Action, may
 
 _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], object]]]] = {
@@ -116,6 +117,7 @@ class CandidateAdmin(AuditedAdmin):
         candidate: Any = super().get_object(request, object_id, from_field)
         if candidate is not None:
             candidate.report = reports([candidate])[0]
+            candidate.in_words = policy_in_words(candidate.policy, {})
         return candidate
 
     def response_post_save_add(self, request: HttpRequest, obj: Any) -> HttpResponseRedirect:
@@ -154,11 +156,11 @@ class CandidateAdmin(AuditedAdmin):
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_candidate_changelist"))
 
     @admin.display(description=_("decision"))
-    def decide(self, candidate: Candidate) -> SafeString | str:
+    def decide(self, candidate: Any) -> SafeString | str:
         """Show the buttons for the state of the candidate."""
         name = f"{self.admin_site.name}:limits_app_candidate"
         buttons = (
-            (reverse(f"{name}_{decision}", args=[candidate.pk]), label, policy_in_words(candidate.policy, {}))
+            (reverse(f"{name}_{decision}", args=[candidate.pk]), label, candidate.in_words)
             for decision, (state, label, _do) in _DECISIONS.items()
             if state == candidate.state
         )
@@ -176,15 +178,17 @@ class CandidateAdmin(AuditedAdmin):
         """Read the counts of all rows at once."""
         changelist = super().get_changelist_instance(request)
         rows = list(changelist.result_list)
-        for row, report in zip(rows, reports(rows), strict=True):
-            row.report = report
+        prefetch_related_objects(rows, "policy__limits")
+        in_words = policies_in_words([row.policy for row in rows], {})
+        for row, report, words in zip(rows, reports(rows), in_words, strict=True):
+            row.report, row.in_words = report, words
         changelist.result_list = rows
         return changelist
 
     @admin.display(description=_("policy"))
-    def about(self, candidate: Candidate) -> str:
+    def about(self, candidate: Any) -> str:
         """Say whom its policy is about, and on what."""
-        return policy_in_words(candidate.policy, {})
+        return str(candidate.in_words)
 
     @admin.display(description=_("limits"))
     def limits_in_words(self, candidate: Candidate) -> str:

@@ -14,11 +14,10 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit, LimitDefinition
-from limits_app.models import TOTALS, Limit, Policy, PolicyScope
+from limits_app.models import Limit, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus
 from limits_app.services import LimitState, PlannedBoost
-from limits_app.services.clients import with_name
-from limits_app.services.display import amount, moment
+from limits_app.services.display import amount
 from limits_app.services.limit_words import limit_in_words
 
 _NEAR: Final = 0.8
@@ -100,21 +99,6 @@ def _in_words(limit: Limit) -> str:
     return gettext("%(key)s (shared)") % {"key": words} if limit.shared else words
 
 
-_WHERE: Final[Mapping[str, Any]] = {
-    "on_resource": _("%(whom)s on %(resource)s"),
-    "total": _("%(whom)s, over all resources together"),
-    "": _("%(whom)s, on each resource"),
-}
-
-
-def row_in_words(row: Any) -> str:
-    """A row as people know it: a policy with whom it is about and when, else its name."""
-    if not isinstance(row, Policy):
-        return str(row)
-    words = policy_in_words(row, {})
-    return f"{words} ({row.when(moment)})" if row.valid_from or row.weekly_hours else words
-
-
 def boost_in_words(boost: PlannedBoost) -> str:
     """What a boost changes, such as “60 → 90 requests per minute”."""
     return ", ".join(_raised(old.limit, new.limit) for old, new in zip(boost.before, boost.after, strict=True))
@@ -130,21 +114,3 @@ def change_in_words(before: str, after: str) -> str:
     """How a limit in words changed, such as “10 → 3 requests per minute”."""
     number, _space, unit = before.partition(" ")
     return f"{number if after.partition(' ')[2] == unit else before} → {after}"
-
-
-def policy_in_words(policy: Policy, names: Mapping[str, str]) -> str:
-    """Whom a policy is about, and on what."""
-    entity = None if policy.entity is None else policy.entity.identifier
-    scope = entity, policy.plan, policy.resource
-    return scope_in_words(*scope, is_total=policy.scope in TOTALS, names=names)
-
-
-def scope_in_words(entity: str | None, plan: Any, resource: Any, *, is_total: bool, names: Mapping[str, str]) -> str:
-    """Whom a policy for these is about, and on what; `plan` and `resource` are rows or names."""
-    whom = gettext("Everyone")
-    if entity is not None:
-        whom = with_name(entity, names)
-    elif plan is not None:
-        whom = gettext("Plan %(plan)s") % {"plan": plan}
-    where = "on_resource" if resource is not None else "total" if is_total else ""
-    return str(_WHERE[where]) % {"whom": whom, "resource": resource}

@@ -27,8 +27,10 @@ from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, membershi
 from limits_app.models.validators import validate_identifier, validate_path, validate_text
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
+from limits_app.services.limit_form.team_members import members_in
 from limits_app.services.limit_sentences import (
     BILLING_MONTH,
+    EACH,
     OF_ONE,
     PERIODS,
     SimpleAmount,
@@ -47,6 +49,10 @@ _THOUSANDS: Final = re.compile(r"[0-9]{1,3}([.][0-9]{3})+", re.ASCII)
 _NUMBER_ERROR: Final = _("Enter a number, such as 60, 1,000 or 1M.")
 _FIELDS_OF_RULES: Final = {"path": "target", "resource": "target", "name": "target", "valid_until": "ends"}
 """The fields of the form in which fields of rules and policies are shown, where the names differ."""
+_WHO: Final = (
+    (_("each by itself"), [(who.value, who.label) for who in EACH]),
+    (_("one limit for all together"), [(who.value, who.label) for who in Who if who not in EACH]),
+)
 _NEEDED: Final[Mapping[str, str]] = {**dict.fromkeys(OF_ONE, "entity"), Who.PLAN: "plan"}
 """The fields that name whom a limit is for."""
 
@@ -89,7 +95,7 @@ class SimpleLimitForm(ReasonForm):
             }
         ),
     )
-    who = forms.ChoiceField(label=_("for"), choices=Who.choices, initial=Who.USER)
+    who = forms.ChoiceField(label=_("for"), choices=_WHO, initial=Who.USER)
     entity = forms.CharField(
         label=_("Client or team"),
         max_length=255,
@@ -97,6 +103,13 @@ class SimpleLimitForm(ReasonForm):
         validators=[validate_identifier],
         help_text=_("The identifier, such as “user:42” or “tenant:acme”; names find it."),
         widget=forms.TextInput(attrs={"list": "limits-clients", "autocomplete": "off", "spellcheck": "false"}),
+    )
+    members = forms.CharField(
+        label=_("Add members"),
+        max_length=10_000,
+        required=False,
+        help_text=_("Their identifiers, such as “key:ci”, one per line; members that it has stay."),
+        widget=forms.Textarea(attrs={"rows": 3, "cols": 24, "autocomplete": "off", "spellcheck": "false"}),
     )
     counts_members = forms.BooleanField(label=_("Count the use of its members for it"), required=False, initial=True)
     plan = forms.CharField(
@@ -118,6 +131,7 @@ class SimpleLimitForm(ReasonForm):
         widget=forms.RadioSelect,
         initial="",
     )
+    keep = forms.BooleanField(label=_("Keep them too"), required=False)
     ends = forms.ChoiceField(label=_("until"), choices=[("", _("no end")), *DayEnd.choices], required=False)
     last_day = forms.DateField(
         label=_("Day"), required=False, widget=forms.DateInput(format="%Y-%m-%d", attrs={"type": "date"})
@@ -177,6 +191,7 @@ class SimpleLimitForm(ReasonForm):
             self.add_error(needed, gettext("This field is required."))
         self._check_target(cleaned)
         self._check_groups(cleaned)
+        self._read_members(cleaned)
         cleaned["limits"] = tuple(self._limits(cleaned))
         if not cleaned["limits"] and not any(name.startswith(_ROW_FIELDS) for name in self.errors):
             self.add_error("number_1", gettext("Enter how much, such as 60."))
@@ -207,6 +222,15 @@ class SimpleLimitForm(ReasonForm):
             problem = gettext("The group “%(group)s” is on the plan “%(plan)s”: remove it there first.")
             self.add_error("groups", problem % {"group": row.group, "plan": row.plan})
 
+    def _read_members(self, cleaned: dict[str, Any]) -> None:
+        """The identifiers of new members in place of their text; errors are shown at the field."""
+        is_team = cleaned.get("who") == Who.TEAM
+        try:
+            text = (cleaned.get("members") or "") if is_team else ""
+            cleaned["members"] = members_in(text, cleaned.get("entity") or "")
+        except ValidationError as error:
+            self.add_error("members", error)
+
     def _limits(self, cleaned: Mapping[str, Any]) -> Iterator[str]:
         """The texts of the limits in the rows; each error is shown at its field."""
         keys = set[str]()
@@ -229,7 +253,7 @@ class SimpleLimitForm(ReasonForm):
                 self.add_error(unit.name, problem % {"unit": text.unit or gettext("requests")})
             keys.add(limit.key)
             if text.per == BILLING_MONTH and cleaned.get("who") == Who.TOGETHER:
-                self.add_error(per.name, gettext("Everyone together has no billing date: choose a calendar month."))
+                self.add_error(per.name, gettext("All clients together have no billing date: choose a calendar month."))
             yield text.text
 
     @staticmethod
@@ -288,6 +312,7 @@ class SimpleLimitForm(ReasonForm):
             groups=tuple(values["groups"]) if who == Who.PLAN else (),
             groups_off=tuple(self._groups_off(values)) if who == Who.PLAN else (),
             counts_members=values["counts_members"],
+            new_members=values["members"],
         )
 
     def add_definition_errors(self, error: InvalidDefinition) -> None:
@@ -312,6 +337,7 @@ class SimpleLimitForm(ReasonForm):
             "groups": [row.group_id for row in _groups_of(limit.plan)] if limit.plan else [],
             "shadow": "1" if limit.shadow else "",
             "ends": "same" if limit.until else "",
+            "keep": limit.extends,
             "counts_members": not uncounted_members(limit.entity).exists(),
         }
         for row, noted in enumerate(limit.noted, 1):

@@ -34,7 +34,7 @@ from limits_app.admin.actions import (
 )
 from limits_app.admin.base import PartOf, confirmation, moment_column
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
-from limits_app.admin.formatting import STANDINGS, boost_in_words, policy_in_words, written_limits
+from limits_app.admin.formatting import STANDINGS, boost_in_words, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
 from limits_app.admin.limit_links import LimitsChangeList, full_form_address, limit_address
 from limits_app.admin.own_blocks import ConfirmedBlocks
@@ -47,6 +47,7 @@ from limits_app.services.display import moment
 from limits_app.services.limit_fields import LimitKind, of_kind
 from limits_app.services.limit_sentences import rule_of
 from limits_app.services.policy_warnings import overriding_block
+from limits_app.services.policy_words import policies_in_words
 from limits_app.services.rights import Action, may, may_change_rows, to_create_entity, to_replace_row
 
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
@@ -224,8 +225,8 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
     def prepare(self, rows: Sequence[Any]) -> None:
         """Find the names of the clients."""
         names = client_names(policy.entity.identifier for policy in rows if policy.entity is not None)
-        for policy in rows:
-            policy.in_words = policy_in_words(policy, names)
+        for policy, words in zip(rows, policies_in_words(rows, names), strict=True):
+            policy.in_words = words
 
     @admin.display(description=_("policy"))
     def whom(self, policy: Any) -> str:
@@ -328,9 +329,10 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         ):
             return HttpResponseRedirect(self.list_or_index(request))
         title = gettext("Grant a boost")
+        in_words = policies_in_words([boost.policy for boost in boosts], {})
         shown = [
-            {"policy": policy_in_words(boost.policy, {}), "text": boost_in_words(boost), "problem": boost.problem}
-            for boost in boosts
+            {"policy": words, "text": boost_in_words(boost), "problem": boost.problem}
+            for boost, words in zip(boosts, in_words, strict=True)
         ]
         return confirmation(self, request, form, title=title, boosts=shown, back=self.list_or_index(request))
 
@@ -374,7 +376,7 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
             form.add_error(None, str(error))
             return False
         values = {
-            "policies": ", ".join(policy_in_words(policy, {}) for policy in boosted),
+            "policies": ", ".join(policies_in_words(boosted, {})),
             "when": boosted[0].when(moment),
         }
         message = gettext("Boosted %(when)s: %(policies)s.") % values

@@ -12,7 +12,7 @@ from limits_app.policies.balancing import balancers
 from limits_app.policies.chain import ENTITY_FLAGS, PolicyChain, PolicyValue, Subject
 from limits_app.policies.client_resolver import resolver
 from limits_app.policies.collector import EntityRow
-from limits_app.policies.dropped import applied_without, dropped_by_each, dropped_keys
+from limits_app.policies.dropped import LostLimit, applied_without, dropped_by_each, dropped_keys, lost_by_new
 from limits_app.policies.exempting import is_exempting, standings
 from limits_app.policies.joined import joined_set
 from limits_app.policies.kept_configuration import ResolutionKey, configuration
@@ -62,6 +62,7 @@ __all__ = [
     "EffectiveLimit",
     "EntityRow",
     "IdentityAndPlan",
+    "LostLimit",
     "MemberSet",
     "Pair",
     "PolicyChain",
@@ -95,6 +96,7 @@ __all__ = [
     "joined_set",
     "latest_code_limits",
     "latest_code_limits_of_each",
+    "lost_by_new",
     "members_of_plans",
     "policy_source",
     "pool_resolver",

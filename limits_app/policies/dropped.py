@@ -7,13 +7,14 @@ always apply: what applies for a time, in part or in shadow mode replaces nothin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from limits_app.engine import Noted
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern, patterns_of
@@ -22,7 +23,7 @@ from limits_app.policies.collector import EVERYBODY, Client, Collector, PolicyPl
 from limits_app.policies.precedence import CODE, EffectiveLimit, applied_policies, judge
 from limits_app.policies.query import policies_for
 from limits_app.policies.resolution import latest_code_limits
-from limits_app.policies.stored import stored_code_limits, stored_policies
+from limits_app.policies.stored import stored_code_limits, stored_policies, stored_policy
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 OF_CODE: Final = "the limits in code"
@@ -34,6 +35,13 @@ class DroppedKey(NamedTuple):
     key: str
     level: str
     """The policy that has the limit, such as `resource api`."""
+
+
+class LostLimit(NamedTuple):
+    """A limit that a new policy replaces, and the policy that sets it; None for the limits in code."""
+
+    noted: Noted
+    policy: Policy | None
 
 
 PoliciesByKey = Mapping[str, Counter[int | None]]
@@ -74,6 +82,13 @@ class Dropping:
                         {**dict.fromkeys(dropped[key]), **dict.fromkeys(setting)} if key in dropped else setting
                     )
         yield from sorted(dropped.items(), key=itemgetter(0))
+
+    def lost(self, place: PolicyPlace, policy: PolicyValue) -> Iterator[EffectiveLimit]:
+        """The limits that `dropped` names the keys of, where a policy is about one resource, or counts a total."""
+        if may_drop(policy, self._now):
+            for client in self._clients(place):
+                for policies, _sources in self._chains(place, policy, client):
+                    yield from _lost(policies, policy, self._now)
 
     def _clients(self, place: PolicyPlace) -> Iterable[Client]:
         """Clients to which a policy applies: one of each kind that other policies distinguish."""
@@ -184,6 +199,26 @@ def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
         return _dropped_for_client(policy, Subject(str(policy.resource), str(policy.entity)))
     [(_policy, dropped)] = dropped_by_each([policy])
     return dropped
+
+
+def lost_by_new(policy: Policy, limits: Sequence[Noted], *, using: str) -> list[LostLimit]:
+    """The limits that apply to the clients of a policy that is not saved, and no more with it; of each key the lowest.
+
+    The policy is about one resource, or counts a total. Its primary key is that of the policy whose place it takes,
+    or None. See `dropped_keys`.
+    """
+    policy._state.db, now = using, datetime.now(UTC)
+    place, value = stored_policy(policy, limits)
+    dropping = Dropping(stored_policies([policy]).collector(always_applies), now)
+    by_key: dict[str, tuple[Noted, int | None]] = {}
+    for effective in dropping.lost(place, value):
+        limit, policy_id = effective.limit, effective.policy.policy_id
+        lowest = by_key.get(limit.key)
+        if isinstance(limit, LimitDefinition) and (lowest is None or limit.capacity < lowest[0].limit.capacity):
+            by_key[limit.key] = Noted(limit, effective.shared), policy_id
+    rows = Policy.objects.using(using).select_related("resource", "entity", "plan").prefetch_related("limits")
+    policies = rows.in_bulk({policy_id for _noted, policy_id in by_key.values()} - {None})
+    return [LostLimit(noted, policies.get(policy_id or 0)) for _key, (noted, policy_id) in sorted(by_key.items())]
 
 
 def _dropped_for_client(policy: Policy, subject: Subject) -> tuple[DroppedKey, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from limits_app.engine import Noted
 from limits_app.engine.limits import LimitDefinition
-from limits_app.models import MAX_LEVELS, CodeLimits, Entity, Policy
+from limits_app.models import MAX_LEVELS, CodeLimits, Counted, Entity, Policy
 from limits_app.models.fields import aware
 from limits_app.models.patterns import is_pattern, patterns_in
 from limits_app.models.plan import plans_by_groups
@@ -48,13 +48,13 @@ class StoredPolicies:
         )
 
 
-def stored_policy(policy: Policy) -> tuple[PolicyPlace, PolicyValue]:
-    """A row as a value, and what it is for."""
+def stored_policy(policy: Policy, limits: Sequence[Noted] | None = None) -> tuple[PolicyPlace, PolicyValue]:
+    """A row as a value, with its own limits or others, and what it is for."""
     place = PolicyPlace(*(str(related or "") for related in (policy.resource, policy.entity, policy.plan)))
     begins, ends = policy.valid_from and aware(policy.valid_from), policy.valid_until and aware(policy.valid_until)
     value = policy_value(
         {**vars(policy), "valid_from": begins, "valid_until": ends},
-        [Noted(limit.definition(), limit.shared) for limit in policy.limits.all()],
+        [Noted(limit.definition(), limit.shared) for limit in policy.limits.all()] if limits is None else limits,
         policy_id=policy.pk,
         identifier=place.entity or None,
         plan=place.plan or None,
@@ -64,23 +64,19 @@ def stored_policy(policy: Policy) -> tuple[PolicyPlace, PolicyValue]:
 
 
 def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
-    """The policies that may apply in place of some saved ones of one database, and what their clients have."""
+    """The policies that may apply in place of some of one database, and what the clients of these have.
+
+    The policies may be new ones, whose resource, entity and plan need not be saved either.
+    """
     using = next(iter(policies))._state.db or ""
-    about = Q(entity=None) | patterns_in("entity__identifier")
-    about |= Q(entity__in={policy.entity_id for policy in policies} - {None})
     names = {str(policy.entity) for policy in policies if policy.entity is not None}
     others = {other for name in names for other in identifiers_of_client(name)} - names
-    if others:
-        about |= Q(entity__identifier__in=others)
-    if all(policy.is_for_all_entities for policy in policies):
-        about = Q(entity=None, plan=None)
-    if all(policy.resource_id is not None for policy in policies):
-        about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in policies})
-    rows = Policy.objects.using(using).filter(about).order_by("pk")
+    rows = Policy.objects.using(using).filter(_beside(policies, others)).order_by("pk")
     stored = list(rows.select_related("resource", "entity", "plan").prefetch_related("limits"))
     keys = {policy.pk for policy in policies}
-    clients = {row.entity_id: row.entity for row in stored if row.pk in keys and row.entity is not None}
-    plans = {str(row.plan) for row in stored if row.pk in keys and row.plan is not None}
+    changed = [*(row for row in stored if row.pk in keys), *(policy for policy in policies if policy.pk is None)]
+    clients = {row.entity_id: row.entity for row in changed if row.entity is not None}
+    plans = {str(row.plan) for row in changed if row.plan is not None}
     are_matched = bool(plans) and any(row.entity is not None and is_pattern(str(row.entity)) for row in stored)
     members: set[Any] = set()
     for batch in batches(others):
@@ -95,6 +91,21 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
         plans_of_clients(using, [*map(str, clients.values())], with_members=are_matched),
         stored_code_limits(using),
     )
+
+
+def _beside(policies: Collection[Policy], others: Collection[str]) -> Q:
+    """The filter for policies that may apply in place of some, whose clients have other identifiers too."""
+    about = Q(entity=None) | patterns_in("entity__identifier")
+    about |= Q(entity__in={policy.entity_id for policy in policies} - {None})
+    if others:
+        about |= Q(entity__identifier__in=others)
+    if all(policy.is_for_all_entities for policy in policies):
+        about = Q(entity=None, plan=None)
+    if all(policy.resource is not None for policy in policies):
+        about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in policies} - {None})
+    if all(policy.counted == Counted.TOTAL for policy in policies):
+        about &= Q(resource=None)
+    return about
 
 
 def plans_of_clients(

@@ -54,7 +54,11 @@ class Who(models.TextChoices):
     ENTITY = "entity", _("one client…")
     TEAM = "team", _("a team, all its members together…")
     PLAN = "plan", _("each member of a plan…")
-    TOGETHER = "together", _("everyone together")
+    TOGETHER = "together", _("all clients together")
+
+
+EACH: Final = (Who.USER, Who.CLIENT, Who.ADDRESS, Who.KEY, Who.ENTITY, Who.PLAN)
+"""Those of whom each has a count of its own; the others share one."""
 
 
 OF_ONE: Final = (Who.ENTITY, Who.TEAM)
@@ -73,7 +77,7 @@ _SUBJECTS: Final = {
     Who.USER: _("Each user may"),
     Who.ADDRESS: _("Each IP address may"),
     Who.KEY: _("Each API key may"),
-    Who.TOGETHER: _("Everyone together may"),
+    Who.TOGETHER: _("All clients together may"),
 }
 _NUMBER: Final = re.compile(r"[0-9.]+[kMG]?", re.ASCII)
 
@@ -153,7 +157,8 @@ class SimpleLimit:
 
     With `until` it replaces the lasting limit of the same scope until then. A plan is made where it does not exist,
     `groups` are those of users to put on it, and `groups_off` those to take off it. For a team, `counts_members` has
-    the use of its members count for it.
+    the use of its members count for it, and `new_members` are clients that become members. Broader limits that it
+    replaces otherwise apply too where it `extends` them; `kept` are copies of those that cannot be extended.
     """
 
     what: What
@@ -168,6 +173,9 @@ class SimpleLimit:
     groups: tuple[Any, ...] = ()
     groups_off: tuple[Any, ...] = ()
     counts_members: bool = True
+    new_members: tuple[str, ...] = ()
+    extends: bool = False
+    kept: tuple[Noted, ...] = ()
 
     @property
     def is_rule(self) -> bool:
@@ -178,7 +186,7 @@ class SimpleLimit:
     def noted(self) -> tuple[Noted, ...]:
         """Its limits; those of everyone together are shared, which a rule for a URL counts by itself."""
         is_shared = self.who == Who.TOGETHER and self.what != What.URL
-        return tuple(Noted(parse_limit(text).limit, is_shared) for text in self.limits)
+        return (*(Noted(parse_limit(text).limit, is_shared) for text in self.limits), *self.kept)
 
 
 def sentence(limit: SimpleLimit) -> str:
@@ -192,7 +200,7 @@ def sentence(limit: SimpleLimit) -> str:
         subject = gettext("%s may") % whose
     where = {What.URL: limit.path, What.RESOURCE: limit.resource}.get(limit.what)
     place = gettext("on %s") % where if where else gettext("over all resources together")
-    parts = gettext(" and ").join(map(_in_words, map(parse_limit, limit.limits)))
+    parts = gettext(" and ").join(map(_in_words, limit.noted))
     after = gettext("Requests beyond that are reported and not rejected.") if limit.shadow else ""
     return f"{subject} {parts} {place}. {after}".strip()
 
@@ -246,7 +254,9 @@ def is_sentence(row: Endpoint | Policy) -> bool:
     """Whether a sentence says all that a rule limits, or all that a policy says."""
     if isinstance(row, Endpoint):
         return bool(row.path and row.limits) and row.counted_by in COUNTED_BY.values() and ":shared" not in row.limits
-    if (row.valid_from and not row.valid_until) or row.weekly_hours or row.extends:
+    if (row.valid_from and not row.valid_until) or row.weekly_hours:
+        return False
+    if row.extends and row.valid_from:  # a boost
         return False
     if row.effect != PolicyEffect.LIMITS or row.enforcement == Enforcement.OFF or row.rollout_percent < 100:
         return False
@@ -292,6 +302,7 @@ def _limit_of(row: Policy) -> SimpleLimit:
         plan="" if row.plan is None else row.plan.name,
         shadow=row.enforcement == Enforcement.SHADOW,
         until=row.valid_until,
+        extends=row.extends,
         counts_members=who != Who.TEAM or not uncounted_members(entity).exists(),
     )
 

@@ -16,8 +16,9 @@ from limits_app.engine import CALLS, NAMES, QuotaPeriod, is_currency, parse_limi
 from limits_app.engine.errors import InvalidLimit, LimitsError
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
-from limits_app.models import Endpoint, Entity, Resource
+from limits_app.models import Entity, Resource
 from limits_app.services.display import amount
+from limits_app.services.rule_labels import resource_labels
 from limits_app.services.status import status_of_each
 
 _MOST: Final = 100
@@ -62,11 +63,19 @@ def limits_in_words(text: str) -> str:
 
 
 def burst_in_words(limit: LimitDefinition) -> str:
-    """How much more than its amount a limit allows within one of its times after a pause; empty where it never does."""
+    """How much a limit allows at once, and within one of its times where that is more than its amount; else empty."""
     if not isinstance(limit, RateLimit | CallLimit):
         return ""
     most = limit.algorithm.most_per_window(limit.capacity, limit.burst)
-    return gettext("up to %(amount)s in a burst") % {"amount": amount(most)} if most > limit.capacity else ""
+    if most <= limit.capacity:
+        return ""
+    period = _period(None, limit.window_seconds)
+    values = {
+        "amount": amount(limit.ceiling),
+        "most": amount(most),
+        "period": gettext("one %(period)s") % {"period": period} if limit.window_seconds in NAMES else period,
+    }
+    return gettext("up to %(amount)s at once, and %(most)s within %(period)s") % values
 
 
 def period_in_words(limit: LimitDefinition) -> str:
@@ -174,7 +183,7 @@ def own_limits(entity: str | None, resources: Iterable[str] = (), *, plan: str |
     """
     rows = Resource.objects.order_by("name").values_list("name", "made_for_rule")
     made = dict(rows.filter(name__in=[*resources]) if resources else rows[:_MOST])
-    names = {**dict.fromkeys(made, ""), **_paths([name for name, is_made in made.items() if is_made])}
+    names = {**dict.fromkeys(made, ""), **resource_labels(name for name, is_made in made.items() if is_made)}
     own: dict[tuple[str, str], OwnLimit] = {}
     now = timezone.now()
     for status in status_of_each([(name, entity) for name in [*resources] or made], plan=plan):
@@ -184,12 +193,6 @@ def own_limits(entity: str | None, resources: Iterable[str] = (), *, plan: str |
             name = "" if of_total else names.get(status.resource, "")
             own.setdefault(place, replace(_own(*place, stats, now), name=name or place[0]))
     return sorted(own.values(), key=lambda limit: (not limit.is_blocked, -limit.percent))
-
-
-def _paths(resources: list[str]) -> dict[str, str]:
-    """The paths or views of the URL rules for which resources were made."""
-    rules = Endpoint.objects.filter(limits_resource__in=resources) if resources else Endpoint.objects.none()
-    return {name: path or view for name, path, view in rules.values_list("limits_resource", "path", "view_name")}
 
 
 def own_limits_or_none(

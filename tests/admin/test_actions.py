@@ -117,7 +117,8 @@ def test_totals_are_reset_and_topped_up_for_entities_and_the_system(admin_client
     act(admin_client, "reset_state", Entity.objects.get(identifier="user:1"), **why)
     assert used_in_total() == [0, 0]
     done = act(admin_client, "reset_state", plan, **why)
-    assert "“Plan pro, over all resources together”: each entity has its own usage: choose entities" in said(done)
+    plan_words = "“Each member of the plan pro, over all resources together”"
+    assert f"{plan_words}: each entity has its own usage: choose entities" in said(done)
 
 
 @committed
@@ -176,7 +177,8 @@ def test_an_action_changes_all_rows_or_none(admin_client: Client, policy: Policy
     site = limits.set_system_limits([TPM])
     done = act(admin_client, "reset_state", policy, site, confirmed="yes", reason="sorry")
     assert said(done) == [
-        "“Everyone, on each resource”: usage is counted for each resource separately: choose policies with a resource",
+        "“Each client, on each resource”: usage is counted for each resource separately: "
+        "choose policies with a resource",
         NOTHING,
     ]
     assert (used(), events("reset")) == (400, [])
@@ -265,8 +267,8 @@ def test_everybody_is_boosted_once_the_changes_were_confirmed(admin_client: Clie
     says = {"whom": "everybody", "factor": "1.5", "reason": "holidays"}
     listed = grant(admin_client, **says).content.decode()
     assert "Everyone on api: 60 → 90 requests per minute, 4 → 6 slots at the same time" in listed
-    assert "Everyone on some: 1 request per minute stays as it is (rounded down), 4 → 6 slots" in listed
-    assert "Everyone on once will not change: this factor changes no limit: amounts are rounded down." in listed
+    assert "Each client on some: 1 request per minute stays as it is (rounded down), 4 → 6 slots" in listed
+    assert "Each client on once will not change: this factor changes no limit: amounts are rounded down." in listed
     assert "user:1 on api will not change: a temporary policy applies in this time already." in listed
     assert not Policy.objects.filter(reason="holidays").exists()
     done = grant(admin_client, **says, listed="1")
@@ -330,8 +332,8 @@ def test_a_question_tells_rows_about_the_same_apart(admin_client: Client) -> Non
     always = limits.set_resource_limits("api", [TPM])
     dated = limits.set_resource_limits("api", [TPM], weekly_hours="mon 09:00-17:00")
     asked = act(admin_client, "reset_state", always, dated).content.decode()
-    assert "<li>Everyone on api</li>" in asked
-    assert "<li>Everyone on api (mon 09:00-17:00 " in asked
+    assert "<li>Each client on api</li>" in asked
+    assert "<li>Each client on api (mon 09:00-17:00 " in asked
 
 
 def test_one_entity_is_erased_on_a_page_of_its_own(admin_client: Client, policy: Policy) -> None:

@@ -79,12 +79,12 @@ def test_an_event_is_a_sentence(db: None) -> None:
     ada = User.objects.create_user("ada")
     name, label = f"user:{ada.pk}", f"user:{ada.pk} (ada)"
     limits.set_resource_limits("api", "10/min connections=3")
-    assert last_sentence() == "Everyone on api: added 10 requests per minute, 3 connections at the same time"
+    assert last_sentence() == "Each client on api: added 10 requests per minute, 3 connections at the same time"
     limits.set_resource_limits("api", "3/min connections=3")
-    assert last_sentence() == "Everyone on api: 10 → 3 requests per minute"
+    assert last_sentence() == "Each client on api: 10 → 3 requests per minute"
     limits.set_resource_limits("api", "3/h tokens=5k/day")
     assert last_sentence() == (
-        "Everyone on api: 3 requests per minute → 3 requests per hour, "
+        "Each client on api: 3 requests per minute → 3 requests per hour, "
         "removed 3 connections at the same time, added 5,000 tokens per day"
     )
     limits.set_entity_limits(name, "7/min")
@@ -99,7 +99,7 @@ def test_an_event_is_a_sentence(db: None) -> None:
     Plan.objects.create(name="gold")
     assert last_sentence() == "Added plan gold"
     limits.set_plan_limits("gold", "9/min", resource="api")
-    assert last_sentence() == "Plan gold on api: added 9 requests per minute"
+    assert last_sentence() == "Each member of the plan gold on api: added 9 requests per minute"
     limits.reset("api", reason="our mistake")
     assert last_sentence().startswith("reset: usage api")
 
@@ -108,7 +108,7 @@ def test_a_sentence_names_three_changes_and_counts_the_others(db: None) -> None:
     policy = limits.set_resource_limits("api", "10/min")
     policy.slice_seconds, policy.rollout_percent, policy.on_unavailable, policy.extends = 5, 5, "allow", True
     policy.save()
-    assert re.search(r"^Everyone on api: [^,]+, [^,]+, [^,]+, \d more$", last_sentence())
+    assert re.search(r"^Each client on api: [^,]+, [^,]+, [^,]+, \d more$", last_sentence())
 
 
 def test_sentences_take_the_same_queries_for_one_event_and_for_many(

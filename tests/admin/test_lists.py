@@ -101,7 +101,7 @@ def test_a_list_of_policies_says_in_words_whom_they_are_about_and_what_they_allo
     limits.set_resource_limits("api", "60/min connections=5")
     limits.set_entity_limits(f"user:{ada.pk}", "1000/day")
     page = text(changelist(admin_client, "policy"))
-    for words in ("Everyone, on each resource", "Everyone on api", f"user:{ada.pk} (ada), on each resource"):
+    for words in ("Each client, on each resource", "Each client on api", f"user:{ada.pk} (ada), on each resource"):
         assert f">{words}</a>" in page
     for words in ("60 requests per minute", "5 connections at the same time", "1,000 requests per day"):
         assert f"<div>{words}</div>" in page

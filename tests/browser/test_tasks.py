@@ -254,7 +254,7 @@ def test_a_change_is_undone(window: Browser, place: Place) -> None:
         place,
         "print(AuditEvent.objects.filter(reason='by mistake').latest('pk').pk)",
     )
-    assert "Everyone on billing: 60 → 2 requests per minute" in window.text(".limits-long")
+    assert "Each client on billing: 60 → 2 requests per minute" in window.text(".limits-long")
     clicks.follow(f"auditevent/{mistake}/revert/")
     window.take("task-undo")
     clicks.press(".submit-row input[type=submit]")

@@ -19,7 +19,7 @@ from django.utils.translation import gettext
 from limits_app import audit, services
 from limits_app.admin.action_forms import QuickBoostForm
 from limits_app.admin.audit_log import events_in_words
-from limits_app.admin.formatting import policy_in_words, written_limits
+from limits_app.admin.formatting import written_limits
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
@@ -37,6 +37,7 @@ from limits_app.services.clients import (
 from limits_app.services.display import amount, day, moment
 from limits_app.services.explain import explain_each
 from limits_app.services.limit_words import limit_name
+from limits_app.services.policy_words import policy_in_words
 from limits_app.services.quota_pace import used_up_at
 from limits_app.services.rejections import rejections_of
 from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity

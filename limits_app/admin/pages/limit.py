@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
@@ -17,7 +18,6 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
-from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.base import version_of
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.limit_form import SimpleLimitForm
@@ -30,6 +30,7 @@ from limits_app.services.clients import client_names, find_clients
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_form import saving
 from limits_app.services.limit_form.effects import LimitEffect, effect_of, matches_in_words, resource_names
+from limits_app.services.limit_form.proposed import with_kept
 from limits_app.services.limit_sentences import SimpleLimit, Who, read, rule_of, sentence, uncounted_members
 from limits_app.services.rights import (
     Action,
@@ -67,6 +68,13 @@ _EXAMPLES: Final[Mapping[str, tuple[Any, Mapping[str, object]]]] = {
 RuleOrPolicy = Endpoint | Policy
 
 
+class LimitChange(NamedTuple):
+    """A limit that is saved, in place of that of a row, or as a new one."""
+
+    limit: SimpleLimit
+    instance: RuleOrPolicy | None
+
+
 def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the form; describe, save, try or undo the limit."""
     if "_undo" in request.POST:
@@ -89,18 +97,25 @@ def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
 
 def _sent(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None) -> HttpResponse:
     """Describe, save or try the limit of a form that was sent; what may be a mistake is shown once before."""
-    is_valid, effect = form.is_valid(), None
-    if is_valid:
-        effect = effect_of(form.limit, instance, shows_usage=may(request.user, Action.VIEW_USAGE))
+    limit, effect = _limit(form, is_trial="_try" in request.POST and instance is not None), None
+    if limit is not None:
+        effect = effect_of(limit, instance, shows_usage=may(request.user, Action.VIEW_USAGE))
     if "_effect" in request.POST:
         context = {"form": form, "effect": effect, **_live(form)}
         return TemplateResponse(request, "admin/limits_app/pages/limit_live.html", context)
     is_read = effect is not None and effect.seen in {"", request.POST.get("seen")}
-    if is_read and "_check" not in request.POST and not _is_outdated(request, form, instance):
+    if limit and is_read and "_check" not in request.POST and not _is_outdated(request, form, instance):
         done = _tried if "_try" in request.POST else _saved
-        if (response := done(site, request, form, instance)) is not None:
+        if (response := done(site, request, form, LimitChange(limit, instance))) is not None:
             return response
-    return _shown(site, request, form, instance, effect=effect, is_unread=is_valid and not is_read)
+    return _shown(site, request, form, instance, effect=effect, is_unread=limit is not None and not is_read)
+
+
+def _limit(form: SimpleLimitForm, *, is_trial: bool) -> SimpleLimit | None:
+    """The limit of a form, with those of others that it is to keep; None where the form has errors."""
+    if not form.is_valid():
+        return None
+    return with_kept(form.limit, is_trial=is_trial) if form.cleaned_data["keep"] else form.limit
 
 
 def _shown(
@@ -169,15 +184,15 @@ def _check_rights(request: HttpRequest, limit: SimpleLimit, instance: RuleOrPoli
         regroups = limit.groups or limit.groups_off
         rights = [permission("add", Plan)] if is_new else [permission("change", Plan)] if regroups else []
         check(request, Action.LIMIT_SOMETHING, *rights)
+    for member in limit.new_members:
+        check(request, Action.LIMIT_SOMETHING, permission("change", Entity), *to_create_entity(member))
     if limit.who == Who.TEAM and limit.counts_members and uncounted_members(limit.entity).exists():
         check(request, Action.LIMIT_SOMETHING, permission("change", Entity))
 
 
-def _saved(
-    site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None
-) -> HttpResponse | None:
+def _saved(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, change: LimitChange) -> HttpResponse | None:
     """Save the limit and lead to its page; None where errors are shown in the form."""
-    limit = form.limit
+    limit, instance = change
     _check_rights(request, limit, instance)
     reason = form.cleaned_data["reason"]
     try:
@@ -191,21 +206,16 @@ def _saved(
     messages.success(request, gettext("Saved: %s") % sentence(limit))
     if isinstance(saved.row, Endpoint):
         warn_of_rule(request, saved.row)
-    elif warning := dropped_limits_warning([saved.row.pk]):
-        messages.warning(request, warning)
     token = signing.dumps([saved.events.start, saved.events.stop], salt=_SALT)
     return HttpResponseRedirect(limit_address(site.name, saved.row, saved=token))
 
 
-def _tried(
-    site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None
-) -> HttpResponse | None:
+def _tried(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, change: LimitChange) -> HttpResponse | None:
     """Evaluate the limit beside the one in force; one for which there is none yet is saved, and only reported."""
-    limit = form.limit
+    limit = change.limit
     policy = saving.policy_to_try(limit)
     if policy is None:
-        form.cleaned_data["shadow"] = True
-        return _saved(site, request, form, instance)
+        return _saved(site, request, form, LimitChange(replace(limit, shadow=True), change.instance))
     check(request, Action.SET_CANDIDATE, *to_replace_candidate(policy))
     try:
         reason = form.cleaned_data["reason"]

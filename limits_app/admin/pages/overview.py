@@ -18,7 +18,6 @@ from limits_app import conf, services
 from limits_app.acquiring import BreakerState
 from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.audit_words import clients_of
-from limits_app.admin.formatting import policy_in_words
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import named, tightest_limits
 from limits_app.admin.pages.usage import chart_of
@@ -29,6 +28,7 @@ from limits_app.models.fields import aware, in_site_time
 from limits_app.services.clients import client_names
 from limits_app.services.display import amount, moment, percent
 from limits_app.services.limit_words import limit_name, limits_in_words
+from limits_app.services.policy_words import policies_in_words
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
 from limits_app.services.usage import usage
@@ -80,7 +80,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "by_client": [_row(site, midnight, count, names) for count in by_client],
         "tightest": named(tightest, names),
         "known": is_known,
-        "ending": None if policies is None else [_ends(site, policy, names) for policy in policies],
+        "ending": None if policies is None else [*_ends(site, policies, names)],
         "is_new": not (tightest or Policy.objects.order_by().exists()),
     }
     return page(site, request, "overview", title=gettext("Overview"), context=context)
@@ -156,13 +156,15 @@ def _ending() -> list[Policy]:
     """Boosts and other temporary policies that end soon, the earliest first."""
     now = datetime.now(UTC)
     soon = Policy.objects.filter(valid_until__gt=in_site_time(now), valid_until__lte=in_site_time(now + _SOON))
-    return [*soon.select_related("resource", "entity", "plan").order_by("valid_until")[:_MOST_ENDING]]
+    rows = soon.select_related("resource", "entity", "plan").prefetch_related("limits")
+    return [*rows.order_by("valid_until")[:_MOST_ENDING]]
 
 
-def _ends(site: AdminSite, policy: Policy, names: dict[str, str]) -> dict[str, str]:
-    return {
-        "name": policy_in_words(policy, names),
-        "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),
-        "until": moment(policy.valid_until),
-        "reason": policy.reason,
-    }
+def _ends(site: AdminSite, policies: list[Policy], names: dict[str, str]) -> Iterator[dict[str, str]]:
+    for policy, words in zip(policies, policies_in_words(policies, names), strict=True):
+        yield {
+            "name": words,
+            "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),
+            "until": moment(policy.valid_until),
+            "reason": policy.reason,
+        }

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
-from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 
-from limits_app.engine import CALLS, RESOURCE_PATTERN, Noted
-from limits_app.engine.limits import CallLimit, QuotaLimit
+from limits_app.engine import RESOURCE_PATTERN
 from limits_app.models import (
-    Counted,
     Endpoint,
-    Entity,
     Plan,
     Policy,
     PolicyEffect,
@@ -24,12 +19,13 @@ from limits_app.models import (
     UsagePeriod,
     UsageSnapshot,
 )
-from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import is_pattern
 from limits_app.services.clients import find_clients
 from limits_app.services.code_names import names_in_code
 from limits_app.services.display import amount, moment
-from limits_app.services.limit_form.saving import entity_of, replaced, resource_of
+from limits_app.services.limit_form.outlook import outlook
+from limits_app.services.limit_form.proposed import replaced_in_words, replaced_limits
+from limits_app.services.limit_form.saving import replaced
 from limits_app.services.limit_sentences import (
     OF_ONE,
     SimpleLimit,
@@ -41,7 +37,6 @@ from limits_app.services.limit_sentences import (
     uncounted_members,
 )
 from limits_app.services.limit_words import limit_in_words
-from limits_app.services.simulation.forecast import DAYS, can_be_replayed, forecast
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
 
@@ -51,10 +46,18 @@ _MOST_USED: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class LimitEffect:
-    """What saving a limit does, in sentences; `warnings` are to be read before it is saved."""
+    """What saving a limit does, in sentences; `warnings` are to be read before it is saved.
+
+    `others` are limits of broader policies: `lost` where it replaces them, and `kept` where they apply too. It
+    `keeps_others` also where there are none now.
+    """
 
     sentence: str
     replaces: str
+    lost: str
+    kept: str
+    others: str
+    keeps_others: bool
     outlook: str
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -63,7 +66,7 @@ class LimitEffect:
     @property
     def seen(self) -> str:
         """What a form sends back once these warnings were shown; empty where nothing has to be read first."""
-        to_read = [*self.warnings, *([] if self.is_change else [self.replaces])]
+        to_read = [*self.warnings, self.others, *([] if self.is_change else [self.replaces])]
         text = "\n".join(filter(None, to_read))
         return blake2b(text.encode(), digest_size=12).hexdigest() if text else ""
 
@@ -73,11 +76,21 @@ def effect_of(limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, 
     row = replaced(limit)
     before = None if row is None else read(row)
     is_change = instance is not None and row == instance
-    is_same = before is not None and (before.noted, before.shadow) == (limit.noted, limit.shadow)
+    is_same = before is not None and (before.noted, before.shadow, before.extends) == (
+        limit.noted,
+        limit.shadow,
+        limit.extends,
+    )
+    others, copies = replaced_limits(limit), {noted.limit.key for noted in limit.kept}
+    kept = [other for other in others if limit.extends or other.noted.limit.key in copies]
     return LimitEffect(
         sentence(limit),
         "" if row is None or is_same else _replaces(limit, row, before),
-        _outlook(limit) if shows_usage else "",
+        replaced_in_words(other for other in others if other not in kept),
+        replaced_in_words(kept),
+        replaced_in_words(others),
+        limit.extends or bool(kept),
+        outlook(limit) if shows_usage else "",
         tuple(_notes(limit)),
         () if is_change else tuple(_warnings(limit)),
         is_change=is_change,
@@ -131,16 +144,17 @@ def _notes(limit: SimpleLimit) -> Iterator[str]:
         yield gettext("It ends on %(date)s.") % {"date": moment(limit.until)}
     if limit.who == Who.PLAN and not Plan.objects.filter(name=limit.plan).exists():
         yield gettext("The plan %(plan)s is new: it is made.") % {"plan": limit.plan}
-    if limit.who == Who.TEAM:
+    if limit.who == Who.TEAM and (limit.new_members or members(limit.entity).exists()):
         yield _members_in_words(limit)
 
 
 def _members_in_words(limit: SimpleLimit) -> str:
-    count, uncounted = members(limit.entity).count(), uncounted_members(limit.entity).count()
-    values = {"team": limit.entity, "count": amount(count), "uncounted": amount(uncounted)}
-    if not count:
-        return gettext("%(team)s has no members so far: they are the clients whose parent it is.") % values
+    new, count = limit.new_members, members(limit.entity).count()
+    uncounted = uncounted_members(limit.entity).count()
+    values = {"team": limit.entity, "count": amount(count), "uncounted": amount(uncounted), "new": ", ".join(new)}
     text = ngettext("%(team)s has %(count)s member.", "%(team)s has %(count)s members.", count) % values
+    if new:
+        text = f"{text} {gettext('Added as members: %(new)s.') % values}"
     if uncounted:
         after = gettext("The use of %(uncounted)s of them does not count for it now.")
         if limit.counts_members:
@@ -157,6 +171,12 @@ def _warnings(limit: SimpleLimit) -> Iterator[str]:
     if limit.what == What.RESOURCE and _is_unused(limit.resource):
         warning = gettext("Nothing has used the resource “%(name)s” so far: check the spelling.")
         yield warning % {"name": limit.resource}
+    if limit.who == Who.TEAM and not (limit.new_members or members(limit.entity).exists()):
+        warning = gettext("%(team)s has no members, so only its own requests count: enter its members.")
+        yield warning % {"team": limit.entity}
+    for name in never_used(limit.new_members) if limit.who == Who.TEAM else ():
+        warning = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
+        yield warning % {"name": name}
     if limit.who in OF_ONE and not is_pattern(limit.entity) and _is_unknown(limit):
         warning = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
         yield warning % {"name": limit.entity}
@@ -174,7 +194,7 @@ def _is_unused(resource: str) -> bool:
 
 
 def _is_unknown(limit: SimpleLimit) -> bool:
-    is_team = limit.who == Who.TEAM and members(limit.entity).exists()
+    is_team = limit.who == Who.TEAM and (bool(limit.new_members) or members(limit.entity).exists())
     return not is_team and bool(never_used([limit.entity]))
 
 
@@ -182,55 +202,3 @@ def _similar(entity: str) -> Iterator[str]:
     for client in find_clients(entity)[:3]:
         if client.identifier != entity:
             yield f"{client.identifier} ({client.name})" if client.name else client.identifier
-
-
-def _outlook(limit: SimpleLimit) -> str:
-    """Whom it would have rejected in the last days, as far as usage is recorded."""
-    resource, entity = resource_of(limit), entity_of(limit)
-    unknown = gettext("Nothing is recorded of it so far: “Try first” shows what it would reject.")
-    if limit.what == What.URL and resource is None:
-        return unknown
-    if limit.who == Who.TEAM and uncounted_members(entity).exists():
-        return gettext("What its members used together is not recorded so far.")
-    since = in_site_time(timezone.now() - timedelta(days=DAYS))
-    rows = UsageSnapshot.objects.filter(period=UsagePeriod.HOUR, start__gte=since)
-    if not rows.filter(**({} if resource is None else {"resource": resource})).exists():
-        return unknown
-    proposed = [*_replayable(limit)]
-    if not proposed:
-        return gettext("What is used at a time is not recorded.")
-    policy = Policy(
-        resource=None if resource is None else Resource(name=resource),
-        entity=Entity(identifier=entity) if entity else None,
-        plan=Plan(name=limit.plan) if limit.who == Who.PLAN else None,
-        counted=Counted.TOTAL if limit.what == What.EVERYTHING else Counted.EACH,
-    )
-    foreseen = forecast(policy, proposed, now=timezone.now())
-    if limit.who == Who.TOGETHER:
-        used, lost = sum(use.used for use in foreseen.consumers), sum(use.lost for use in foreseen.consumers)
-        share = amount(round(100 * lost / used, 1) if used else 0)
-        return gettext("Last %(days)s days: %(share)s %% of the use would have been rejected.") % {
-            "days": DAYS,
-            "share": share,
-        }
-    count = len({consumer.entity for consumer in foreseen.consumers})
-    if not count:
-        return gettext("Last %(days)s days: no client would have been rejected.") % {"days": DAYS}
-    text = ngettext(
-        "Last %(days)s days: %(count)s client would have been rejected.",
-        "Last %(days)s days: %(count)s clients would have been rejected.",
-        count,
-    )
-    if foreseen.is_cut:
-        text = gettext("Last %(days)s days: at least %(count)s clients would have been rejected.")
-    return text % {"days": DAYS, "count": amount(count)}
-
-
-def _replayable(limit: SimpleLimit) -> Iterator[Noted]:
-    """Its limits that hourly usage is enough for; requests are recorded by the key of calls or that of a quota."""
-    for noted in limit.noted:
-        if not can_be_replayed(noted.limit):
-            continue
-        yield noted
-        if isinstance(noted.limit, QuotaLimit) and noted.limit.key == CALLS:
-            yield Noted(replace(noted.limit, key=CallLimit.key), noted.shared)

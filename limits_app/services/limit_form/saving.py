@@ -34,6 +34,7 @@ from limits_app.models import (
 from limits_app.models.fields import in_site_time
 from limits_app.services import definitions
 from limits_app.services.candidates import set_candidate
+from limits_app.services.limit_form.team_members import add_members
 from limits_app.services.limit_sentences import (
     COUNTED_BY,
     OF_ONE,
@@ -95,6 +96,8 @@ def save(limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, actor
             before = _last_event()
             row = _save(limit, _to_change(limit, instance), reason)
             _put_on_plan(limit)
+            if limit.who == Who.TEAM:
+                add_members(limit.entity, limit.new_members, counts=limit.counts_members)
             if limit.who == Who.TEAM and limit.counts_members:
                 uncounted_members(limit.entity).update(cascade=True)
         if isinstance(row, Endpoint):
@@ -211,8 +214,12 @@ def resource_of(limit: SimpleLimit) -> str | None:
 
 
 def _rule_fields(limit: SimpleLimit, *, is_new: bool) -> dict[str, Any]:
-    fields = {"path": limit.path, "limits": " ".join(limit.limits), "counted_by": COUNTED_BY[limit.who]}
+    fields = {"path": limit.path, "limits": " ".join(_texts(limit)), "counted_by": COUNTED_BY[limit.who]}
     return fields | ({"name": limit.path[:100]} if is_new else {})
+
+
+def _texts(limit: SimpleLimit) -> list[str]:
+    return [*limit.limits, *(limit_text(noted.limit, shared=noted.shared) for noted in limit.kept)]
 
 
 def _enforcement(limit: SimpleLimit) -> Enforcement:
@@ -220,7 +227,12 @@ def _enforcement(limit: SimpleLimit) -> Enforcement:
 
 
 def _policy_fields(limit: SimpleLimit, reason: str) -> dict[str, Any]:
-    fields = {"limits": list(limit.noted), "enforcement": _enforcement(limit), "reason": reason}
+    fields = {
+        "limits": list(limit.noted),
+        "extends": limit.extends,
+        "enforcement": _enforcement(limit),
+        "reason": reason,
+    }
     dates = {"valid_until": limit.until} | ({} if limit.until else {"valid_from": None})
     return _scope(limit) | fields | dates
 

@@ -135,7 +135,8 @@ class Forecast:
     """The consumers that a policy would have rejected, by limit, the largest loss first.
 
     `untold` are the keys that cannot be replayed from hourly usage; `looked_at` is the number of consumers that were
-    replayed, and `is_cut` is True where there are more.
+    replayed, and `is_cut` is True where there are more. `is_recorded` is False where no usage was recorded to replay,
+    so that nothing is known.
     """
 
     since: datetime
@@ -143,6 +144,7 @@ class Forecast:
     looked_at: int
     is_cut: bool
     untold: tuple[str, ...]
+    is_recorded: bool = True
 
     def by_hour(self, key: str) -> dict[int, tuple[int, int]]:
         """The admitted and rejected amounts of the rejected consumers, by hour, in thousandths."""
@@ -166,17 +168,21 @@ def forecast(policy: Policy, proposed: Sequence[Noted], *, now: datetime) -> For
         return Forecast(since, (), 0, is_cut=False, untold=())
     usage = _UsageSince(policy, since)
     untold: tuple[str, ...] = ()
+    keys: list[str] = [""]
     if policy.effect == PolicyEffect.BLOCKED:
         replays = [list(_blocked(usage))]
     else:
         told = [noted for noted in proposed if can_be_replayed(noted.limit) and not noted.limit.soft]
         untold = tuple(noted.limit.key for noted in proposed if not can_be_replayed(noted.limit))
         whole = policy.counted == Counted.TOTAL
+        keys = [noted.limit.key for noted in told]
         replays = [list(_replayed(noted, usage, over_all_resources=whole)) for noted in told]
     refused = [consumer for some in replays for consumer in some[:MOST] if consumer.refused]
     refused.sort(key=lambda consumer: (consumer.key, -consumer.lost, consumer.resource, consumer.entity or ""))
     looked_at = sum(len(some[:MOST]) for some in replays)
-    return Forecast(since, tuple(refused), looked_at, any(len(some) > MOST for some in replays), untold)
+    is_cut = any(len(some) > MOST for some in replays)
+    is_recorded = looked_at > 0 or any(next(usage.heaviest(_FIELDS, key=key), None) for key in keys)
+    return Forecast(since, tuple(refused), looked_at, is_cut, untold, is_recorded)
 
 
 class _UsageSince:

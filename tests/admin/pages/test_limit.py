@@ -14,6 +14,8 @@ from django.utils.translation import override
 
 from limits_app import limited, limits
 from limits_app.models import AuditEvent, Candidate, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
+from limits_app.policies import dropped_keys
+from limits_app.services.limit_words import limit_in_words
 from tests.admin.pages.snapshots import used
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -82,14 +84,15 @@ TOGETHER = DB | {"who": "together", "unit_1": "connections"}
         (
             API | {"who": "user", "number_1": "400k", "unit_1": "tokens"},
             "pattern user:* on api",
-            "Each user may use 400,000 tokens per minute (up to 800,000 in a burst) on api.",
+            "Each user may use 400,000 tokens per minute "
+            "(up to 400,000 at once, and 800,000 within one minute) on api.",
         ),
         (
             EVERYTHING | {"who": "team", "entity": "team:x", "number_1": "1M", "unit_1": "tokens", "per_1": "day"},
             "entity team:x in total",
             "All members of team:x together may use 1,000,000 tokens per day over all resources together.",
         ),
-        (TOGETHER, "resource db", "Everyone together may hold 100 connections at the same time on db."),
+        (TOGETHER, "resource db", "All clients together may hold 100 connections at the same time on db."),
         (
             DB | {"who": "client", "number_1": "5"},
             "resource db",
@@ -211,7 +214,7 @@ def test_a_limit_with_an_end_leaves_the_lasting_one(admin: Client) -> None:
         ({"target": "/a/", "number_1": "0"}, "number_1", "Enter a number"),
         ({"target": "/a/", "number_1": "1.000"}, "number_1", "Enter a number"),
         ({"target": "/a/", "number_1": "2.5", "per_1": "day"}, "number_1", "Enter a whole number."),
-        ({"target": "api", "who": "together", "per_1": "billing-month"}, "per_1", "has no billing date"),
+        ({"target": "api", "who": "together", "per_1": "billing-month"}, "per_1", "have no billing date"),
         ({"target": "/a/", "unit_1": "tok=ens"}, "unit_1", "A unit is one word"),
         ({"target": "/a/", "number_2": "5", "per_2": "h"}, "unit_2", "There is another limit of “requests” above"),
         ({"target": "/no route<"}, "target", "unmatched"),
@@ -299,7 +302,12 @@ def test_the_effect_on_recorded_usage_is_said(admin: Client) -> None:
     assert "Last 7 days: 1 client would have been rejected." in described(admin, **API, number_1="3", per_1="h")
     assert "Last 7 days: 1 client would have been rejected." in described(admin, **API, number_1="3", per_1="day")
     assert "Last 7 days: no client would have been rejected." in described(admin, **API, number_1="300", per_1="h")
-    assert "Nothing is recorded of it so far" in described(admin, target="/api/ping/")
+    unknown = "Last 7 days: nothing was recorded, so “Try first” shows what it would reject."
+    assert unknown in described(admin, target="/api/ping/")
+    assert unknown in described(admin, **API, who="address"), "others were counted on api"
+    assert unknown in described(admin, **API, unit_1="tokens"), "another unit was counted"
+    assert unknown in described(admin, **API, who="entity", entity="user:8")
+    assert unknown in described(admin, target="mail", who="together")
 
 
 def test_code_only_resources_and_names_of_clients_are_suggested(admin: Client) -> None:
@@ -329,6 +337,93 @@ def test_a_total_for_a_team_counts_its_members_unless_one_says_no(admin: Client)
     assert "team:x may make 100 requests per minute over all resources together." in page.content.decode()
     save(admin, address, **fields)
     assert team.children.filter(cascade=True).count() == 3
+
+
+def test_a_team_gets_its_members_with_its_limit(admin: Client) -> None:
+    Entity.objects.create(identifier="key:ci", name="CI")
+    fields = {**EVERYTHING, "who": "team", "entity": "team:x", "number_1": "1M", "unit_1": "tokens", "per_1": "day"}
+    assert "team:x has no members, so only its own requests count: enter its members." in described(admin, **fields)
+    assert post(admin, **fields).context["is_unread"]
+    fields["members"] = "key:ci, key:web\r\n  key:web \n"
+    said = described(admin, **fields)
+    assert "Added as members: key:ci, key:web." in said
+    assert "has no members" not in said
+    page = save(admin, **fields).url
+    members = Entity.objects.filter(parent__identifier="team:x", cascade=True)
+    assert {*members.values_list("identifier", flat=True)} == {"key:ci", "key:web"}
+    assert "All members of team:x together may use 1,000,000 tokens per day" in admin.get(page).content.decode()
+    admin.post(page, {"_undo": admin.get(page).context["undo"]})
+    assert [*Entity.objects.values_list("identifier", "name", "parent")] == [("key:ci", "CI", None)]
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ("key:other", "“key:other” is a member of team:y: remove it there first."),
+        ("key:*", "“key:*” cannot be a member of team:x."),
+        ("team:x", "“team:x” cannot be a member of team:x."),
+        ("team:y", "An entity cannot be its own ancestor"),
+        ("\n".join(f"user:{number}" for number in range(101)), "Add at most 100 members at once."),
+    ],
+)
+def test_what_cannot_be_a_member_is_named_at_its_field(admin: Client, members: str, problem: str) -> None:
+    above = Entity.objects.create(identifier="team:y")
+    Entity.objects.create(identifier="key:other", parent=above)
+    Entity.objects.create(identifier="team:x", parent=above)
+    fields = {**EVERYTHING, "who": "team", "entity": "team:x", "members": members}
+    response = post(admin, **fields)
+    if response.context["effect"] is not None:
+        response = post(admin, **fields, seen=response.context["effect"].seen)
+    assert problem in str(response.context["form"].errors["members"])
+    assert not Policy.objects.exists()
+    assert Entity.objects.count() == 3
+
+
+def test_members_need_the_permission_to_change_clients(client: Client) -> None:
+    user = User.objects.create_user("staff", is_staff=True)
+    names = ["add_policy", "add_resource", "add_endpoint", "register_entity"]
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    client.force_login(user)
+    fields = {**EVERYTHING, "who": "team", "entity": "team:x", "members": "key:ci"}
+    assert post(client, **fields).status_code == 403
+    user.user_permissions.add(Permission.objects.get(codename="change_entity"))
+    assert post(client, **fields).status_code == 302
+
+
+REPLACING: dict[str, tuple[dict[str, Any], str]] = {
+    "a_resource": (API | {"who": "client"}, "900 tokens per hour (Each client, on each resource)"),
+    "users": (API, "7 connections at the same time (Each client on api)"),
+    "one_client": (ACME, "7 connections at the same time (Each client on api)"),
+    "a_plan": (API | {"who": "plan", "plan": "new"}, "7 connections at the same time (Each client on api)"),
+    "a_url": ({"target": "/api/ping/"}, "900 tokens per hour (Each client, on each resource)"),
+    "a_total": (
+        EVERYTHING | {"who": "entity", "entity": "user:7"},
+        "5,000 pages per hour (Each user, over all resources together)",
+    ),
+    "for_a_time": (ACME | {"ends": "friday"}, "7 connections at the same time (Each client on api)"),
+}
+
+
+@pytest.mark.parametrize("name", REPLACING)
+def test_limits_that_it_replaces_are_said_before_and_are_kept_on_request(admin: Client, name: str) -> None:
+    fields, others = REPLACING[name]
+    limits.set_system_limits("600/min tokens=900/h")
+    limits.set_entity_limits("user:*", "calls=6000/h pages=5000/h", counted="total")
+    if name != "a_resource":
+        limits.set_resource_limits("api", "60/min connections=7")
+    said = described(admin, **fields)
+    assert f"These limits no longer apply to them, because it replaces broader ones completely: {others}" in said
+    first = post(admin, **fields)
+    assert first.context["is_unread"]
+    page = post(admin, **fields, keep="on", seen=first.context["effect"].seen).url
+    made = Policy.objects.latest("pk")
+    assert [*dropped_keys(made)] == []
+    copies = str([limit_in_words(limit.definition()) for limit in made.limits.all()])
+    assert made.extends is not (others.partition(" (")[0] in copies)
+    admin.post(page, {"_undo": admin.get(page, follow=True).context.get("undo") or ""})
+    seen = post(admin, **fields).context["effect"].seen
+    post(admin, **fields, seen=seen)
+    assert [key for key, _level in dropped_keys(Policy.objects.latest("pk"))], "without the box they are replaced"
 
 
 def test_a_plan_is_made_with_its_groups(admin: Client) -> None:
@@ -474,8 +569,9 @@ def test_who_may_not_add_limits_may_not_see_the_form(client: Client) -> None:
 
 
 def test_what_no_sentence_can_express_is_opened_in_the_full_form(admin: Client) -> None:
+    limits.set_resource_limits("e", ["calls=5/min"])
     for policy in (
-        limits.set_resource_limits("api", ["calls=5/min"], extends=True),
+        limits.grant_boost("user:9", "e", ["calls=50/min"], timezone.now() + timedelta(hours=1), "a sale"),
         limits.set_resource_limits("b", ["calls=5/min", "tokens=9/min"], shared=["tokens"]),
         limits.set_resource_limits("c", ["calls=5/min"], enforcement="off"),
         limits.set_resource_limits("d", ["calls=5/min"], rollout_percent=50),
@@ -552,3 +648,17 @@ def test_a_rule_that_became_a_policy_is_one_again(admin: Client) -> None:
     admin.post(page, {"_undo": admin.get(page).context["undo"]})
     assert Endpoint.objects.get().limits == "calls=10/min:sliding_window"
     assert [str(policy.limits.get()) for policy in Policy.objects.all()] == ["calls=10/min:sliding_window"]
+
+
+def test_broader_limits_that_are_kept_stay_kept_when_the_number_changes(admin: Client) -> None:
+    limits.set_resource_limits("api", "60/min connections=7 pages=9/h", shared=["pages"])
+    policy = limits.set_entity_limits("tenant:acme", "80/min", resource="api", extends=True)
+    page = f"{URL}?policy={policy.pk}"
+    assert "These broader limits apply too: 7 connections at the same time" in admin.get(page).content.decode()
+    save(admin, page, **{**ACME, "number_1": "90"}, keep="on")
+    policy.refresh_from_db()
+    assert (policy.extends, str(policy.limits.get())) == (True, "calls=90/min:sliding_window")
+    assert "no longer apply to them" in described(admin, page, **ACME)
+    save(admin, page, **ACME)
+    policy.refresh_from_db()
+    assert not policy.extends

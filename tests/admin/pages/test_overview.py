@@ -38,7 +38,7 @@ def test_rejections_and_tight_limits_and_what_ends_are_shown(
     used("api", "user:1", "call_count", 4, refused=9)
     used("api", "", "call_count", 4, refused=3)
     used("api", "eu", "tokens", 4, refused=2, bucket=BucketKind.MEMBER)
-    with django_assert_max_num_queries(17):
+    with django_assert_max_num_queries(19):
         response = get(admin_client, PAGE)
     page = words(response)
     assert "Start here" not in page

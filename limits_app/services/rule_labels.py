@@ -1,0 +1,24 @@
+"""Resources that were made for URL rules, by the URLs that people know them by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from limits_app.models import Endpoint
+
+
+def label_of(rule: Endpoint) -> str:
+    """The path or the view of a rule."""
+    return rule.path or rule.view_name
+
+
+def rules_of_resources(resources: Iterable[str | None]) -> dict[str, Endpoint]:
+    """The URL rules for whose limits some of these resources were made, by the names of the resources."""
+    names = {name for name in resources if name}
+    rules = Endpoint.objects.filter(limits_resource__in=names) if names else Endpoint.objects.none()
+    return {rule.limits_resource: rule for rule in rules}
+
+
+def resource_labels(resources: Iterable[str | None]) -> dict[str, str]:
+    """The paths or views of the URL rules for which resources were made, by the names of the resources."""
+    return {name: label_of(rule) for name, rule in rules_of_resources(resources).items()}
