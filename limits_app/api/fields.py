@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final, cast
 
 from django.conf import settings
@@ -14,7 +15,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import ISO_8601, serializers
 
 from limits_app.engine import MAX_AMOUNT
-from limits_app.models.fields import in_site_time
+from limits_app.models.fields import decimal_text, in_site_time
 from limits_app.models.limit_rules import amount_of
 
 _UNKNOWN: Final = _("Unknown field.")
@@ -49,6 +50,17 @@ class AmountField(serializers.DecimalField):
     def to_representation(self, value: Any) -> Any:
         """Return an int for a whole number."""
         return amount_of(value)
+
+
+@extend_schema_field(
+    {"oneOf": [{"type": "string", "pattern": r"^[0-9]{1,20}(\.[0-9]{1,20})?$"}, {"type": "number", "minimum": 0}]}
+)
+class ExactDecimal(serializers.DecimalField):
+    """A decimal with all its digits: represented as text, and accepted as text or as a number."""
+
+    def to_representation(self, value: Any) -> str:
+        """Return it as text, without zeros at its end."""
+        return decimal_text(Decimal(value))
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {}})

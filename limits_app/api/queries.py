@@ -121,6 +121,18 @@ class ResourceQuery(ListQuery):
     ordering = _ordering("name")
 
 
+class PriceQuery(ListQuery):
+    """Parameters of the list of prices."""
+
+    resource = Exact(required=False, help_text="The name or the pattern that the price is for.")
+    member = Exact(required=False, allow_blank=True)
+    unit = Exact(required=False)
+    currency = Exact(required=False)
+    since = DateTimeField(source="valid_from__gte", required=False, help_text="Valid from this time on, or later.")
+    until = DateTimeField(source="valid_from__lt", required=False)
+    ordering = _ordering("valid_from", "resource", "unit")
+
+
 class PlanQuery(ListQuery):
     """Parameters of the list of plans."""
 

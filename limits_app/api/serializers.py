@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, cast
 from django.db import models
 from rest_framework import serializers
 
-from limits_app.api.fields import AmountField, DateTimeField, Exact, ObjectField, StrictSerializer
+from limits_app.api.fields import AmountField, DateTimeField, Exact, ExactDecimal, ObjectField, StrictSerializer
 from limits_app.models import (
     AlertRule,
     AuditEvent,
@@ -20,12 +20,13 @@ from limits_app.models import (
     PolicyScope,
     Pool,
     PoolMember,
+    Price,
     Resource,
     registered,
 )
 from limits_app.models.audit_log import CONTENT
 from limits_app.models.base import Definable
-from limits_app.models.fields import ExactTextField
+from limits_app.models.fields import ExactDecimalField, ExactTextField
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.services import definitions, limit_fields
 from limits_app.services.definitions import MOST_PARTS
@@ -50,6 +51,7 @@ class DefinitionSerializer(serializers.ModelSerializer[C]):
         **_NUMBERS,
         models.DateTimeField: DateTimeField,
         models.DecimalField: AmountField,
+        ExactDecimalField: ExactDecimal,
         models.JSONField: ObjectField,
     }
 
@@ -134,6 +136,12 @@ class ResourceSerializer(DefinitionSerializer[Resource]):
     """A resource that can be limited."""
 
     Meta = _meta(Resource)
+
+
+class PriceSerializer(DefinitionSerializer[Price]):
+    """The price of a unit of a resource from an hour on."""
+
+    Meta = _meta(Price)
 
 
 class PlanSerializer(DefinitionSerializer[Plan]):

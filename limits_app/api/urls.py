@@ -18,6 +18,7 @@ for _view in (
     views.EntityView,
     views.PolicyView,
     views.PoolView,
+    views.PriceView,
     views.EndpointView,
     views.AlertRuleView,
 ):

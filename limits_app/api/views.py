@@ -28,12 +28,14 @@ from limits_app.api.serializers import (
     PlanSerializer,
     PolicySerializer,
     PoolSerializer,
+    PriceSerializer,
     ResourceSerializer,
     RevertSerializer,
 )
 from limits_app.integrations.authors import author_of
-from limits_app.models import AlertRule, AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
+from limits_app.models import AlertRule, AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Price, Resource
 from limits_app.models.policy_rules import weakened
+from limits_app.models.price import begun_message
 from limits_app.services import block_confirmation
 from limits_app.services.policy_warnings import left_without
 from limits_app.services.rights import Action, may_revert
@@ -78,6 +80,22 @@ class ResourceView(ConfigurationView):
     serializer_class = ResourceSerializer
     query = queries.ResourceQuery
     search_fields = ("name", "description")
+
+
+class PriceView(ConfigurationView):
+    """Prices: a change is a new price that is valid from a later hour."""
+
+    queryset = Price.objects.all()
+    serializer_class = PriceSerializer
+    query = queries.PriceQuery
+    search_fields = ("resource", "member", "unit")
+
+    def destroy(self, request: Request, pk: int) -> Response:
+        """Delete one that has not begun."""
+        price = self.get_queryset().filter(pk=pk).first()
+        if price is not None and price.has_begun:
+            raise Problem(HTTPStatus.CONFLICT, begun_message(str(price)))
+        return super().destroy(request, pk)
 
 
 class PlanView(ConfigurationView):

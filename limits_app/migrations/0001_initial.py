@@ -459,10 +459,10 @@ class Migration(migrations.Migration):
                 ('resource', limits_app.models.fields.ExactTextField(help_text='The name of a resource, such as “openai/gpt-4o”, or a pattern for several, such as “openai/*”. With a member, the name of its pool. The most specific price applies: that of the member, then that of the resource, then that of the longest pattern.', max_length=64, validators=[limits_app.models.price.validate_priced], verbose_name='resource or pattern')),
                 ('member', limits_app.models.fields.ExactTextField(blank=True, default='', help_text='For a price of a single member of a pool, such as a region. Leave empty for all.', max_length=100, validators=[limits_app.models.validators.validate_text], verbose_name='member of the pool')),
                 ('unit', limits_app.models.fields.ExactTextField(help_text='The key of the amount that is paid for, such as “input_tokens”; “call_count” for requests. The unit becomes a key of the resource, also without a limit.', max_length=64, validators=[limits_app.models.price.validate_unit], verbose_name='unit')),
-                ('amount', models.DecimalField(decimal_places=9, max_digits=15, validators=[django.core.validators.MinValueValidator(0)], verbose_name='price')),
+                ('amount', limits_app.models.fields.ExactDecimalField(decimal_places=9, max_digits=15, validators=[django.core.validators.MinValueValidator(0)], verbose_name='price')),
                 ('per', models.PositiveIntegerField(choices=[(1, 'unit'), (1000, '1,000 units'), (1000000, '1,000,000 units')], default=1000000, verbose_name='per')),
                 ('currency', limits_app.models.fields.ExactTextField(max_length=16, validators=[limits_app.models.price.validate_currency], verbose_name='currency')),
-                ('valid_from', models.DateTimeField(default=limits_app.models.price.next_full_hour, help_text='A full hour that is not in the past. What was used before keeps the price of its time.', validators=[limits_app.models.price.validate_full_hour], verbose_name='valid from')),
+                ('valid_from', models.DateTimeField(blank=True, help_text='A full hour that is not in the past; leave empty for the next one. What was used before keeps the price of its time.', validators=[limits_app.models.price.validate_full_hour], verbose_name='valid from')),
             ],
             options={
                 'verbose_name': 'price',

@@ -1,8 +1,9 @@
-"""Fields with exact text, foreign keys that are never set to NULL, and datetimes in raw queries."""
+"""Fields with exact text and decimals, foreign keys that are never set to NULL, and datetimes in raw queries."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -39,6 +40,16 @@ class ExactTextField(CharField):
     def formfield(self, **kwargs: Any) -> forms.Field | None:
         """Return a form field that does not strip spaces, so that saving a form never renames."""
         return super().formfield(**{"strip": False, **kwargs})
+
+
+class ExactDecimalField(models.DecimalField):  # type: ignore[type-arg]  # it takes no parameters when the code runs
+    """A decimal with all its digits, which definitions and JSON have as text."""
+
+
+def decimal_text(value: Decimal) -> str:
+    """A decimal as text, without zeros at its end and without an exponent."""
+    text = f"{value:f}"  # which depends on no context, unlike `normalize`
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def cascade(

@@ -34,7 +34,7 @@ from limits_app.engine import (
 )
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models.base import Configuration, Written, check_validators
-from limits_app.models.fields import ExactTextField, aware, in_site_time
+from limits_app.models.fields import ExactDecimalField, ExactTextField, aware, decimal_text, in_site_time
 from limits_app.models.patterns import check_pattern
 from limits_app.models.snapshots import Snapshot
 from limits_app.models.validators import validate_text
@@ -137,16 +137,19 @@ class Price(Configuration):
             "becomes a key of the resource, also without a limit."
         ),
     )
-    amount = models.DecimalField(
+    amount = ExactDecimalField(
         _("price"), max_digits=PRICE_DIGITS, decimal_places=PRICE_DECIMALS, validators=[MinValueValidator(0)]
     )
     per = models.PositiveIntegerField(_("per"), choices=Per.choices, default=Per.MILLION)
     currency = ExactTextField(_("currency"), max_length=MAX_CURRENCY_LENGTH, validators=[validate_currency])
     valid_from = models.DateTimeField(
         _("valid from"),
-        default=next_full_hour,
+        blank=True,
         validators=[validate_full_hour],
-        help_text=_("A full hour that is not in the past. What was used before keeps the price of its time."),
+        help_text=_(
+            "A full hour that is not in the past; leave empty for the next one. What was used before keeps the price "
+            "of its time."
+        ),
     )
 
     class Meta(Configuration.Meta):
@@ -167,12 +170,19 @@ class Price(Configuration):
         ]
 
     def __str__(self) -> str:
-        return f"{self.unit} of {self.priced} in {self.currency} from {self.valid_from:%Y-%m-%d %H:%M}"
+        hour = "" if self.valid_from is None else f" from {self.valid_from:%Y-%m-%d %H:%M}"
+        return f"{self.unit} of {self.priced} in {self.currency}{hour}"
 
     @property
     def priced(self) -> str:
         """What the price is for, as text."""
         return f"{self.resource}, {self.member}" if self.member else self.resource
+
+    @property
+    def in_words(self) -> str:
+        """What is paid for how much, such as “0.15 USD per 1,000,000 input_tokens”."""
+        units = f"{self.per:,} " if self.per > 1 else ""
+        return f"{decimal_text(self.amount)} {self.currency.upper()} per {units}{self.unit}"
 
     @property
     def has_begun(self) -> bool:
@@ -185,7 +195,9 @@ class Price(Configuration):
         return StoredPrice(PricedFor(self.resource, self.member), price, hour_us(self.valid_from))
 
     def clean_alone(self) -> None:
-        """Reject patterns with a member."""
+        """Fill in the next full hour, and reject patterns with a member."""
+        if self.valid_from is None:
+            self.valid_from = next_full_hour()
         if self.member and self.resource.endswith("*"):
             raise ValidationError(
                 {"resource": _("A price of a member needs the name of its pool, not a pattern: write the whole name.")}
@@ -207,6 +219,12 @@ class Price(Configuration):
                     % {"hour": f"{aware(next_full_hour()).astimezone(UTC):%Y-%m-%d %H:%M}"}
                 }
             )
+
+    def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """Delete the row; ValidationError for one that has begun."""
+        if self.has_begun:
+            raise ValidationError(begun_message(str(self)))
+        return super().delete(using, keep_parents)
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:

@@ -111,18 +111,10 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
             Registered(
                 Price,
                 identity=("resource", "member", "unit", "currency", "valid_from"),
-                fields=(),
-                unwritten={
-                    **_PRIMARY_KEY,
-                    **dict.fromkeys(
-                        ("resource", "member", "unit", "amount", "per", "currency", "valid_from"), "follows soon"
-                    ),
-                },
-                left_out={
-                    ExchangeFormat.FILE: "follows soon",
-                    ExchangeFormat.REST: "follows soon",
-                    ExchangeFormat.TABLE: "follows soon",
-                },
+                fields=("resource", "member", "unit", "amount", "per", "currency", "valid_from"),
+                section="prices",
+                unwritten=_PRIMARY_KEY,
+                left_out={ExchangeFormat.TABLE: "`limits prices import` reads lists of prices"},
             ),
             Registered(
                 Plan,

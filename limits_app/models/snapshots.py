@@ -14,6 +14,7 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.db import models, router
 from django.db.models import Prefetch
 
+from limits_app.models.fields import decimal_text
 from limits_app.models.rows import rows_by
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _plain(value: object) -> object:
         case models.Choices():
             return value.value
         case Decimal():
-            return int(value) if value == value.to_integral_value() else float(value)
+            return decimal_text(value)
         case datetime():
             return value.isoformat()
         case _:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -14,7 +15,9 @@ from django.utils.dateparse import parse_datetime
 
 from limits_app.engine import parse_amount, parse_seconds, shown
 from limits_app.engine.errors import InvalidLimit
-from limits_app.models.fields import in_site_time
+from limits_app.models.fields import ExactDecimalField, in_site_time
+
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?", re.ASCII)
 
 Find = Callable[[type[models.Model], str], models.Model]
 """Returns the row of a model with a name; raises ValidationError if it does not exist."""
@@ -33,6 +36,8 @@ def column_value(column: Any, value: Any, find: Find) -> Any:
             return _of_type(bool, value, "true or false")
         case models.IntegerField():
             return None if value is None and column.null else _of_type(int, value, "a whole number")
+        case ExactDecimalField():
+            return _exact_decimal(value)
         case models.DecimalField():
             return _decimal(value, is_time=column.name.endswith("_seconds"))
         case _:
@@ -86,6 +91,17 @@ def _decimal(value: object, *, is_time: bool) -> Decimal | None:
             raise ValidationError(f"{error}.") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"Write a number, not {shown(value)}.")
+    return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
+
+
+def _exact_decimal(value: object) -> Decimal | None:
+    """A decimal as text or as a number, of which a float stands for its shortest decimal form."""
+    if value is None or isinstance(value, Decimal):
+        return value
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        return Decimal(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValidationError(f"Write a number such as 0.15, not {shown(value)}.")
     return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
 
 

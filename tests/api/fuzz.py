@@ -92,7 +92,7 @@ def _some_row(case: Any, choices: Any) -> int:
     from limits_app import models
 
     kinds = {"resources": "Resource", "entities": "Entity", "policies": "Policy", "pools": "Pool"}
-    kinds |= {"endpoints": "Endpoint", "plans": "Plan", "audit-events": "AuditEvent"}
+    kinds |= {"endpoints": "Endpoint", "plans": "Plan", "prices": "Price", "audit-events": "AuditEvent"}
     kind = case.operation.path.partition("/{id}/")[0].rpartition("/")[2]
     model = getattr(models, kinds[kind])
     return int(choices.choice([*model.objects.order_by("pk").values_list("pk", flat=True)]))

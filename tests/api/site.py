@@ -21,6 +21,7 @@ from limits_app.models import (
     Policy,
     Pool,
     PoolMember,
+    Price,
     Resource,
     UsagePeriod,
     UsageSnapshot,
@@ -72,6 +73,8 @@ def fill(many: Sequence[int] = (1, 2, 3)) -> None:
         services.set_entity_limits(f"user:{n}", [calls, quota], resource=resource.name)
         Endpoint.objects.create(name=f"endpoint{n}", path=f"/x{n}/", resource=resource)
         AlertRule.objects.create(name=f"rule{n}", kind="store", target=f"ops{n}@example.com")
+        hour = datetime(2100 + n, 1, 1, tzinfo=UTC)
+        Price.objects.create(resource=resource.name, unit="tpm", amount=n, currency="usd", valid_from=hour)
         used(f"user:{n}", n, resource=resource.name, refused=n % 2)
 
 

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from limits_app import services
 from limits_app.api import urls
 from limits_app.integrations.identity import entity_of_key
-from limits_app.models import AlertRule, AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
+from limits_app.models import AlertRule, AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Price, Resource
 from tests.api.site import ROOT, as_user, fill, person
 
 pytestmark = pytest.mark.django_db
@@ -25,6 +25,7 @@ MODELS: Final = {
     "policies": Policy,
     "pools": Pool,
     "plans": Plan,
+    "prices": Price,
     "endpoints": Endpoint,
     "alert-rules": AlertRule,
     "audit-events": AuditEvent,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -30,6 +31,7 @@ from limits_app.models import (
     Policy,
     Pool,
     PoolMember,
+    Price,
     Resource,
 )
 from limits_app.policies import Subject, policy_source
@@ -84,7 +86,7 @@ def nothing_yet(vendor: str) -> None:
 def empty() -> None:
     """Make the site one that never had any configuration."""
     Entity.objects.update(parent=None)
-    for model in (Endpoint, AlertRule, PlanGroup, Policy, Entity, Plan, Resource, Pool):
+    for model in (Endpoint, AlertRule, PlanGroup, Policy, Entity, Plan, Price, Resource, Pool):
         model.objects.all().delete()
     Manifest.objects.all().delete()
     for model in (AuditEvent, AuditHead):
@@ -109,10 +111,22 @@ def make_site(drawn: Random) -> None:
         make_policy(drawn, resources, entities, plans)
     for number in range(3):
         make_rule(drawn, f"/{number}/", drawn.choice([None, *resources]))
+    make_prices(drawn)
     for name in some(drawn, ["busy", "Busy!", "many"]):
         of, enabled = drawn.choice(["", "user:1"]), drawn.random() < 0.5
         fields = {"kind": "rejections", "rejections": drawn.randint(1, 9), "entity": of, "enabled": enabled}
         AlertRule.objects.create(name=name, channel="webhook", target="https://example.com/hook", **fields)
+
+
+def make_prices(drawn: Random) -> None:
+    """Prices that begin in some years."""
+    for name in some(drawn, ["api", "Api", "b/*", "claude"]):
+        member = drawn.choice(["", "a"]) if name == "claude" else ""
+        for year in range(2100, 2100 + drawn.randint(1, 3)):
+            price = Price(resource=name, member=member, unit=drawn.choice(["t", "T"]), currency="usd")
+            price.amount, price.per = Decimal(drawn.choice(["0.15", "0", "12", "0.000000001"])), drawn.choice([1, 1000])
+            price.valid_from = datetime(year, 1, 1, tzinfo=UTC)
+            price.save()
 
 
 def some(drawn: Random, values: list[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from pytest_django import Settings
 
+from limits_app.audit import CannotRevert, revert
 from limits_app.models import AuditEvent, Price
 from limits_app.models.price import next_full_hour
 from tests.configuration.rows import complaint
@@ -112,7 +113,9 @@ def test_unit_has_one_price_from_an_hour_on() -> None:
 def test_price_is_valid_from_the_next_full_hour_by_default(now: datetime, hour: datetime) -> None:
     assert next_full_hour(now) == hour
     with time_machine.travel(now, tick=False):
-        assert Price().valid_from == hour
+        row = price(valid_from=None)
+        row.full_clean()
+    assert row.valid_from == hour
 
 
 def test_site_without_time_zones_has_naive_hours(settings: Settings) -> None:
@@ -151,10 +154,24 @@ def test_price_that_has_begun_stays(write: Callable[[Price], object], time: Any)
     row = price()
     row.save()
     time.move_to(LATER)
-    with pytest.raises(IntegrityError, match="add a new price"), transaction.atomic():
+    with pytest.raises((IntegrityError, ValidationError), match="add a new price"), transaction.atomic():
         write(Price.objects.get())
     assert Price.objects.get().amount == Decimal("0.15")
     assert AuditEvent.objects.count() == 1
+
+
+def test_change_of_a_price_is_reverted_until_it_begins(time: Any) -> None:
+    row = price()
+    row.save()
+    row.amount = Decimal("0.2000001")
+    row.save()
+    revert(AuditEvent.objects.get(verb="update"))
+    assert Price.objects.get().amount == Decimal("0.15")
+    time.move_to(LATER)
+    for event in AuditEvent.objects.all():
+        with pytest.raises(CannotRevert), transaction.atomic():
+            revert(event, force=True)
+    assert Price.objects.get().amount == Decimal("0.15")
 
 
 def test_form_of_a_price_that_has_begun_says_what_to_do(time: Any) -> None:

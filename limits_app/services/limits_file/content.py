@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC
+from decimal import Decimal
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,11 +24,12 @@ from limits_app.models import (
     Policy,
     Pool,
     PoolMember,
+    Price,
     Registered,
     registered,
 )
 from limits_app.models.base import Definable, name_field
-from limits_app.models.fields import aware
+from limits_app.models.fields import aware, decimal_text
 from limits_app.models.limit_rules import row_text
 from limits_app.models.plan import group_names
 from limits_app.models.snapshots import batches
@@ -164,6 +166,9 @@ class FileEntry:
             name, order, place = self.key
             among = "" if order == self.section.default("order") else f" of order {order}"
             return f"{self.section.label} {name}{among}" + (f" ({place + 1})" if place else "")
+        if self.section.model is Price:
+            resource, member, unit, currency, valid_from = self.key
+            return f"price of {unit} of {', '.join(filter(None, [resource, member]))} in {currency} from {valid_from}"
         resource, entity, valid_from, hours, plan, counted = self.key
         subject = f"entity {entity}" if entity else f"plan {plan}" if plan else ""
         where = f"on {resource}" if subject and resource else f"resource {resource}" if resource else ""
@@ -229,6 +234,8 @@ def plain_value(field: Any, value: Any) -> Any:
         return "" if value is None else str(value)
     if isinstance(field, models.JSONField):
         return _in_order(value)
+    if isinstance(value, Decimal):
+        return decimal_text(value)
     return value.value if isinstance(value, models.Choices) else value
 
 

@@ -53,6 +53,8 @@ def _type_of(column: Any) -> Any:
             return bool
         case models.IntegerField():
             return int
+        case models.DecimalField():
+            return str | int | float
         case models.JSONField():
             return dict[str, Any]
         case models.DateTimeField():
@@ -61,13 +63,18 @@ def _type_of(column: Any) -> Any:
             return str
 
 
+def _plain_word(choice: tuple[Any, Any]) -> str | int:
+    """A choice as files have it."""
+    return int(choice[0]) if isinstance(choice[0], int) else str(choice[0])
+
+
 def _describe(section: Section, schema: dict[str, Any]) -> None:
     """Add the help texts and choices of the columns."""
     for name in section.written:
         column, described = section.field(name), schema["properties"][name]
         described["description"] = str(column.help_text)
         if column.choices:
-            described["enum"] = [*([""] if column.blank else []), *(str(word) for word, _ in column.choices)]
+            described["enum"] = [*([""] if column.blank else []), *map(_plain_word, column.choices)]
         if not (column.blank or column.has_default()):
             schema.setdefault("required", []).append(name)
             described.pop("default", None)

@@ -23,6 +23,7 @@ from limits_app.services.limits_file.content import (
     Name,
     references,
 )
+from limits_app.services.limits_file.prices import PricesOfFile
 from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.limits_file.reading import FileProblem, InvalidFile
 from limits_app.services.limits_file.stored import StoredObjects, permanent_policy
@@ -97,32 +98,44 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> FileP
     objects.read_keys(mine)
     stored = objects.entries
     own = {name for name, entry in stored.items() if entry.pk in mine.get(SECTIONS[name[0]].kind, ())}
+    prices = PricesOfFile(content.entries, stored)
+    content = replace(content, entries=prices.entries)
     proposed = _with_implied(content, stored.keys() - own)
-    warnings = [*_kept(proposed, stored)]
-    deleted = {entry.name: entry for entry in objects.in_order() if entry.name in own and entry.name not in proposed}
+    warnings = [*prices.warnings, *_kept(proposed, stored)]
+    deleted = {
+        entry.name: entry
+        for entry in objects.in_order()
+        if entry.name in own and entry.name not in proposed and not prices.is_past(entry)
+    }
     objects.read_compared(proposed, deleted.values())
     after = _after(stored, proposed, deleted)
     problems = [
+        *prices.problems,
         *_owned(proposed, stored, others),
         *_dangling(after, deleted),
         *lines(after, after),
         *overlapping(after),
+        *_without_group(content, using),
+        *_taken(after, using),
     ]
-    problems += [*_without_group(content, using), *_taken(after, using)]
     if problems:
         raise InvalidFile(file, problems)
-    adopted: dict[str, list[Any]] = {}
-    for name in [name for name, entry in proposed.items() if entry is not None and name in stored]:
-        adopted.setdefault(SECTIONS[name[0]].kind, []).append(stored[name].pk)
     steps = [*_steps(proposed, stored), *[Step(PlannedChange.DELETE, entry, None) for entry in deleted.values()]]
     changed = [step for step in steps if step.change is not PlannedChange.UNCHANGED]
     warnings += _of_changes(changed, using)
     if policies := [step.entry for step in changed if step.wanted and step.entry.section.name == "policies"]:
         objects.read_replaced(policies)
         warnings += dropped_limits(_after(stored, proposed, deleted).values(), policies, using)
-    return FilePlan(
-        content.name, tuple(steps), tuple(warnings), adopted, {name: entry.pk for name, entry in stored.items()}
-    )
+    adopted, keys = _adopted(proposed, stored), {name: entry.pk for name, entry in stored.items()}
+    return FilePlan(content.name, tuple(steps), tuple(warnings), adopted, keys)
+
+
+def _adopted(proposed: Mapping[Name, FileEntry | None], stored: Mapping[Name, FileEntry]) -> dict[str, list[Any]]:
+    """The primary keys of stored objects that the file has, by kind."""
+    adopted: dict[str, list[Any]] = {}
+    for name in [name for name, entry in proposed.items() if entry is not None and name in stored]:
+        adopted.setdefault(SECTIONS[name[0]].kind, []).append(stored[name].pk)
+    return adopted
 
 
 def _after(

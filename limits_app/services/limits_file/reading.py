@@ -15,7 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 
 from limits_app.engine.errors import InvalidLimit
-from limits_app.models import REGISTRY, Endpoint, Policy, registered
+from limits_app.models import REGISTRY, Endpoint, Policy, Price, registered
 from limits_app.models.base import name_field
 from limits_app.services import definitions
 from limits_app.services.definitions import Definition, InvalidDefinition, Path, path_text
@@ -169,6 +169,7 @@ def _line(where: Any) -> int:
 
 
 _WITHOUT_LIMITS: Final = "Only a rule with limits has this: remove it, or write limits instead of a resource."
+_NO_HOUR: Final = "Write “valid_from” too, a full hour, so that applying the file again changes nothing."
 _END_ALONE: Final = "Write “valid_from” too, so that applying the file again changes nothing."
 
 
@@ -240,6 +241,8 @@ class _FileReader:
         row = self.rows.setdefault((section.name, (path[1],)), section.model()) if section.named else section.model()
         if section.model is Policy and "valid_until" in fields and "valid_from" not in fields:
             self.wrong(path, _END_ALONE)
+        if section.model is Price and "valid_from" not in fields:
+            self.wrong(path, _NO_HOUR)
         for name in section.registered.only_new:
             setattr(row, name, fields.pop(name, ""))
         try:
