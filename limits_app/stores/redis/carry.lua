@@ -4,8 +4,8 @@
 -- `formats` say how the numbers of a state are packed, and `tags` what follows the letter in a tag. All tags but those of
 -- permits begin with how much is counted for 1 of an amount: 1, or millionths of a currency. `has_parts` names the letters
 -- whose tags go on with the parts of a unit; the other algorithms count whole units.
-local formats = {b = 'I8I8', l = 'I8I8', f = 'I8I8', s = 'I8I8I8I8I8I2I2I4', q = 'I8I8I8', p = 'I8I4I8I8'}
-local tags = {b = 'I3I7I7I6I6', l = 'I3I7I7I6I6', f = 'I3I6', s = 'I3I6I6', q = 'I3I6Bc0', p = ''}
+local formats = {b = 'I8I8', l = 'I8I8', f = 'I8I8', s = 'I8I8I8I8I8I2I2I4', q = 'I8I8I8', p = 'I8I4I8I8', u = ''}
+local tags = {b = 'I3I7I7I6I6', l = 'I3I7I7I6I6', f = 'I3I6', s = 'I3I6I6', q = 'I3I6Bc0', p = '', u = 'I3'}
 local has_parts = {b = true, l = true}
 
 -- Whether a limit reads a state of another rule as the same use, as `Rule.carry` decides; letters with the same function
