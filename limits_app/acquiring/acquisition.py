@@ -12,10 +12,11 @@ from weakref import ref
 from limits_app.acquiring.blocks import Block, enter_block, running
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.runtime import PROCESS, lock_over_forks
-from limits_app.acquiring.shares import charged_for, money_of, requested_of, shares, sum_used, used_before
+from limits_app.acquiring.shares import charged_for, requested_of, shares, sum_used, used_before
 from limits_app.acquiring.store import is_remote
 from limits_app.engine import (
     IDEMPOTENCY_LEVEL,
+    LEASE_LEVEL,
     Amounts,
     Bucket,
     Claim,
@@ -26,6 +27,9 @@ from limits_app.engine import (
     Scope,
     State,
     check_amounts,
+    extension_holder,
+    is_extension_holder,
+    is_token_holder,
     outcome_of,
     parts_of,
     present,
@@ -57,9 +61,6 @@ _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded
 
 class LimitsSource(Protocol):
     """Where the limits of an acquisition come from, when they are resolved from a configuration."""
-
-    def is_over(self, limits: BoundLimits) -> bool:
-        """Whether the time of limits is over, since a date, or another price, has come."""
 
     def latest(self, stale: BoundLimits) -> BoundLimits:
         """Return the limits that replace those of an acquisition, since the configuration has changed."""
@@ -150,6 +151,34 @@ class Acquisition(Claim):
         self._is_ending = False
         """Whether a release is on its way, or was done; a release that has failed may be repeated."""
         self._forks = PROCESS.forks
+
+    @classmethod
+    def held_elsewhere(
+        cls,
+        limit_set: BoundLimits,
+        requested: Mapping[str, GivenAmount],
+        amounts: Amounts,
+        *,
+        holder: bytes,
+        decided_at: int,
+    ) -> Self:
+        """Return what a token holds, or an extension of it, as a store has admitted it.
+
+        `amounts` are the charged ones in parts, `holder` and `decided_at` those of the claim.
+        Raises InvalidRequest where other limits were charged.
+        """
+        is_extension = is_extension_holder(holder)
+        plan = limit_set.extension_plan(requested) if is_extension else limit_set.whole_plan(requested)
+        if len(amounts) != len(plan.shape.limits):
+            raise InvalidRequest("the limits of the set are not those that were charged")
+        acquisition = cls(limit_set, plan, amounts, requested)
+        acquisition.admitted, acquisition.holder, acquisition.decided_at = True, holder, decided_at
+        return acquisition
+
+    def adopt(self, extension: Acquisition) -> None:
+        """Make an extension that is held elsewhere a part."""
+        extension._extends = ref(self)
+        self.extensions, self._is_alone = (*self.extensions, extension), False
 
     def __bool__(self) -> bool:
         return self.admitted is True
@@ -263,10 +292,7 @@ class Acquisition(Claim):
         uses: dict[str, LimitUse] = {}
         for part in self.parts():
             for limit in part.shape.limits:
-                if limit.level == IDEMPOTENCY_LEVEL or (limit.rule.is_counted and limit.key in uses):
-                    continue
-                if limit.priced:
-                    uses[limit.key] = money_of(self.parts(), part, limit)
+                if limit.level in {IDEMPOTENCY_LEVEL, LEASE_LEVEL}:
                     continue
                 if limit.is_sum:
                     for key in limit.keys:
@@ -285,7 +311,10 @@ class Acquisition(Claim):
         if not self.admitted:
             return {}
         decisions = [decision for part in self.parts() for decision in part.decisions()]
-        return {limit.key: state[2] for limit, _, state in decisions if limit.rule.is_permit}
+        permits = [
+            (limit.key, state) for limit, _, state in decisions if limit.is_permit and limit.level != LEASE_LEVEL
+        ]
+        return {key: state[2] for key, state in permits}
 
     def parts(self) -> Sequence[Acquisition]:
         """Return this acquisition and its extensions, in the order in which they were charged."""
@@ -319,14 +348,12 @@ class Acquisition(Claim):
 
         The amounts belong to this acquisition: `update` reports the use of all of them together, and `release` and
         `cancel` settle all of them. More permits are renewed and returned with the first ones. In a pool, the same
-        member serves the extension. What is not named is not charged. Prices are those of the extension's own time.
+        member serves the extension. What is not named is not charged.
         Raises LimitExceeded with the outcome when a limit rejects it (nothing is charged), NeverAdmissible for more
         than a limit can ever admit, AlreadyReleased after release, InvalidRequest for invalid amounts, and
         StoreUnavailable while the store that admitted the first amounts is unavailable.
         """
         limits = self.limit_set
-        if self._is_over(limits):
-            limits = cast("LimitsSource", self.source).latest(limits)
         while (extension := self._extended(limits, requested)) is None:
             limits = cast("LimitsSource", self.source).latest(limits)
         if self.is_released:  # by another thread, which may not have seen the extension
@@ -338,8 +365,6 @@ class Acquisition(Claim):
     async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
         """`extend` for asyncio."""
         limits = self.limit_set
-        if self._is_over(limits):
-            limits = await cast("LimitsSource", self.source).alatest(limits)
         while (extension := await self._aextended(limits, requested)) is None:
             limits = await cast("LimitsSource", self.source).alatest(limits)
         if self.is_released:  # by another task, which may not have seen the extension
@@ -526,15 +551,24 @@ class Acquisition(Claim):
 
     def _settle(self, used: ReportedUse, refunds_unreported: bool, refunds_all: bool = False) -> None:
         """Settle this part of the acquisition, of which so much was used, and return its permits."""
+        if self._is_over():
+            return
         changes = self._changes(used, refunds_unreported, refunds_all)
         if changes is not None:
             self.limit_set.store.settle(self, changes)
 
     async def _asettle(self, used: ReportedUse, refunds_unreported: bool, refunds_all: bool = False) -> None:
         """`_settle` for asyncio."""
+        if self._is_over():
+            return
         changes, store = self._changes(used, refunds_unreported, refunds_all), self.limit_set.store
         if changes is not None:
             await store.asettle(self, changes) if is_remote(store) else store.settle(self, changes)
+
+    def _is_over(self) -> bool:
+        """Whether it extends what a token held, and the lease of that had ended when it was settled."""
+        extended = None if self._extends is None else self._extends()
+        return extended is not None and extended.is_over
 
     def _changes(self, used: ReportedUse, refunds_unreported: bool, refunds_all: bool = False) -> Sequence[int] | None:
         """End renewal, and return the changes to settle; None where there is nothing to do.
@@ -575,7 +609,7 @@ class Acquisition(Claim):
             amount = usage[key]
             for limit in by_key[key] if key in by_key else self._unrequested(key, amount):
                 parts = amount * limit.rule.parts_per_amount if type(amount) is int else -1
-                if not 0 <= parts <= amounts[limit.place] or limit.adds_up:
+                if not 0 <= parts <= amounts[limit.place] or limit.is_sum:
                     parts = self._checked_use(part, limit, key, amount)
                 used[limit.place] = parts
         return used
@@ -603,7 +637,7 @@ class Acquisition(Claim):
         requested = units_of(limit.rule, amount)
         if isinstance(limit.rule.limit, CallLimit):
             raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
-        if self.successful and not (limit.rule.is_counted and limit.rule.is_money):
+        if self.successful:
             effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
             logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
 
@@ -671,10 +705,6 @@ class Acquisition(Claim):
             raise
         return extension
 
-    def _is_over(self, limits: BoundLimits) -> bool:
-        """Whether a source has other limits by its clock."""
-        return limits.changes_at is not None and self.source is not None and self.source.is_over(limits)
-
     def _extension(self, limits: BoundLimits, requested: Mapping[str, GivenAmount]) -> Acquisition:
         """Return the request for an extension, undecided."""
         self._check_held()
@@ -682,6 +712,8 @@ class Acquisition(Claim):
         amounts, fits = plan.shape.amounts(requested)
         extension = Acquisition(limits, plan, amounts, requested)
         extension.fits = fits
+        if is_token_holder(self.holder):
+            extension.holder = extension_holder(self.holder)
         if extension.shape.permits:
             extension._extends = ref(self)
         return extension

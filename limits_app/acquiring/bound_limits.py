@@ -176,6 +176,10 @@ class BoundLimits:
         """Return the plan of a request for the named amounts alone; raises InvalidRequest for invalid keys."""
         return self._plan(self._shapes.extension(requested))
 
+    def whole_plan(self, requested: Mapping[str, GivenAmount]) -> RequestPlan:
+        """Return the plan of a request, whatever the running thread or task holds."""
+        return self._plan(self._shapes.find(requested, frozenset()))
+
     def _plan_of(self, requested: Mapping[str, GivenAmount] | None, present: RequestPlan | None) -> RequestPlan:
         """Return the plan of a request; unnamed permits that the running thread or task holds are not taken again.
 

@@ -47,7 +47,12 @@ class Renewer:
         self._ran_at = 0
 
     def add(self, claim: Claim) -> None:
-        """Renew the permits of a claim until they are returned, or nothing refers to their acquisition any more."""
+        """Renew the permits of a claim until they are returned, or nothing refers to their acquisition any more.
+
+        The program that holds a token renews its permits itself.
+        """
+        if claim.shape.token_lease is not None:
+            return
         self.claims[claim.number] = ref(claim)
         if not self.running:
             self._start()

@@ -20,11 +20,12 @@ from rest_framework.serializers import as_serializer_error
 from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
-from limits_app.engine.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable, Unresolved
+from limits_app.engine.errors import CannotRevert, LeaseEnded, LimitExceeded, LimitsError, StoreUnavailable, Unresolved
 from limits_app.integrations.drf.throttle import ThrottleRejection, throttled_outcome
 from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, content_of, seconds_of, violated
 from limits_app.services.definitions import InvalidDefinition
 
+LEASE_ENDED: Final = "urn:problem-type:limits-app:lease-ended"
 _RETRY_SECONDS: Final = 1
 _MOST_NAMED: Final = 10
 """The maximum number of referring objects that a conflict on deletion lists."""
@@ -37,10 +38,13 @@ class WrongQuery(exceptions.ValidationError):
 class Problem(exceptions.APIException):
     """An error with its own status; `wait` is after how many seconds the client may try again."""
 
-    def __init__(self, status: HTTPStatus, detail: str, wait: int | None = None) -> None:
+    def __init__(
+        self, status: HTTPStatus, detail: str, wait: int | None = None, *, problem_type: str = "about:blank"
+    ) -> None:
         super().__init__(detail)
         self.status_code = status
         self.wait = wait
+        self.problem_type = problem_type
 
 
 def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
@@ -65,6 +69,8 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
         problem["type"] = QUOTA_EXCEEDED
     elif isinstance(recognized, ThrottleRejection):
         problem["type"] = content_of(recognized.error).problem_type
+    elif isinstance(recognized, Problem):
+        problem["type"] = recognized.problem_type
     if names := _violated(recognized, request):
         problem["violated-policies"] = list(names)
     return Response(problem, status=recognized.status_code, headers=_headers(recognized), content_type=PROBLEM)
@@ -106,6 +112,9 @@ def _of_limits(error: Exception) -> exceptions.APIException | None:
         case StoreUnavailable():
             message = _("The limits store is temporarily unavailable.")
             return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, seconds_of(error))
+        case LeaseEnded():
+            message = _("The lease of the token has ended, or the token was settled before. Nothing was changed.")
+            return Problem(HTTPStatus.CONFLICT, message, problem_type=LEASE_ENDED)
         case CannotRevert():
             return Problem(HTTPStatus.CONFLICT, str(error))
         case LimitsError():

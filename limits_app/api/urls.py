@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from limits_app.api import live_views, views
+from limits_app.api import decisions, live_views, views
 from limits_app.api.base import IndexView, NotFoundView, SchemaView
 from limits_app.models import registered
 
@@ -39,14 +39,19 @@ _v1 = [
     path("", IndexView.as_view(names=_readable), name="index"),
     *_router.urls,
     path("audit-events/<int:pk>/revert/", views.RevertView.as_view(), name="revert"),
+    path("acquire/", decisions.AcquireView.as_view(), name="acquire"),
     path("boosts/", live_views.BoostView.as_view(), name="boost"),
+    path("cancel/", decisions.CancelView.as_view(), name="cancel"),
     path("candidates/", live_views.CandidateView.as_view(), name="candidate-list"),
     path("denials/", live_views.DenialView.as_view(), name="denial-list"),
     path("emergency/", live_views.EmergencyView.as_view(), name="emergency"),
     path("explain/", live_views.ExplainView.as_view(), name="explain"),
+    path("extend/", decisions.ExtendView.as_view(), name="extend"),
     path("me/", live_views.MeView.as_view(), name="me"),
+    path("renew/", decisions.RenewView.as_view(), name="renew"),
     path("resets/", live_views.ResetView.as_view(), name="reset"),
     path("schema/", SchemaView.as_view(), name="schema"),
+    path("settle/", decisions.SettleView.as_view(), name="settle"),
     path("shadow-refusals/", live_views.ShadowRefusalView.as_view(), name="shadow-refusal-list"),
     path("status/", live_views.StatusView.as_view(), name="status"),
     path("top-ups/", live_views.TopUpView.as_view(), name="top-up"),

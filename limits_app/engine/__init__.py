@@ -89,8 +89,10 @@ from limits_app.engine.engine import (
     renew,
     settle,
 )
+from limits_app.engine.holders import extension_holder, is_extension_holder, is_token_holder, leased_us
 from limits_app.engine.keys import (
     IDEMPOTENCY_LEVEL,
+    LEASE_LEVEL,
     MAX_ENTITY_LENGTH,
     RESOURCE_PATTERN,
     UPSTREAM_LEVEL,
@@ -120,7 +122,7 @@ from limits_app.engine.keys import (
     upstream_scope,
 )
 from limits_app.engine.limit_checks import check_key, computed_seconds, parse_amount, parse_seconds
-from limits_app.engine.limit_kinds import CALL_KEYS, CALLS, counts_money, counts_requests, is_metered
+from limits_app.engine.limit_kinds import CALLS, counts_money, is_metered
 from limits_app.engine.namespaces import WHOLE_SITE, Namespace
 from limits_app.engine.notation import (
     Noted,
@@ -146,7 +148,6 @@ from limits_app.engine.plan import (
     PlannedLimit,
     PlannedScope,
     PlanShape,
-    Prices,
     ReportedUse,
     RequestPlan,
     ScopedLimits,
@@ -182,3 +183,5 @@ from limits_app.engine.record import (
 )
 from limits_app.engine.record_changes import carry_over, merge, reset
 from limits_app.engine.runtime import DEFAULT_CURRENCIES, LeaseHolder, Runtime, install, installed, present
+from limits_app.engine.sealing import decrypted, encrypted
+from limits_app.engine.token_leases import LEASE_KEY, LONGEST_LEASE_SECONDS, lease_limits

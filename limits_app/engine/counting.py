@@ -10,18 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from limits_app.engine.keys import Scope
 from limits_app.engine.periods import HOUR
-from limits_app.engine.runtime import present
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from limits_app.engine.sealing import decrypted, encrypted
 
 _TAG_LENGTH: Final = 16
+_LABEL: Final = b"limits_app label"
 
 HOUR_US: Final = HOUR * 1_000_000
 
@@ -154,30 +151,13 @@ def hour_ends(now: int) -> int:
 
 def seal(name: str | None) -> str | None:
     """Return a name as a text that only a process with the same secret can read."""
-    if name is None:
-        return None
-    return _cipher(present().secrets()[0]).encrypt(name.encode("utf-8", "surrogatepass"), None).hex()
+    return None if name is None else encrypted(name.encode("utf-8", "surrogatepass"), _LABEL).hex()
 
 
 def unseal(sealed: str | None) -> str | None:
     """Return the name; a text that another secret has sealed is `unreadable:` and its tag, so that no count is lost."""
     if sealed is None:
         return None
-    from cryptography.exceptions import InvalidTag
-
     stored = bytes.fromhex(sealed)
-    for secret in present().secrets():
-        try:
-            return _cipher(secret).decrypt(stored, None).decode("utf-8", "surrogatepass")
-        except InvalidTag:
-            continue
-    return f"unreadable:{stored[:_TAG_LENGTH].hex()}"
-
-
-@lru_cache(maxsize=8)
-def _cipher(secret: str | bytes) -> AESSIV:
-    """Return the cipher whose key is derived from a secret of the site."""
-    from cryptography.hazmat.primitives.ciphers.aead import AESSIV  # only stores that count usage pay for its import
-
-    key = secret.encode() if isinstance(secret, str) else secret
-    return AESSIV(blake2b(key, digest_size=32, person=b"limits_app label").digest())
+    name = decrypted(stored, _LABEL)
+    return f"unreadable:{stored[:_TAG_LENGTH].hex()}" if name is None else name.decode("utf-8", "surrogatepass")

@@ -10,14 +10,16 @@ Amounts are parts of the limits' units.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.permits import may_have_expired
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.counting import HOUR_US, hour_ends, hour_of
+from limits_app.engine.errors import LeaseEnded
+from limits_app.engine.holders import first_holder, is_extension_holder, is_token_holder, leased_us
 from limits_app.engine.plan import Claim, PlannedLimit, PlanShape
-from limits_app.engine.record import FinishedUsage, HourlyUsage, IsGone, Lease, Record
+from limits_app.engine.record import FinishedUsage, Holder, HourlyUsage, IsGone, Lease, Record
 
 _FULL_USAGE_PARTS: Final = 2**61
 """More counted usage than this is finished early, so that it always fits into 64 bits."""
@@ -36,8 +38,11 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     is admitted unless the limit is in debt, and charges nothing. Before a request for permits is rejected, expired
     leases are reclaimed, and with `is_gone` those of ended processes. States that were written before the clock was set
     back are changed as `Rule.current` describes. A rejection changes nothing else.
+    Raises LeaseEnded for an extension of a token whose lease is not there any more.
     """
     shape, amounts = claim.shape, claim.amounts
+    if shape.token_lease is not None:
+        _check_extended(claim, shape.token_lease, records, now)
     charged_states: list[State] = []
     for limit in shape.limits:
         rule, states = limit.rule, records[limit.scope_index].states
@@ -47,7 +52,20 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
                 return _reject(claim, records, now, is_gone)
             charged = rule.settle(states[limit.index], now, amounts[limit.place])
         charged_states.append(charged)
-    counts_usage = shape.counts_usage
+    _write(claim, records, charged_states, now)
+    claim.decided_at = now
+    claim.states = charged_states
+    claim.admitted = True
+    return True
+
+
+def _write(claim: Claim, records: Sequence[Record], charged_states: list[State], now: int) -> None:
+    """Write the states of an admitted claim, lease its permits, and count its amounts as usage."""
+    shape, amounts, counts_usage = claim.shape, claim.amounts, claim.shape.counts_usage
+    for limit in shape.permits:
+        permits, holders, fence, earliest = charged_states[limit.place]
+        # The leases of a token may be shorter than those of processes.
+        charged_states[limit.place] = permits, holders, fence, min(earliest, now + leased_us(limit.rule, claim.holder))
     if counts_usage:
         _begin_hours(shape, records, amounts, now)
     for limit in shape.limits:
@@ -58,12 +76,9 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
             record.usage.amounts[limit.index] += amounts[limit.place]
         if limit.is_permit:
             rule = limit.rule
-            record.leases[rule.key, claim.holder] = amounts[limit.place], now + rule.lease_us, now + rule.hold_us
+            expires_at = now + leased_us(rule, claim.holder)
+            record.leases[rule.key, claim.holder] = amounts[limit.place], expires_at, now + rule.hold_us
         record.changed = True
-    claim.decided_at = now
-    claim.states = charged_states
-    claim.admitted = True
-    return True
 
 
 def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]) -> bool:
@@ -77,7 +92,15 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     settled for a limit that was removed, or that has become a resource limit or ceased to be one.
     A claim that `undoes` is refunded with every algorithm, and its usage is counted as if it had not been charged.
     Of a claim that is `unanswered`, only debt is charged and permits are returned, if they were not before.
+    Nothing is changed for a token whose lease is not there any more: the claim `is_over`.
     """
+    lease = claim.shape.token_lease
+    if lease is not None:
+        claim.is_over = not _is_leased(records[lease.scope_index], lease, claim.holder, now)
+    return claim.is_over or _settle(claim, records, now, changes)
+
+
+def _settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]) -> bool:
     shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
     counts_usage = shape.counts_usage and not claim.unanswered
     for limit in shape.limits:
@@ -115,6 +138,20 @@ def _settled(rule: Rule, state: State, change: int, *, now: int, claim: Claim, l
     return rule.undo(state, now, -change, taken_at=claim.decided_at, before=before)
 
 
+def _is_leased(record: Record, lease: PlannedLimit, holder: Holder, now: int) -> bool:
+    """Return whether a permit is leased to a holder."""
+    entry = record.leases.get((lease.rule.key, holder))
+    return entry is not None and entry[1] > now
+
+
+def _check_extended(claim: Claim, lease: PlannedLimit, records: Sequence[Record], now: int) -> None:
+    """Raise LeaseEnded for an extension of a token whose lease is not there any more."""
+    holder = claim.holder
+    is_extension = is_token_holder(holder) and is_extension_holder(holder)
+    if is_extension and not _is_leased(records[lease.scope_index], lease, first_holder(cast("bytes", holder)), now):
+        raise LeaseEnded("the lease of the token has ended, or it was settled before")
+
+
 def _is_forgotten(record: Record, claim: Claim) -> bool:
     """Return whether a reset has forgotten what a claim has charged; a credit is not of that."""
     return claim.decided_at + claim.shape.recorded_us < record.reset_at and not claim.shape.is_credit
@@ -135,7 +172,7 @@ def renew(claim: Claim, records: list[Record], now: int) -> bool:
         record, hold_us = records[limit.scope_index], limit.rule.hold_us
         ends_at = held_until if held_until - now <= 2 * hold_us else now + hold_us
         claim.note_held_since(limit, ends_at - hold_us)
-        expires_at = min(now + limit.rule.lease_us, ends_at)
+        expires_at = min(now + leased_us(limit.rule, claim.holder), ends_at)
         record.leases[limit.rule.key, claim.holder] = amount, expires_at, ends_at
         record.changed = True
     return True
@@ -172,8 +209,9 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
             amount, expires_at, ends_at = lease
             if expires_at <= now or (is_gone is not None and is_gone(lease_id[1])):
                 del record.leases[lease_id]
-            elif expires_at - now > 2 * rule.lease_us:  # it was written before the clock was set back
-                record.leases[lease_id] = amount, now + rule.lease_us, ends_at
+            elif expires_at - now > 2 * max(rule.lease_us, leased_us(rule, lease_id[1])):
+                # It was written before the clock was set back.
+                record.leases[lease_id] = amount, now + leased_us(rule, lease_id[1]), ends_at
         counted = record.held(rule, state, now)
         if counted != state:
             record.states[index] = counted
@@ -300,8 +338,6 @@ def _counted(
 def _settle_by_key(record: Record, limit: PlannedLimit, change: int, *, now: int, claim: Claim) -> None:
     """Settle a credit, or a change after the schema of the record has changed; the limit is found by its key."""
     key, index = limit.rule.key, record.schema.index.get(limit.rule.key)
-    if index is not None and record.schema.rules[index].is_counted:
-        index = None  # the use of a limit that was removed
     use = record.kept.get(key) if index is None else (record.schema.rules[index], record.states[index])
     if use is None or use[0].is_permit is not limit.rule.is_permit:
         return

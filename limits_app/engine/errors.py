@@ -82,6 +82,10 @@ class AlreadyReleased(LimitsError, RuntimeError):
     """The acquisition was released before; its usage can no longer change."""
 
 
+class LeaseEnded(LimitsError, RuntimeError):
+    """The lease of a token has ended, or the token was settled before: nothing was changed."""
+
+
 class NotShareable(LimitsError, TypeError):
     """State in memory cannot be sent to another process with its limit set."""
 

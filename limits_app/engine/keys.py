@@ -4,7 +4,7 @@ A key is `v1:<resource>:<entity>`: the name of a resource cannot contain a colon
 length or `-`, so that two scopes never share a key, and stores have no personal data in their keys.
 `*<limit>` after it names a limit with one bucket for all entities, `!<digest>` a request with an idempotency key
 (with `+<resource>` for each further resource of the request, and then `#<digest>` for its amounts), and `~` at the
-end policies in shadow mode.
+end policies in shadow mode. `#lease:` and the holder after it name the lease of a token.
 `><limit>` after it names the queue of waiters for a limit (with `><digest>!` a change of that queue), and `^` the
 cool-down of the upstream of a resource. `#slices` after it names what processes hold of its limits in slices.
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
@@ -29,6 +29,8 @@ RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
 IDEMPOTENCY_LEVEL: Final = "idempotency"
 """The level of the limit that admits an idempotency key once."""
+LEASE_LEVEL: Final = "lease"
+"""The level of the permit that is the lease of a token."""
 UPSTREAM_LEVEL: Final = "upstream"
 """The level of the cool-down of a resource's upstream."""
 
@@ -163,6 +165,16 @@ def amounts_scope(key_scope: Scope, amounts: Mapping[str, object]) -> Scope:
     """
     listed = sorted([(str(key), _plain(str(key), amount)) for key, amount in amounts.items()])
     return key_scope._replace(key=f"{key_scope.key}#{_digest(repr(listed))}")
+
+
+def lease_scope(scope: Scope, holder: bytes) -> Scope:
+    """Return the scope of the lease of a token; `scope` is that of its entity on its resource."""
+    return scope._replace(key=f"{scope.key}#{LEASE_LEVEL}:{holder.hex()}")
+
+
+def holder_in(key: str) -> bytes:
+    """Return the holder in the key of the scope of a lease."""
+    return bytes.fromhex(key[key.rindex(":") + 1 :])
 
 
 def slices_key(key: str) -> str:

@@ -10,10 +10,9 @@ from typing import Final, NamedTuple
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount, checked_money
 from limits_app.engine.compiled import mypyc_attr
-from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
+from limits_app.engine.keys import IDEMPOTENCY_LEVEL, LEASE_LEVEL, Scope, digest_in, holder_in, short_key
 from limits_app.engine.limit_kinds import is_metered
-from limits_app.engine.limits import CallLimit, CountedUnit, RateLimit
-from limits_app.engine.prices import UnitPrice
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.engine.record import Holder, Record, Schema
 
 Amounts = Sequence[int]
@@ -21,12 +20,6 @@ Amounts = Sequence[int]
 
 ReportedUse = Mapping[int, int]
 """The reported use in parts, by the place of the limit; limits of which none was reported are missing."""
-
-Prices = tuple[UnitPrice, ...]
-"""The prices of a resource at a time, one for each unit and currency."""
-
-PricedKey = tuple[str, UnitPrice]
-"""The key of a unit, as requests name it, and its price."""
 
 Bucket = tuple[str, str]
 """The key of a scope and the key of a limit."""
@@ -48,8 +41,6 @@ class ScopedLimits:
     `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
     idle. `slice_us` is for how many microseconds a process may hold capacity of them that it has charged in advance;
     0 for not at all.
-    `prices` are those of the resource with the prefix `prefix`, and `more_prices` of those with `more_prefixes`; None
-    where the limits come from no configuration, which would have prices.
     """
 
     scope: Scope
@@ -61,12 +52,10 @@ class ScopedLimits:
     lasting: bool = False
     more_prefixes: tuple[str, ...] = ()
     slice_us: int = 0
-    prices: Prices | None = None
-    more_prices: tuple[Prices, ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
         values = (self.scope, self.schema, self.level, self.prefix, self.degraded, self.levels, self.lasting)
-        return ScopedLimits, (*values, self.more_prefixes, self.slice_us, self.prices, self.more_prices)
+        return ScopedLimits, (*values, self.more_prefixes, self.slice_us)
 
     def keys_of(self, rule: Rule) -> tuple[str, ...]:
         """The keys that requests use for a limit: one, or several whose amounts are added up.
@@ -74,20 +63,7 @@ class ScopedLimits:
         Calls and permits are charged once, as the first resource requests them.
         """
         more = self.more_prefixes if is_metered(rule.limit) else ()
-        key = rule.limit.requested_as if isinstance(rule.limit, CountedUnit) else rule.key
-        return tuple([prefix + key for prefix in (self.prefix, *more)])
-
-    def priced_keys(self, rule: Rule) -> tuple[PricedKey, ...]:
-        """The keys of units that requests of a limit in money are charged for, with their prices in its currency."""
-        if not rule.is_money or rule.is_counted:
-            return ()
-        priced = [(prefix, price) for prefix, prices in self.prices_by_prefix() for price in prices]
-        return tuple([(prefix + price.unit, price) for prefix, price in priced if price.currency == rule.key])
-
-    def prices_by_prefix(self) -> Iterator[tuple[str, Prices]]:
-        """Iterate over the prefixes of the resources that are charged, with the prices of each."""
-        if self.prices is not None:
-            yield from zip((self.prefix, *self.more_prefixes), (self.prices, *self.more_prices), strict=True)
+        return tuple([prefix + rule.key for prefix in (self.prefix, *more)])
 
     @property
     def key(self) -> str:
@@ -117,8 +93,7 @@ class PlannedLimit:
     """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
 
     `level` is where it was set. `every_key` are the keys that requests may use for it, and `keys` those of them that a
-    request of this shape names, whose amounts are added up; `key` is the first. A limit in money is also charged for
-    the `priced` keys, which are those of units.
+    request of this shape names, whose amounts are added up; `key` is the first.
     """
 
     def __init__(
@@ -131,7 +106,6 @@ class PlannedLimit:
         level: str,
         every_key: tuple[str, ...],
         named: Collection[str] = (),
-        priced: tuple[PricedKey, ...] = (),
     ) -> None:
         self.schema = schema
         self.index = index
@@ -143,11 +117,8 @@ class PlannedLimit:
         self.is_permit = self.rule.is_permit
         self.is_sum = len(every_key) > 1
         """Whether the amounts of several keys are added up for it."""
-        self.adds_up = self.is_sum or bool(priced)
-        """Whether its amount may be another one than that of its key."""
-        self.priced = priced
-        self.keys = tuple([key for key in every_key if key in named]) or (() if priced else every_key[:1])
-        self.key = self.keys[0] if self.keys else every_key[0]
+        self.keys = tuple([key for key in every_key if key in named]) or every_key[:1]
+        self.key = self.keys[0]
         limit = self.rule.limit
         self.refunds = not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
         """Whether unused amounts are refunded."""
@@ -186,6 +157,7 @@ class PlanShape:
     - `slice_us` is for how many microseconds slices of it may be held; 0: it has none. `recorded_us` is for how long
       the store records a slice of which this is the shape, so that resets leave it charged; 0 for others. `in_slices`
       is the shape of its slices, once one was taken.
+    - `token_lease` is the permit that is the lease of a token, which holds claims of this shape; None for others.
     - `store_cache` is for values that a store computes for the shape once.
     """
 
@@ -209,12 +181,12 @@ class PlanShape:
         self.slice_us = 0 if is_credit else min([scope.slice_us for scope in scopes], default=0)
         self.counts_usage = not is_credit and any(schema.counts_usage for schema in self.schemas)
         self.permits = tuple([limit for limit in limits if limit.is_permit])
-        self.permit_keys = frozenset([limit.key for limit in self.permits])
+        self.token_lease = next((limit for limit in self.permits if limit.level == LEASE_LEVEL), None)
         self.must_report = frozenset(many_calls).union(
             [key for limit in limits if is_metered(limit.rule.limit) for key in limit.keys]
         )
         for limit in limits:
-            limit.must_report = bool(limit.keys) and limit.key in self.must_report
+            limit.must_report = limit.key in self.must_report
         self.reporting = tuple([limit for limit in limits if limit.must_report])
         self.needs_settling = bool(self.permits or self.must_report)
         self.has_sums = any(limit.is_sum for limit in limits)
@@ -225,14 +197,18 @@ class PlanShape:
         self.named = tuple([limit for limit in limits if limit.key in named])
         self._idempotency = tuple([limit for limit in limits if limit.level == IDEMPOTENCY_LEVEL])
         self._defaults = [
-            0 if limit.key in named or limit.priced else limit.bounded(limit.rule.parts_per_unit)
-            for limit in self.limits
+            0 if limit.key in named else limit.bounded(limit.rule.parts_per_unit) for limit in self.limits
         ]
         self.fits = all(amount <= limit.rule.most_parts for limit, amount in zip(limits, self._defaults, strict=True))
         self.fixed_amounts: Amounts | None = None if self.named else tuple(self._defaults)
         self.in_slices: PlanShape | None = None
         self.store_cache: object = None
         self._parts: dict[tuple[int, ...], PlanShape] = {}
+
+    @property
+    def permit_keys(self) -> frozenset[str]:
+        """The keys of the permits, without that of the lease of a token."""
+        return frozenset([limit.key for limit in self.permits if limit is not self.token_lease])
 
     def part(self, limits: Iterable[PlannedLimit]) -> PlanShape:
         """Return the shape of some of its limits, which are in its order; it is compiled once."""
@@ -272,10 +248,6 @@ class PlanShape:
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
-    def own_amounts(self, amounts: Amounts) -> Amounts:
-        """Return the amounts without what limits in money are charged for units with prices."""
-        return amounts
-
     def is_reported(self, used: ReportedUse) -> bool:
         """Return whether the use of each limit of which it must be reported was; sums of several keys left aside."""
         for limit in self.reporting:  # noqa: SIM110 - a generator takes longer
@@ -311,8 +283,10 @@ class PlanShape:
         A refund then includes the idempotency key, so that the same request is charged when it is sent again; so does
         that of an acquisition that `is_extended`, whose extensions are refunded with it.
         """
-        unused = dict.fromkeys([limit.place for limit in self.reporting if limit.place not in used], 0)
-        changes = self.changes({**used, **unused}, amounts)
+        changes = self.changes(used, amounts)
+        for limit in self.reporting:
+            if limit.place not in used:
+                changes[limit.place] = -amounts[limit.place]
         refunded = [limit for limit in self.limits if limit.refunds and changes[limit.place] < 0]
         for limit in self._idempotency if refunded or is_extended else ():
             changes[limit.place] = -amounts[limit.place]
@@ -401,6 +375,8 @@ class Claim:
     answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process (0 for
     others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no
     other process uses. `taken_from` is the slice of this process that admitted it, None for a store.
+    `is_over` is True where it belongs to a token whose lease was not there any more when it was settled: nothing was
+    changed then.
     `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for its own decision.
     `held_anew` is when the longest holds of its permits started again, by their places: at a renewal after the clock
     was set back; None where none did.
@@ -418,6 +394,7 @@ class Claim:
     number = 0
     holder: Holder = 0
     taken_from: object = None
+    is_over = False
 
     def __init__(self, plan: RequestPlan, amounts: Amounts, version: int | None = None) -> None:
         self.plan = plan
@@ -428,6 +405,8 @@ class Claim:
         self.put_off = False
         if shape.permits:
             self.number = self.holder = _next_number()
+            if shape.token_lease is not None:
+                self.holder = holder_in(plan.scope_keys[shape.token_lease.scope_index])
 
     @property
     def released(self) -> bool:
@@ -508,9 +487,6 @@ def parts_of(limit: PlannedLimit, amount: object) -> int:
         return checked_money(limit.key, amount) * rule.parts_per_unit
     if type(amount) is int and 0 <= amount <= MAX_AMOUNT:
         return amount * rule.parts_per_unit
-    if rule.is_counted:
-        decimals = is_metered(rule.limit)
-    else:
-        decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals
+    decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals
     milli = checked_amount(limit.key, amount, decimals=decimals)
     return milli * rule.parts_per_unit // MILLI

@@ -160,7 +160,8 @@ class Record:
     def held(self, rule: Rule, state: State, now: int, is_gone: IsGone | None = None) -> State:
         """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept.
 
-        With `is_gone`, without those whose holder is gone.
+        With `is_gone`, without those whose holder is gone. The leases are counted again after one lease of the rule at
+        the latest, since that may be shorter than the leases of tokens.
         """
         held = holders = earliest = 0
         for (key, holder), (amount, expires_at, _) in self.leases.items():
@@ -168,6 +169,8 @@ class Record:
                 held += amount
                 holders += 1
                 earliest = min(earliest, expires_at) if earliest else expires_at
+        if now and earliest - now > 2 * rule.lease_us:
+            earliest = now + rule.lease_us
         return held, holders, state[2], earliest
 
 

@@ -544,7 +544,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'resource',
                 'verbose_name_plural': 'resources',
                 'ordering': ['name'],
-                'permissions': [('reset_resource', 'Can reset usage of resources'), ('top_up_resource', 'Can top up limits of resources')],
+                'permissions': [('reset_resource', 'Can reset usage of resources'), ('top_up_resource', 'Can top up limits of resources'), ('use_limits', 'Can acquire limits for other programs')],
                 'abstract': False,
                 'base_manager_name': 'objects',
             },

@@ -77,6 +77,7 @@ class Resource(Configuration):
         permissions = [
             ("reset_resource", "Can reset usage of resources"),
             ("top_up_resource", "Can top up limits of resources"),
+            ("use_limits", "Can acquire limits for other programs"),
         ]
         constraints = [models.CheckConstraint(name="limits_app_resource_has_name", condition=~models.Q(name=""))]
 

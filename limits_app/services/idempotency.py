@@ -65,13 +65,16 @@ class IdempotentRequest(AmountsRequest):
         resolved = self._resolved
         if self._fallback is not None or resolved is None or not (limits.scoped or resolved.shadow is not None):
             return limits
+        return resolved.with_scopes(self._more_scopes(limits, amounts))
+
+    def _more_scopes(self, limits: LimitSet, amounts: Requested) -> list[ScopedLimits]:
+        """Return the limits that are charged in the same step as those of the request."""
         self._requested_amounts = amounts
         self._same_scope = amounts_scope(self._key_scope, amounts if isinstance(amounts, Mapping) else {})
         once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
         schema = schema_of((once,), limits.store.lease_us)
         scopes = (self._key_scope, self._same_scope)
-        keys = [ScopedLimits(scope, schema, IDEMPOTENCY_LEVEL, prefix=_PREFIX) for scope in scopes]
-        return resolved.with_scopes(keys)
+        return [ScopedLimits(scope, schema, IDEMPOTENCY_LEVEL, prefix=_PREFIX) for scope in scopes]
 
     def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         while True:

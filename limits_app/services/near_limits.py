@@ -10,7 +10,16 @@ from typing import Final, NamedTuple
 
 from limits_app import conf, signals
 from limits_app.acquiring import Acquisition, LimitSet
-from limits_app.engine import IDEMPOTENCY_LEVEL, PlannedLimit, QuotaPeriod, Scope, ScopedLimits, State, schema_of
+from limits_app.engine import (
+    IDEMPOTENCY_LEVEL,
+    LEASE_LEVEL,
+    PlannedLimit,
+    QuotaPeriod,
+    Scope,
+    ScopedLimits,
+    State,
+    schema_of,
+)
 from limits_app.engine.limits import AnyLimit, CallLimit, LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.outcome import LimitStatus
 
@@ -56,7 +65,7 @@ class Thresholds:
         for limit, scope, state in acquisition.limits():
             used = limit.rule.used(state, now) / limit.rule.ceiling_parts
             crossed = [level for level in levels if used >= level]
-            if not crossed or limit.level == IDEMPOTENCY_LEVEL:
+            if not crossed or limit.level in {IDEMPOTENCY_LEVEL, LEASE_LEVEL}:
                 continue
             seconds = _window_seconds(limit.rule.limit)
             name = f"{scope.key}!{limit.rule.key}!{crossed[-1]}!{_window_end(limit, state)}"
@@ -64,8 +73,7 @@ class Thresholds:
                 self._remember(name, now + round(seconds * _SECOND))
                 window = _window_end(limit, state) or str(now // round(seconds * _SECOND))
                 send_limit = _send_limit(acquisition, name, seconds)
-                [status] = [passed for passed in acquisition.outcome.passed if passed.place == limit.place]
-                yield Crossing(status, crossed[-1], window, send_limit)
+                yield Crossing(acquisition.outcome.passed[limit.place], crossed[-1], window, send_limit)
 
     def _remember(self, name: str, until: int) -> None:
         if len(self._sent_until) >= self._most:

@@ -26,6 +26,7 @@ class Action(StrEnum):
     BOOST_POLICIES = "boost policies, for all entities to whom they apply"
     RESET = "reset usage"
     TOP_UP = "top up a limit"
+    USE_LIMITS = "acquire limits for other programs"
     BLOCK = "block an entity"
     CREATE_CLIENT = "create the row of a client that an action is about"
     EXEMPT = "exempt a client or a plan"
@@ -65,6 +66,7 @@ RIGHTS: Final[Mapping[Action, Permissions]] = {
     Action.BOOST_POLICIES: Permissions(("boost_policy", "add_policy")),
     Action.RESET: Permissions(("reset_resource",)),
     Action.TOP_UP: Permissions(("top_up_resource",)),
+    Action.USE_LIMITS: Permissions(("use_limits",)),
     Action.BLOCK: Permissions(any_of=("block_entity", "change_entity")),
     Action.CREATE_CLIENT: Permissions(any_of=("register_entity", "add_entity")),
     Action.EXEMPT: Permissions(("add_policy",)),

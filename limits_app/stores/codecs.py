@@ -31,7 +31,6 @@ from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
     CallLimit,
-    CountedUnit,
     QuotaLimit,
     RateLimit,
     RateLimitAlgorithm,
@@ -47,7 +46,6 @@ _KINDS: Final[dict[str, type[AnyLimit]]] = {
     "quota": QuotaLimit,
     "resource": ResourceLimit,
     "blocked": Blocked,
-    "counted": CountedUnit,
 }
 
 

@@ -117,6 +117,7 @@ def test_every_address_is_in_the_table() -> None:
     assert get_resolver().namespace_dict.keys() >= {"limits_api"}
     known = {"boost", "denial-list", "explain", "me", "reset", "revert", "schema", "shadow-refusal-list", "status"}
     known |= {"candidate-list", "emergency", "index", "top-up", "usage"}
+    known |= {"acquire", "extend", "settle", "renew", "cancel"}
     rows = {f"{model._meta.model_name}-{part}" for model in MODELS.values() for part in ("list", "detail")}
     assert names == known | rows
     assert User.objects.count() == 0

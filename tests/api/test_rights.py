@@ -80,6 +80,10 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
             act("top_up_state", **credit, resource=policy.resource_id),
             api("top-ups/", **entity, **credit),
         ],
+        Action.USE_LIMITS: [
+            api("acquire/", resource="free"),
+            *[api(f"{verb}/", token="no token", amounts={}) for verb in ("extend", "settle", "renew", "cancel")],
+        ],
         Action.BLOCK: [form("entity/block/", entity="user:1", reason="x")],
         Action.CREATE_CLIENT: [
             ("block_entity", form("entity/block/", entity="user:76", reason="x")),

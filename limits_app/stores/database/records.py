@@ -34,7 +34,8 @@ _WIDTH: Final = 8
 _LOG_LENGTH: Final = Struct("<I")
 _LEASES_HEAD: Final = Struct("=BI")
 """The length of a limit's key, and how many leases it has."""
-_LEASE: Final = Struct("=8s3q")
+HOLDER_LENGTH: Final = 16
+_LEASE: Final = Struct(f"={HOLDER_LENGTH}s3q")
 
 
 class StoredRecord:

@@ -20,6 +20,7 @@ from limits_app.engine import (
     Clock,
     RejectionCounts,
     as_clock,
+    is_token_holder,
     lease_us_of,
     new_record,
     short_key,
@@ -30,7 +31,7 @@ from limits_app.engine.errors import NotShareable, StoreUnavailable
 from limits_app.stores.database import counts, versions
 from limits_app.stores.database.connections import ConnectionOptions, ThreadConnections
 from limits_app.stores.database.housekeeping import RowHousekeeping
-from limits_app.stores.database.records import RecordTable
+from limits_app.stores.database.records import HOLDER_LENGTH, RecordTable
 from limits_app.stores.database.runner import TransactionRunner
 from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
 from limits_app.stores.database.sqlite import SQLiteConnection
@@ -192,7 +193,8 @@ class DatabaseStore(AskedInThread):
         transaction.lock([claim.plan for claim in claims])
 
         def charge(claim: Claim) -> bool:
-            claim.holder = ((self._first_holder + claim.number) % 2**64).to_bytes(8)
+            if not is_token_holder(claim.holder):
+                claim.holder = ((self._first_holder + claim.number) % 2**64).to_bytes(HOLDER_LENGTH, "little")
             return engine.charge(claim, transaction.records(claim.plan), transaction.now)
 
         def peek(claims: Sequence[Claim]) -> None:

@@ -24,6 +24,7 @@ from limits_app.engine import (
     Record,
     RejectionCounts,
     as_clock,
+    is_token_holder,
     lasts,
     lease_us_of,
     namespace_digest,
@@ -141,8 +142,12 @@ class ProcessStore:
         return admitted
 
     def _name_holder(self, claim: Claim) -> None:
-        """Name a claim in leases by this process, which is another one after a fork, and by its number there."""
-        claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
+        """Name a claim in leases by this process, which is another one after a fork, and by its number there.
+
+        Tokens have their own names.
+        """
+        if not is_token_holder(claim.holder):
+            claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
 
     def _save(self, txn: Txn, plan: PreparedScopes, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones or usage."""
@@ -173,7 +178,7 @@ class ProcessStore:
     def _is_gone(self) -> engine.IsGone:
         """Returns whether the process of a holder has ended, and looks once for each process."""
         is_gone = cache(self._file.is_gone)
-        return lambda holder: is_gone(cast("bytes", holder)[:ID_LENGTH])
+        return lambda holder: not is_token_holder(holder) and is_gone(cast("bytes", holder)[:ID_LENGTH])
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if claim.settled:

@@ -11,6 +11,7 @@ from typing import Final
 
 from limits_app.acquiring import on_fork
 from limits_app.engine import (
+    LEASE_LEVEL,
     NEVER_US,
     Amounts,
     Claim,
@@ -18,7 +19,9 @@ from limits_app.engine import (
     PlanShape,
     RequestPlan,
     State,
+    is_token_holder,
     label_of,
+    leased_us,
     short_key,
     slices_key,
 )
@@ -30,7 +33,6 @@ from limits_app.stores.redis.states import (
     HOLDER_LENGTH,
     StateReader,
     boundaries_of,
-    field_of,
     lease_member,
     numbers_of,
     permits_and_debt,
@@ -46,12 +48,6 @@ _NUMBER_BYTES: Final = 8
 _TIME: Final = Struct("<d")
 _MOST_CHOICES: Final = 1024
 _MOST_FRAMES: Final = 1024
-_FILES_OF_VERBS: Final = {
-    "collect": frozenset(["usage"]),
-    "reject": frozenset(["usage"]),
-    "renew": frozenset(["own_keys"]),
-}
-"""What scripts that know of no request need."""
 _VERSION: Final = Struct("<d")
 """What the numbers of each request start with in acquire.lua: the version of the configuration, -1 for any."""
 
@@ -122,13 +118,15 @@ class PreparedShape:
     def _limit(self, limit: PlannedLimit) -> bytes:
         rule, tag = limit.rule, tag_of_rule(limit.rule)
         capacity, *parameters = numbers_of(rule)
+        if limit.level == LEASE_LEVEL:
+            parameters.append(1)
         if isinstance(rule.limit, QuotaLimit):
             parameters.append(self.calendars.offset(limit) + HOLDER_LENGTH * self.has_permits)
         key_number = len(self.schemas) + 1 + self.keyed.index(limit) if limit in self.keyed else 0
         usage = (1 + limit.index) * (limit.scope_index in self.counted)
         numbers = [key_number, rule.is_soft, usage, rule.parts_per_unit, capacity, *(*parameters, 0, 0, 0)[:3]]
         lua_format, size = value_format(rule)
-        head = field_of(rule) + b"\0" + tag[:1] + bytes([len(tag)]) + tag + lua_format + b"\0"
+        head = rule.key.encode() + b"\0" + tag[:1] + bytes([len(tag)]) + tag + lua_format + b"\0"
         return head + pack("<9d", size, *numbers)
 
 
@@ -363,7 +361,8 @@ class Calls:
                 short = claim.plan.short_keys()[limit.scope_index]
                 if self.names.tag(short) == tag:
                     keys += [self.names.leases(short, limit.rule.key), self.names.scope(short)]
-                    plan += pack("<ddd", limit.rule.lease_us, limit.rule.hold_us, claim.held_since(limit))
+                    lease_us = leased_us(limit.rule, self.holder(claim))
+                    plan += pack("<ddd", lease_us, limit.rule.hold_us, claim.held_since(limit))
                     members.append(lease_member(self.holder(claim), claim, limit))
                     leases.append((claim, limit))
         return self.script("renew", keys, plan, *members), leases
@@ -375,13 +374,13 @@ class Calls:
 
     def script(self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        files = _FILES_OF_VERBS.get(verb, frozenset())
+        files = frozenset(["usage"] if verb in {"collect", "reject"} else [])
         prepared = PreparedScript(ScriptFrame(verb, files, self.constants + plan, key_count=len(keys)), keys)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 
     def holder(self, claim: Claim) -> bytes:
         """Return the name by which a claim holds permits, of 16 bytes."""
-        return self._process + claim.number.to_bytes(8, "little")
+        return claim.holder if is_token_holder(claim.holder) else self._process + claim.number.to_bytes(8)
 
 
 def _with_calendars(numbers: bytes, valid: Sequence[tuple[int, int]]) -> bytes:

@@ -19,8 +19,8 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from limits_app.acquiring import on_fork, start_thread
-from limits_app.engine import IDEMPOTENCY_LEVEL, Amounts, Claim, RequestPlan, State
-from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
+from limits_app.engine import IDEMPOTENCY_LEVEL, LEASE_LEVEL, Amounts, Claim, RequestPlan, State
+from limits_app.engine.errors import LeaseEnded, StaleConfiguration, StoreUnavailable
 from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import SLOT_MOVED, Unanswered, error_kind
@@ -35,6 +35,8 @@ _UNKNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, Inde
 Parts = Sequence[tuple[Claim, Sequence[int]]]
 """The parts of a claim, each with the places of its limits in the claim."""
 
+_LAST: Final = (IDEMPOTENCY_LEVEL, LEASE_LEVEL)
+"""The levels of the limits that are charged last, and settled first."""
 _MOST_MOVES: Final = 5
 _SECONDS_BETWEEN_MOVES: Final = 0.02
 
@@ -154,7 +156,7 @@ class RedisClusterStore(RedisStore):
                 now = part.decided_at
         except Unanswered:  # an idempotency key may be charged, and its amounts stay with it
             raise
-        except (StoreUnavailable, StaleConfiguration):
+        except (StoreUnavailable, StaleConfiguration, LeaseEnded):
             self._undo(parts)
             raise
         if all(part.admitted for part, _ in parts):
@@ -180,13 +182,16 @@ class RedisClusterStore(RedisStore):
         if not parts:
             return super()._settle(claim, changes)
         kept_leases, is_begun = True, False
-        for part, places in reversed(parts):  # the group of an idempotency key is refunded first
+        for part, places in reversed(parts):  # the group of a lease is settled first, then that of an idempotency key
             try:
                 kept_leases &= super()._settle(part, [changes[place] for place in places])
+                claim.is_over = claim.is_over or part.is_over
             except StoreUnavailable as error:
                 if is_begun:
                     raise Unanswered(f"a release is settled on some servers only: {error}") from error
                 raise
+            if claim.is_over and not claim.unanswered:
+                break
             is_begun = True
         return kept_leases
 
@@ -201,7 +206,7 @@ class RedisClusterStore(RedisStore):
         parts: list[tuple[Claim, Sequence[int]]] = []
         for plan, places in _divided(claim.plan):
             part = Claim(plan, [claim.amounts[place] for place in places], claim.version)
-            part.number = claim.number
+            part.number, part.holder = claim.number, claim.holder
             part.admitted, part.decided_at, part.unanswered = claim.admitted, claim.decided_at, claim.unanswered
             part.undoes, part.states = claim.undoes, [claim.states[place] for place in places] if claim.states else ()
             parts.append((part, places))
@@ -224,8 +229,11 @@ def _divided(plan: RequestPlan) -> list[tuple[RequestPlan, list[int]]]:
         return []
     if not isinstance(plan.store_cache, list):
         # The group of an idempotency key is charged last: a key is never charged without the amounts of its request.
-        keyed = {tags[limit.scope_index] for limit in plan.shape.limits if limit.level == IDEMPOTENCY_LEVEL}
-        ordered = sorted(set(tags), key=lambda tag: (tag in keyed, tag))
+        # After it comes that of the lease of a token, which decides whether the other groups are settled.
+        last = {
+            tags[limit.scope_index]: level for level in _LAST for limit in plan.shape.limits if limit.level == level
+        }
+        ordered = sorted(set(tags), key=lambda tag: (_LAST.index(last[tag]) + 1 if tag in last else 0, tag))
         plan.store_cache = [_with_tag(plan, tags, tag) for tag in ordered]
     return plan.store_cache
 

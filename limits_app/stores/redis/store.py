@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from limits_app.acquiring import Renewer, on_fork
 from limits_app.engine import ALL, Amounts, Change, Changes, Claim, Clock, as_clock, lease_us_of, short_key
-from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
+from limits_app.engine.errors import LeaseEnded, NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
 from limits_app.stores.redis.commands import RedisCommand
@@ -38,8 +38,9 @@ _STALE: Final = ord("S")
 _OTHER_RULE: Final = ord("C")
 _REJECTED: Final = ord("R")
 _LEASE_LOST: Final = ord("L")
+_LEASE_ENDED: Final = ord("E")
 _DECIDED: Final = b"RA"
-_SETTLED: Final = b"AL"
+_SETTLED: Final = b"ALE"
 """How replies and decisions start; see acquire.lua and settle.lua."""
 
 _TIME: Final = Struct("<d")
@@ -155,8 +156,15 @@ class RedisStore(AskedInThread):
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         lost = set[Claim]()
-        for tag in sorted({self._names.tag(short) for claim in claims for short in claim.plan.short_keys()}):
-            call, leases = self._calls.renew(claims, tag)
+        tags = {self._names.tag(short) for claim in claims for short in claim.plan.short_keys()}
+        of_tokens = {
+            self._names.tag(claim.plan.short_keys()[claim.shape.token_lease.scope_index])
+            for claim in claims
+            if claim.shape.token_lease is not None
+        }
+        # The lease of a token first: its permits are not renewed without it.
+        for tag in sorted(tags, key=lambda tag: (tag not in of_tokens, tag)):
+            call, leases = self._calls.renew([claim for claim in claims if claim not in lost], tag)
             reply = self._connections.run(call) if leases else b""
             for (claim, limit), (since,) in zip(leases, iter_unpack("<d", reply), strict=True):
                 if since:
@@ -291,6 +299,8 @@ class RedisStore(AskedInThread):
                 return reply
             if reply[0] == _STALE:
                 raise StaleConfiguration
+            if reply[0] == _LEASE_ENDED:
+                raise LeaseEnded("the lease of the token has ended, or it was settled before")
             foreign = self._learned(reply, foreign)
         raise _keep_changing()
 
@@ -364,6 +374,7 @@ class RedisStore(AskedInThread):
         for _ in range(_MOST_ATTEMPTS):
             reply = self._connections.run(self._calls.settle(claim, changes, plan, foreign))
             if reply[0] in _SETTLED:
+                claim.is_over = reply[0] == _LEASE_ENDED
                 return bool(reply[0] != _LEASE_LOST)
             foreign = self._learned(reply, foreign)
         raise _keep_changing()

@@ -42,6 +42,7 @@ from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
 from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
 from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa: E402
 from limits_app.testing.conformance.settling import Settling  # noqa: E402
+from limits_app.testing.conformance.token_leases import TokenLeases  # noqa: E402
 
 __all__ = ["StoreConformance", "StoreOperations"]
 
@@ -53,6 +54,7 @@ class StoreOperations(
     Quotas,
     Leases,
     PermitTests,
+    TokenLeases,
     Clocks,
     ChangesTests,
     Versions,

@@ -20,6 +20,7 @@ from limits_app.testing.conformance.contract import (
     reset,
     taken,
 )
+from limits_app.testing.conformance.token_leases import settled, with_lease
 
 ROUNDS = 12
 NEWCOMERS = 40
@@ -55,6 +56,18 @@ class Bounds(Contract):
                 assert claim.admitted
                 if kind == "released_permit":
                     give_back(limits, claim)
+            counts.append(self.entries(store))
+            clock.advance(100_000)
+        assert max(counts) <= 3 * counts[0]
+
+    def test_tokens_are_forgotten_whether_they_were_settled_or_not(self, store: Store, clock: FakeClock) -> None:
+        self.use_space(store)
+        counts = []
+        for _ in range(ROUNDS):
+            for number in range(NEWCOMERS):
+                acquisition = with_lease(store, RateLimit(KEY, 10**6, 1)).try_acquire({KEY: 1})
+                if number % 2:
+                    assert settled(acquisition, {KEY: 1})
             counts.append(self.entries(store))
             clock.advance(100_000)
         assert max(counts) <= 3 * counts[0]
