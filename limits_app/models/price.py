@@ -33,6 +33,7 @@ from limits_app.engine import (
     shown,
 )
 from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactDecimalField, ExactTextField, aware, decimal_text, in_site_time
 from limits_app.models.patterns import check_pattern
@@ -181,8 +182,13 @@ class Price(Configuration):
     @property
     def in_words(self) -> str:
         """What is paid for how much, such as “0.15 USD per 1,000,000 input_tokens”."""
-        units = f"{self.per:,} " if self.per > 1 else ""
-        return f"{decimal_text(self.amount)} {self.currency.upper()} per {units}{self.unit}"
+        unit = self.unit
+        if unit == CallLimit.key:
+            unit = gettext("requests") if self.per > 1 else gettext("request")
+        values = {"amount": decimal_text(self.amount), "currency": self.currency.upper(), "unit": unit}
+        if self.per == 1:
+            return gettext("%(amount)s %(currency)s per %(unit)s") % values
+        return gettext("%(amount)s %(currency)s per %(number)s %(unit)s") % {**values, "number": f"{self.per:,}"}
 
     @property
     def has_begun(self) -> bool:

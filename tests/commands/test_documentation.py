@@ -17,11 +17,11 @@ from tests.commands.running import run
 from tests.docs.pages import DOCS, ROOT, WITH_CODE, blocks, name, rows
 
 PAGE: Final = DOCS / "commands.md"
-PAGES: Final = [PAGE, *(DOCS / f"{page}.md" for page in ("limits-as-a-file", "simulate", "doctor"))]
+PAGES: Final = [PAGE, *(DOCS / f"{page}.md" for page in ("limits-as-a-file", "simulate", "doctor", "prices"))]
 PROMPT: Final = "$ python manage.py limits "
 ECHO: Final = ' || echo "exit code $?"'
 FILE: Final = re.compile(
-    r"this is `(\w+\.(?:yaml|csv))`:\n\n```\w+\n(.*?)^```", re.IGNORECASE | re.MULTILINE | re.DOTALL
+    r"this is `(\w+\.(?:yaml|csv|json))`:\n\n```\w+\n(.*?)^```", re.IGNORECASE | re.MULTILINE | re.DOTALL
 )
 
 
