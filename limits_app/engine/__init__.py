@@ -59,6 +59,7 @@ from limits_app.engine.clock import (
     zone_of,
 )
 from limits_app.engine.compiled import COMPILED, mypyc_attr
+from limits_app.engine.costs import cost_of, exact_decimal, given_cost, given_currency
 from limits_app.engine.counting import (
     BELOW,
     HOUR_US,

@@ -51,7 +51,7 @@ from limits_app.services.status import (
     status,
     store_health,
 )
-from limits_app.services.usage import RolledUp, denials, roll_up, usage
+from limits_app.services.usage import RolledUp, denials, roll_up, spend, usage
 from limits_app.services.writing import (
     delete_entity_limits,
     delete_plan_limits,
@@ -134,6 +134,7 @@ __all__ = [
     "set_resource_limits",
     "set_system_limits",
     "shadow_refusals",
+    "spend",
     "status",
     "store_health",
     "top_up",

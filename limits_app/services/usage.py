@@ -15,6 +15,7 @@ from limits_app.engine import EntityName, short_key
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.models import UsagePeriod, note_scheduled, recent_helpers
 from limits_app.services.candidates import revert_candidates
+from limits_app.services.costs import Chosen, Spend, spends, uses_with_costs
 from limits_app.stores.registry import resilient_store, state_directories
 from limits_app.stores.resilient import ResilientStore
 from limits_app.usage import folding, rollup
@@ -73,6 +74,7 @@ def usage(
     until: datetime | None = None,
     by: str | Iterable[str] = (),
     most: int | None = None,
+    cost: bool = False,
 ) -> list[Use]:
     """Admitted amounts and rejections from `since` up to `until`, as of the last `roll_up`.
 
@@ -81,10 +83,14 @@ def usage(
     in it the largest use. `most` is the number of rows: `by="entity", key="tokens", most=10` are the ten entities with
     the largest use of tokens. An empty entity is the site itself. A `period`, `hour` or `day`, counts where it begins
     in that time, which is by default the last 48 hours, or the last 30 days.
+    With `cost`, each row has what its amount costs, by currency, at the price that its unit had in the hour of its use.
     Raises InvalidRequest (a ValueError) for an invalid argument.
     """
     _check(most)
-    return uses(resource, entity=entity, key=key, plan=plan, period=period, since=since, until=until, by=by)[:most]
+    selected = uses(
+        resource, entity=entity, key=key, plan=plan, period=period, since=since, until=until, by=by, cost=cost
+    )
+    return selected[:most]
 
 
 def uses(
@@ -97,12 +103,43 @@ def uses(
     since: datetime | None = None,
     until: datetime | None = None,
     by: str | Iterable[str] = (),
+    cost: bool = False,
 ) -> Uses:
     """`usage` as a sequence that is read in parts, for pagination."""
-    words = [by] if isinstance(by, str) else by
-    apart = {_word(By, "by", word) for word in words}
+    chosen = Chosen(resource, entity, key, plan, _word(UsagePeriod, "period", period), since, until)
+    return _read(chosen, by, cost=cost)
+
+
+def _read(chosen: Chosen, by: str | Iterable[str], *, cost: bool) -> Uses:
+    apart = _groupings(by)
+    return uses_with_costs(chosen, apart) if cost else read(**chosen._asdict(), by=apart)
+
+
+def spend(
+    resource: str | None = None,
+    *,
+    entity: EntityName = None,
+    plan: str | None = None,
+    period: str = "day",
+    since: datetime | None = None,
+    until: datetime | None = None,
+    by: str | Iterable[str] = (),
+    most: int | None = None,
+) -> list[Spend]:
+    """What the usage of priced units costs, and what was given in money itself, as of the last `roll_up`.
+
+    The arguments are those of `usage`; `by="entity", most=10` are the ten clients with the highest amounts. Amounts are
+    exact decimals, one for each currency: the counted units times the price of their hour. An entity above others
+    includes what these used, and that is left out where amounts of all entities are added up.
+    """
+    _check(most)
     length = _word(UsagePeriod, "period", period)
-    return read(resource, entity, key, plan=plan, period=length, since=since, until=until, by=apart)
+    return spends(Chosen(resource, entity, None, plan, length, since, until), _groupings(by))[:most]
+
+
+def _groupings(by: str | Iterable[str]) -> set[By]:
+    words = [by] if isinstance(by, str) else by
+    return {_word(By, "by", word) for word in words}
 
 
 def denials(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,12 +27,14 @@ from limits_app.models import (
     Denial,
     EvaluatedEntity,
     EvaluationCount,
+    Price,
     UsagePeriod,
     UsageSnapshot,
     forgotten_jobs,
 )
-from limits_app.models.fields import in_site_time
+from limits_app.models.fields import aware, in_site_time
 from limits_app.models.namespaces import SiteNamespace, current_namespace
+from limits_app.models.patterns import begins
 from limits_app.models.snapshots import batches
 
 _LONGEST_FOLDER: Final = 200
@@ -138,9 +141,12 @@ def prune(
     """
     moment = datetime.now(UTC) if now is None else now
     pruned = {}
-    for name, (model, old) in _old(moment).items():
+    for name, (model, filters) in _old(moment).items():
         kept = None if archive is None else Archive(archive, f"{name}-{moment:%Y%m%d}")
-        pruned[name] = _prune(model, old, kept, progress=partial(progress, name), is_over=is_over)
+        pruned[name] = 0
+        for old in filters:
+            show = _after(pruned[name], partial(progress, name))
+            pruned[name] += _prune(model, old, kept, progress=show, is_over=is_over)
     forgotten = in_site_time(moment - timedelta(days=_BATCH_DAYS_KEPT))
     _prune(CollectedBatch, Q(collected_at__lt=forgotten, unfolded_since=None))
     _prune(BackgroundJob, forgotten_jobs(moment))
@@ -153,19 +159,60 @@ def prune(
     return pruned
 
 
-def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
-    """The model and the filter of old rows, by the name of the archive."""
+def _after(before: int, progress: Callable[[int], object]) -> Callable[[int], object]:
+    """Show what is deleted after earlier rows."""
+    return lambda deleted: progress(before + deleted)
+
+
+def _old(now: datetime) -> Mapping[str, tuple[type[Model], list[Q]]]:
+    """The model and the filters of old rows, of which each is in one, by the name of the archive."""
     hours, days, denied = map(conf.get, (conf.USAGE_HOURS_KEPT, conf.USAGE_DAYS_KEPT, conf.DENIALS_HOURS_KEPT))
-    filters: dict[str, tuple[type[Model], Q]] = {}
+    filters: dict[str, tuple[type[Model], list[Q]]] = {}
     if hours is not None:
-        begun = in_site_time(now - timedelta(hours=hours))
-        filters["usage-hours"] = UsageSnapshot, Q(period=UsagePeriod.HOUR, start__lt=begun)
+        begun = now - timedelta(hours=hours)
+        days_begun = None if days is None else now - timedelta(days=days)
+        filters["usage-hours"] = UsageSnapshot, [*_old_hours(begun, days_begun)]
     if days is not None:
         begun = in_site_time(now - timedelta(days=days))
-        filters["usage-days"] = UsageSnapshot, Q(period=UsagePeriod.DAY, start__lt=begun)
+        filters["usage-days"] = UsageSnapshot, [Q(period=UsagePeriod.DAY, start__lt=begun)]
     if denied is not None:
-        filters["denials"] = Denial, Q(minute__lt=in_site_time(now - timedelta(hours=denied)))
+        filters["denials"] = Denial, [Q(minute__lt=in_site_time(now - timedelta(hours=denied)))]
     return filters
+
+
+def _old_hours(begun: datetime, days_begun: datetime | None) -> Iterator[Q]:
+    """The filters of hours that begin before a time, without those that the cost of a day needs.
+
+    The hours of a day in which a price changes are kept as long as the day. `days_begun` is from when on days are kept.
+    """
+    using, since = router.db_for_write(UsageSnapshot), None
+    for day, prices in _days_with_changes(days_begun, begun).items():
+        hours = Q(period=UsagePeriod.HOUR, start__lt=in_site_time(day))
+        yield hours if since is None else hours & Q(start__gte=in_site_time(since))
+        since = min(day + timedelta(days=1), begun)
+        priced = reduce(or_, [_of_price(resource, using) & Q(key=unit) for resource, unit in sorted(prices)])
+        yield Q(period=UsagePeriod.HOUR, start__gte=in_site_time(day), start__lt=in_site_time(since)) & ~priced
+    hours = Q(period=UsagePeriod.HOUR, start__lt=in_site_time(begun))
+    yield hours if since is None else hours & Q(start__gte=in_site_time(since))
+
+
+def _days_with_changes(since: datetime | None, until: datetime) -> dict[datetime, set[tuple[str, str]]]:
+    """The days within a time in which prices change after midnight, with the resources and units of these, in order."""
+    prices = Price.objects.using(router.db_for_read(Price)).filter(member="", valid_from__lt=in_site_time(until))
+    if since is not None:
+        prices = prices.filter(valid_from__gte=in_site_time(since))
+    days: dict[datetime, set[tuple[str, str]]] = {}
+    for moment, resource, unit in prices.order_by("valid_from").values_list("valid_from", "resource", "unit"):
+        change = aware(moment).astimezone(UTC)
+        day = change.replace(hour=0)
+        if day != change:
+            days.setdefault(day, set()).add((resource, unit))
+    return days
+
+
+def _of_price(resource: str, using: str) -> Q:
+    """The filter for usage of the resources that a price is for."""
+    return begins("resource", resource[:-1], using) if resource.endswith("*") else Q(resource=resource)
 
 
 def _prune(
@@ -192,5 +239,7 @@ def _prune(
 def prunable(*, now: datetime | None = None) -> dict[str, int]:
     """Number of rows by table that `prune` would delete."""
     moment = datetime.now(UTC) if now is None else now
-    rows = {name: model._default_manager.filter(old) for name, (model, old) in _old(moment).items()}
-    return {name: old_rows.count() for name, old_rows in rows.items()}
+    return {
+        name: sum(model._default_manager.filter(old).count() for old in filters)
+        for name, (model, filters) in _old(moment).items()
+    }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -25,6 +26,9 @@ from limits_app.models.users import entity_name
 
 LimitKeys = str | Collection[str] | None
 """One limit key, several, or all."""
+
+Cost = Mapping[str, Decimal]
+"""What usage costs, by currency."""
 
 
 def storable(entity: str | None) -> str:
@@ -58,6 +62,7 @@ class By(StrEnum):
     ENTITY = "entity"
     LIMIT = "limit"
     PLAN = "plan"
+    BELOW = "below"
     PERIOD = "period"
 
 
@@ -67,7 +72,9 @@ class Use:
 
     `resource`, `entity`, `plan` and `start` (of the period) are None if usage is not grouped by them.
     `entity` is empty for the site itself and for shared limits, and a member name for pools; see `bucket`. `plan`
-    is the one by which the client was served, empty without one; rejections are counted without it.
+    is the one by which the client was served, empty without one; rejections are counted without it. What is
+    `below` was used by clients below the entity, and is among their usage too.
+    `cost` is what the amount costs, at the prices of the hours of its use, by currency; None if it was not requested.
     """
 
     bucket: BucketKind
@@ -75,9 +82,11 @@ class Use:
     resource: str | None
     entity: str | None
     plan: str | None
+    below: bool | None
     start: datetime | None
     admitted: Amount
     refused: int
+    cost: Cost | None = None
 
     @property
     def refused_share(self) -> float | None:
@@ -88,22 +97,36 @@ class Use:
     def as_dict(self) -> dict[str, object]:
         """The use as plain data, for JSON."""
         start = None if self.start is None else self.start.isoformat()
-        fields = asdict(self) | {"bucket": str(self.bucket), "start": start}
+        cost = None if self.cost is None else {currency: f"{amount:f}" for currency, amount in self.cost.items()}
+        fields = asdict(self) | {"bucket": str(self.bucket), "start": start, "cost": cost}
         del fields["refused"]
         return fields | {"rejected": self.refused, "rejected_share": self.refused_share}
 
 
 class Uses:
-    """A lazy sequence of usage: it queries the database for its length and for each slice."""
+    """A lazy sequence of usage: it queries the database for its length and for each slice.
 
-    def __init__(self, rows: QuerySet[UsageSnapshot, dict[str, Any]]) -> None:
+    `with_costs` adds the costs to the uses of a slice.
+    """
+
+    def __init__(
+        self,
+        rows: QuerySet[UsageSnapshot, dict[str, Any]],
+        with_costs: Callable[[list[Use]], list[Use]] | None = None,
+    ) -> None:
         self._rows = rows
+        self._with_costs = with_costs
 
     def __len__(self) -> int:
         return self._rows.count()
 
     def __getitem__(self, part: slice) -> list[Use]:
-        return [_use(row) for row in self._rows[part]]
+        uses = [_use(row) for row in self._rows[part]]
+        return uses if self._with_costs is None else self._with_costs(uses)
+
+    def costed(self, with_costs: Callable[[list[Use]], list[Use]]) -> Uses:
+        """The same usage with its costs."""
+        return Uses(self._rows, with_costs)
 
 
 def read(
@@ -121,10 +144,8 @@ def read(
 
     Raises InvalidRequest for a time range outside the calendar.
     """
-    rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
-    rows = chosen(begun(rows, "start", since, until, usual=USUAL[period]), resource, entity, key)
-    rows = rows if plan is None else rows.filter(plan=plan)
-    columns = [column for grouping, column in _COLUMNS.items() if grouping in by]
+    rows = snapshots(resource, entity, key, plan=plan, period=period, since=since, until=until)
+    columns = columns_of(by)
     order = ["-start"] if By.PERIOD in by else []
     return Uses(
         rows.values("bucket", "key", *columns)
@@ -133,7 +154,28 @@ def read(
     )
 
 
-_COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PLAN: "plan", By.PERIOD: "start"}
+def snapshots(
+    resource: str | None,
+    entity: EntityName,
+    key: LimitKeys,
+    *,
+    plan: str | None,
+    period: UsagePeriod,
+    since: datetime | None,
+    until: datetime | None,
+) -> QuerySet[UsageSnapshot]:
+    """The snapshots of one period length that begin in a time range; see `read`."""
+    rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
+    rows = chosen(begun(rows, "start", since, until, usual=USUAL[period]), resource, entity, key)
+    return rows if plan is None else rows.filter(plan=plan)
+
+
+def columns_of(by: Collection[By]) -> list[str]:
+    """The columns of the fields to group by."""
+    return [column for grouping, column in _COLUMNS.items() if grouping in by]
+
+
+_COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PLAN: "plan", By.BELOW: "below", By.PERIOD: "start"}
 
 
 def begun(
@@ -192,7 +234,7 @@ def of_entity(rows: QuerySet[R], name: str) -> QuerySet[R]:
 
 def _use(row: dict[str, Any]) -> Use:
     admitted = units_of_usage(row["key"], row["admitted"])
-    group = (row.get("resource"), row.get("entity"), row.get("plan"), row.get("start"))
+    group = (row.get("resource"), row.get("entity"), row.get("plan"), row.get("below"), row.get("start"))
     return Use(BucketKind(row["bucket"]), row["key"], *group, admitted, row["denied"])
 
 

@@ -28,7 +28,7 @@ def explained(text: str, **options: Any) -> ExplainedLimit:
 
 
 def use(amount: float, key: str = "usd", resource: str = "chat", bucket: BucketKind = BucketKind.ENTITY) -> Use:
-    return Use(bucket, key, resource, WHO, None, NOW, amount, 0)
+    return Use(bucket, key, resource, WHO, None, None, NOW, amount, 0)
 
 
 def status(limit: ExplainedLimit, **fields: Any) -> ExplainedLimit:

@@ -1,0 +1,253 @@
+"""Costs: what usage costs, at the price that each unit had in the hour of its use.
+
+The amounts of a day cost what its hours cost where a price changed within the day, and are summed up otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from django.db.models import Max, Min, Q, QuerySet
+
+from limits_app.engine import (
+    EPOCH,
+    MICROSECOND,
+    EntityName,
+    PricePeriod,
+    UnitPrice,
+    cost_of,
+    exact_decimal,
+    given_cost,
+    given_currency,
+)
+from limits_app.models import BucketKind, UsagePeriod, UsageSnapshot
+from limits_app.models.fields import aware, in_site_time
+from limits_app.models.patterns import is_pattern
+from limits_app.models.price import hour_us
+from limits_app.models.usage import CappedSum
+from limits_app.models.users import entity_name
+from limits_app.policies import price_lists
+from limits_app.usage.reading import By, LimitKeys, Use, Uses, columns_of, read, snapshots
+
+_COSTED: Final = (BucketKind.ENTITY, BucketKind.OTHERS)
+"""The buckets of clients: amounts in shared ones, and those of members, are counted for clients too."""
+_DAY_US: Final = timedelta(days=1) // MICROSECOND
+_MOST_ENTITIES: Final = 500
+_MOST_NAMES: Final = 500
+"""With more names than these, all rows are read: databases limit the number of parameters."""
+_FIELDS: Final = ("resource", "entity", "plan", "below", "start")
+_ALL: Final = Q()
+
+Group = tuple[Any, ...]
+"""The bucket, the key and the columns by which usage is grouped."""
+Costs = dict[Group, dict[str, Fraction]]
+"""The costs of groups, by currency."""
+
+
+class Chosen(NamedTuple):
+    """Which usage is read; see `services.usage.usage`."""
+
+    resource: str | None
+    entity: EntityName
+    key: LimitKeys
+    plan: str | None
+    period: UsagePeriod
+    since: datetime | None
+    until: datetime | None
+
+    def rows(self, by: Collection[By]) -> QuerySet[UsageSnapshot]:
+        """The rows of clients. What is counted for entities above them too is left out where it would add up."""
+        rows = snapshots(**self._asdict()).filter(bucket__in=_COSTED)
+        name = entity_name(self.entity)
+        is_of_one = By.ENTITY in by or By.BELOW in by or (name is not None and not is_pattern(name))
+        return rows if is_of_one else rows.filter(below=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What the usage of a client, a resource, a plan or a period costs in a currency; see `Use` for the fields."""
+
+    currency: str
+    resource: str | None
+    entity: str | None
+    plan: str | None
+    below: bool | None
+    start: datetime | None
+    amount: Decimal
+
+    def as_dict(self) -> dict[str, object]:
+        """The spend as plain data, for JSON; the amount is text, so that it stays exact."""
+        start = None if self.start is None else self.start.isoformat()
+        return {
+            "currency": self.currency,
+            "resource": self.resource,
+            "entity": self.entity,
+            "plan": self.plan,
+            "below": self.below,
+            "start": start,
+            "amount": f"{self.amount:f}",
+        }
+
+
+def uses_with_costs(chosen: Chosen, by: Collection[By]) -> Uses:
+    """The usage with the cost of each row."""
+    return read(**chosen._asdict(), by=by).costed(partial(_with_costs, chosen, by))
+
+
+def _with_costs(chosen: Chosen, by: Collection[By], uses: list[Use]) -> list[Use]:
+    entities = {use.entity for use in uses}
+    is_few = By.ENTITY in by and len(entities) <= _MOST_ENTITIES
+    costs, columns = _costs(chosen, by, Q(entity__in=entities) if is_few else Q()), columns_of(by)
+    return [
+        replace(use, cost=_decimals(costs.get((use.bucket.value, use.key, *[getattr(use, name) for name in columns]))))
+        for use in uses
+    ]
+
+
+def _decimals(cost: Mapping[str, Fraction] | None) -> dict[str, Decimal]:
+    return {currency: exact_decimal(amount) for currency, amount in sorted((cost or {}).items())}
+
+
+def spends(chosen: Chosen, by: Collection[By]) -> list[Spend]:
+    """What the usage costs, summed up over limits: the latest period first, and in it the highest amount."""
+    columns = columns_of(by)
+    sums: defaultdict[Group, Fraction] = defaultdict(Fraction)
+    for (_, _, *group), cost in _costs(chosen, by).items():
+        for currency, amount in cost.items():
+            sums[currency, *group] += amount
+    amounts = []
+    for (currency, *group), amount in sums.items():
+        fields = dict.fromkeys(_FIELDS) | dict(zip(columns, group, strict=True))
+        amounts.append(Spend(currency=currency, amount=exact_decimal(amount), **fields))
+    amounts.sort(key=lambda spend: (-spend.amount, spend.currency, spend.entity or "", spend.resource or ""))
+    return sorted(amounts, key=lambda spend: aware(spend.start or EPOCH), reverse=True) if By.PERIOD in by else amounts
+
+
+def _costs(chosen: Chosen, by: Collection[By], only: Q = _ALL) -> Costs:
+    """What usage costs, by group; of some rows `only`."""
+    rows, columns = chosen.rows(by).filter(only), columns_of(by)
+    first_and_last = rows.order_by().values_list("resource", "key").annotate(first=Min("start"), last=Max("start"))
+    used = [_UsedKey(resource, key, hour_us(first), hour_us(last)) for resource, key, first, last in first_and_last]
+    costs: Costs = defaultdict(lambda: defaultdict(Fraction))
+    currencies = {row.key: currency for row in used if (currency := given_currency(row.key)) is not None}
+    if currencies:
+        for row in _sums(rows.filter(key__in=currencies), columns):
+            costs[_group(row, columns)][currencies[row["key"]]] += given_cost(int(row["milli"]))
+    history = _PriceHistory(used)
+    for part in history.parts(chosen, by, only):
+        for row in _sums(part.rows, columns):
+            cost, milli = costs[_group(row, columns, part.day)], int(row["milli"])
+            for price in history.prices(row["resource"], row["key"], part.start_us):
+                cost[price.currency] += cost_of(milli, price)
+    return costs
+
+
+def _sums(rows: QuerySet[UsageSnapshot], columns: Sequence[str]) -> QuerySet[Any, dict[str, Any]]:
+    names = dict.fromkeys(("bucket", "resource", "key", *columns))
+    sums: QuerySet[Any, dict[str, Any]] = rows.order_by().values(*names).annotate(milli=CappedSum("admitted_milli"))
+    return sums
+
+
+def _group(row: Mapping[str, Any], columns: Sequence[str], day: datetime | None = None) -> Group:
+    values = [day if name == "start" and day is not None else row[name] for name in columns]
+    return (row["bucket"], row["key"], *values)
+
+
+class _UsedKey(NamedTuple):
+    """A key of a resource, and the first and last start of its rows, in microseconds."""
+
+    resource: str
+    key: str
+    first_us: int
+    last_us: int
+
+
+class _PricePart(NamedTuple):
+    """Rows in a time without a change of their prices, which starts at `start_us`; hours have their `day`."""
+
+    rows: QuerySet[UsageSnapshot]
+    start_us: int
+    day: datetime | None = None
+
+
+class _PriceHistory:
+    """The prices of what was used, and the parts of the time in which none of them changes."""
+
+    def __init__(self, used: Sequence[_UsedKey]) -> None:
+        lists = price_lists({(row.resource, None) for row in used})
+        self._periods: dict[tuple[str, str], list[PricePeriod]] = {}
+        self._first_us = min((row.first_us for row in used), default=0) // _DAY_US * _DAY_US
+        self._last_us = max((row.last_us for row in used), default=0) + _DAY_US
+        for row in used:
+            periods = lists[row.resource, None].periods(self._first_us)
+            of_unit = [period for period in periods if period.price.unit == row.key]
+            if of_unit:
+                self._periods[row.resource, row.key] = of_unit
+
+    def prices(self, resource: str, key: str, at_us: int) -> Iterator[UnitPrice]:
+        """The prices of a key in its currencies at a time."""
+        for period in self._periods.get((resource, key), ()):
+            if period.valid_from_us <= at_us and (period.valid_until_us is None or at_us < period.valid_until_us):
+                yield period.price
+
+    def parts(self, chosen: Chosen, by: Collection[By], only: Q) -> Iterator[_PricePart]:
+        """The priced rows of the chosen usage in parts: those of hours, for the days in which a price changes."""
+        if not self._periods:
+            return
+        only &= Q(key__in={key for _, key in self._periods})
+        resources = {resource for resource, _ in self._periods}
+        only &= Q(resource__in=resources) if len(resources) <= _MOST_NAMES else Q()
+        rows, changes = chosen.rows(by).filter(only), self._changes()
+        if chosen.period == UsagePeriod.HOUR:
+            yield from _cut(rows, self._first_us, self._last_us, changes)
+            return
+        days = self._days_with_changes(chosen, by, only)
+        for day_us, names in days.items():
+            rows = rows.exclude(start=_moment(day_us), resource__in=names)
+        yield from _cut(rows, self._first_us, self._last_us, [-(-change // _DAY_US) * _DAY_US for change in changes])
+        for day_us, names in days.items():
+            hours = _hours(chosen, day_us).rows(by).filter(only, resource__in=names)
+            for part in _cut(hours, day_us, day_us + _DAY_US, changes):
+                yield part._replace(day=_moment(day_us))
+
+    def _changes(self) -> list[int]:
+        begins = {period.valid_from_us for periods in self._periods.values() for period in periods}
+        return sorted(begun for begun in begins if self._first_us < begun < self._last_us)
+
+    def _days_with_changes(self, chosen: Chosen, by: Collection[By], only: Q) -> dict[int, list[str]]:
+        """The days in which a price changes, with the resources of which there are hours."""
+        names: dict[int, set[str]] = {}
+        for (resource, _), periods in self._periods.items():
+            for begun in {period.valid_from_us for period in periods}:
+                if begun % _DAY_US and self._first_us < begun < self._last_us:
+                    names.setdefault(begun // _DAY_US * _DAY_US, set()).add(resource)
+        days = {}
+        for day_us, changed in names.items():
+            hours = _hours(chosen, day_us).rows(by).filter(only).order_by()
+            counted = {*hours.values_list("resource", flat=True).distinct()} & changed
+            if counted:
+                days[day_us] = sorted(counted)
+        return days
+
+
+def _hours(chosen: Chosen, day_us: int) -> Chosen:
+    return chosen._replace(period=UsagePeriod.HOUR, since=_moment(day_us), until=_moment(day_us + _DAY_US))
+
+
+def _cut(rows: QuerySet[UsageSnapshot], first_us: int, last_us: int, at: Iterable[int]) -> Iterator[_PricePart]:
+    """Rows that start in a time, cut at some times."""
+    cuts = sorted({first_us, last_us, *[cut for cut in at if first_us < cut < last_us]})
+    for start_us, end_us in pairwise(cuts):
+        yield _PricePart(rows.filter(start__gte=_moment(start_us), start__lt=_moment(end_us)), start_us)
+
+
+def _moment(time_us: int) -> datetime:
+    return in_site_time(EPOCH + time_us * MICROSECOND)
