@@ -261,7 +261,8 @@ def _memory_store() -> Iterator[CheckMessage]:
     for alias, _settings in stores_of(StoreKind.MEMORY):
         yield Warning(
             f"the store {alias!r} is in memory: each process counts separately",
-            hint="Use a store that processes share, unless the site has exactly one process.",
+            hint="Use a store that processes share, unless the site has exactly one process. A token of the REST API "
+            "is valid only in the process that has issued it.",
             id="limits_app.W044",
         )
 

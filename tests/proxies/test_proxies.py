@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.message import Message
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, blocks
-from tests.servers.machine import HOST, ServerProcess, answers, free_ports, program
+from tests.servers.machine import HOST, program
 
 pytestmark = pytest.mark.product
 
@@ -47,38 +46,6 @@ IN_THE_SHELL = r"""
 while read -r line && [ "$line" != "$(printf '\r')" ]; do :; done
 printf 'HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nshell'
 """
-
-
-class Program(ServerProcess):
-    """Any server that is started by one command, and ends its own processes when it is told to end."""
-
-    _end_signal = signal.SIGTERM
-
-    def start(self, command: list[str], **options: object) -> None:
-        self._launch(command, lambda: answers(self.port), **options)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the servers keep their files."""
-    return tmp_path_factory.mktemp("proxies")
-
-
-@pytest.fixture(scope="module")
-def start(folder: Path) -> Iterator[Callable[..., int]]:
-    """Starts programs by a function of their port, and returns the port; all are stopped at the end."""
-    started: list[Program] = []
-
-    def begin(command: Callable[[int], list[str]], **options: object) -> int:
-        [port] = free_ports()
-        server = Program(folder, port)
-        started.append(server)
-        server.start(command(port), **options)
-        return port
-
-    yield begin
-    for server in reversed(started):
-        server.stop()
 
 
 @pytest.fixture(scope="module")
