@@ -47,6 +47,7 @@ class LimitsConfig(AppConfig):
         install(
             Runtime(
                 is_enabled=lambda: conf.get(conf.ENABLED),
+                unpriced_is_free=lambda: conf.get(conf.UNPRICED) is conf.Unpriced.FREE,
                 unknown_keys_raise=lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE,
                 currencies=lambda: conf.get(conf.CURRENCIES),
                 namespace=namespaces.current_keys,

@@ -12,7 +12,7 @@ from weakref import ref
 from limits_app.acquiring.blocks import Block, enter_block, running
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.runtime import PROCESS, lock_over_forks
-from limits_app.acquiring.shares import charged_for, requested_of, shares, sum_used, used_before
+from limits_app.acquiring.shares import charged_for, money_of, requested_of, shares, sum_used, used_before
 from limits_app.acquiring.store import is_remote
 from limits_app.engine import (
     IDEMPOTENCY_LEVEL,
@@ -61,6 +61,9 @@ _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded
 
 class LimitsSource(Protocol):
     """Where the limits of an acquisition come from, when they are resolved from a configuration."""
+
+    def is_over(self, limits: BoundLimits) -> bool:
+        """Whether the time of limits is over, since a date, or another price, has come."""
 
     def latest(self, stale: BoundLimits) -> BoundLimits:
         """Return the limits that replace those of an acquisition, since the configuration has changed."""
@@ -292,7 +295,10 @@ class Acquisition(Claim):
         uses: dict[str, LimitUse] = {}
         for part in self.parts():
             for limit in part.shape.limits:
-                if limit.level in {IDEMPOTENCY_LEVEL, LEASE_LEVEL}:
+                if limit.level in {IDEMPOTENCY_LEVEL, LEASE_LEVEL} or (limit.rule.is_counted and limit.key in uses):
+                    continue
+                if limit.priced:
+                    uses[limit.key] = money_of(self.parts(), part, limit)
                     continue
                 if limit.is_sum:
                     for key in limit.keys:
@@ -348,12 +354,14 @@ class Acquisition(Claim):
 
         The amounts belong to this acquisition: `update` reports the use of all of them together, and `release` and
         `cancel` settle all of them. More permits are renewed and returned with the first ones. In a pool, the same
-        member serves the extension. What is not named is not charged.
+        member serves the extension. What is not named is not charged. Prices are those of the extension's own time.
         Raises LimitExceeded with the outcome when a limit rejects it (nothing is charged), NeverAdmissible for more
         than a limit can ever admit, AlreadyReleased after release, InvalidRequest for invalid amounts, and
         StoreUnavailable while the store that admitted the first amounts is unavailable.
         """
         limits = self.limit_set
+        if self._is_over(limits):
+            limits = cast("LimitsSource", self.source).latest(limits)
         while (extension := self._extended(limits, requested)) is None:
             limits = cast("LimitsSource", self.source).latest(limits)
         if self.is_released:  # by another thread, which may not have seen the extension
@@ -365,6 +373,8 @@ class Acquisition(Claim):
     async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
         """`extend` for asyncio."""
         limits = self.limit_set
+        if self._is_over(limits):
+            limits = await cast("LimitsSource", self.source).alatest(limits)
         while (extension := await self._aextended(limits, requested)) is None:
             limits = await cast("LimitsSource", self.source).alatest(limits)
         if self.is_released:  # by another task, which may not have seen the extension
@@ -609,7 +619,7 @@ class Acquisition(Claim):
             amount = usage[key]
             for limit in by_key[key] if key in by_key else self._unrequested(key, amount):
                 parts = amount * limit.rule.parts_per_amount if type(amount) is int else -1
-                if not 0 <= parts <= amounts[limit.place] or limit.is_sum:
+                if not 0 <= parts <= amounts[limit.place] or limit.adds_up:
                     parts = self._checked_use(part, limit, key, amount)
                 used[limit.place] = parts
         return used
@@ -637,7 +647,7 @@ class Acquisition(Claim):
         requested = units_of(limit.rule, amount)
         if isinstance(limit.rule.limit, CallLimit):
             raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
-        if self.successful:
+        if self.successful and not (limit.rule.is_counted and limit.rule.is_money):
             effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
             logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
 
@@ -704,6 +714,10 @@ class Acquisition(Claim):
                 self._drop(extension)
             raise
         return extension
+
+    def _is_over(self, limits: BoundLimits) -> bool:
+        """Whether a source has other limits by its clock."""
+        return limits.changes_at is not None and self.source is not None and self.source.is_over(limits)
 
     def _extension(self, limits: BoundLimits, requested: Mapping[str, GivenAmount]) -> Acquisition:
         """Return the request for an extension, undecided."""

@@ -16,7 +16,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine import Requested, shown
 from limits_app.engine.errors import InvalidRequest
-from limits_app.engine.limits import CallLimit
+from limits_app.engine.limits import CallLimit, CountedUnit
 
 _MOST_SHAPES: Final = 256
 
@@ -171,11 +171,18 @@ def checked_weights(weights: Sequence[float] | None, count_of_sets: int) -> tupl
 
 
 class EligibleSets:
-    """Finds the sets of a pool that have all rates that a request names, and caches them by the request's keys."""
+    """Finds the sets of a pool that have all rates that a request names, and caches them by the request's keys.
+
+    A unit that has a price, and no limit in a set, is a key of that set too.
+    """
 
     def __init__(self, limit_sets: Sequence[LimitSet]) -> None:
         self._sets = limit_sets
         self._rates = [frozenset(limit_set.rates) for limit_set in limit_sets]
+        self._named = [
+            rates.union([key for key in limit_set.keys if isinstance(limit_set[key], CountedUnit)])
+            for rates, limit_set in zip(self._rates, limit_sets, strict=True)
+        ]
         # A request that names nothing leaves rates alone, so it takes nothing from a set that has nothing else.
         self._only_rates = [
             bool(limit_set.rates) and len(limit_set.rates) == len(limit_set) for limit_set in limit_sets
@@ -199,8 +206,8 @@ class EligibleSets:
             needed = [key for key in requested if key not in self._optional]
             eligible = [
                 index
-                for index, rates in enumerate(self._rates)
-                if self._sets[index].accepts_all or rates.issuperset(needed)
+                for index, named in enumerate(self._named)
+                if self._sets[index].accepts_all or named.issuperset(needed)
             ]
             if not eligible:
                 raise self._not_eligible(needed)

@@ -15,9 +15,11 @@ from limits_app.engine import (
     PlanShape,
     ReportedUse,
     RequestPlan,
+    from_micro,
     parts_of,
     units_of,
 )
+from limits_app.engine.outcome import LimitUse
 
 
 class Part(Protocol):
@@ -37,7 +39,8 @@ def shares(parts: Sequence[P]) -> Sequence[tuple[P, ReportedUse]]:
     """Return the parts, each with its share of the reported use by place.
 
     Use is assigned to the parts in the order in which they were charged. The last part of a bucket receives what is
-    left, also what exceeds the sum. So unused amounts are refunded to the latest charges.
+    left, also what exceeds the sum. So unused amounts are refunded to the latest charges. The cost of units with prices
+    follows from the share of each part, at its own prices.
     """
     if len(parts) == 1:
         return [(parts[0], parts[0].used)]
@@ -45,9 +48,9 @@ def shares(parts: Sequence[P]) -> Sequence[tuple[P, ReportedUse]]:
     earlier: dict[Bucket, int] = {}
     shared: list[tuple[P, ReportedUse]] = []
     for part in parts:
-        used = dict(part.used)
+        used, amounts = dict(part.used), part.shape.own_amounts(part.amounts)
         for limit, bucket in zip(part.shape.limits, part.plan.buckets, strict=True):
-            amount, per_unit = part.amounts[limit.place], limit.rule.parts_per_unit
+            amount, per_unit = amounts[limit.place], limit.rule.parts_per_unit
             before = earlier.get(bucket, 0)
             if limit.place in used:
                 left = max(used[limit.place] - before * per_unit // MILLI, 0)
@@ -69,14 +72,31 @@ def used_before(parts: Sequence[Part], extension: Part) -> ReportedUse:
 
 
 def charged_for(parts: Sequence[Part], part: Part, limit: PlannedLimit) -> int:
-    """Return how much all parts have charged to the bucket of a limit of one of them, in parts of its unit."""
+    """Return how much was requested of the bucket of a limit of one part, in parts of its unit, of all parts together.
+
+    The cost of units with prices is left out.
+    """
     if len(parts) == 1:
-        return part.amounts[limit.place]
+        return part.shape.own_amounts(part.amounts)[limit.place]
     charged = [
-        other.amounts[same.place] * MILLI // same.rule.parts_per_unit
+        other.shape.own_amounts(other.amounts)[same.place] * MILLI // same.rule.parts_per_unit
         for other, same in _same_bucket(parts, part, limit)
     ]
     return sum(charged) * limit.rule.parts_per_unit // MILLI
+
+
+def money_of(parts: Sequence[Part], part: Part, limit: PlannedLimit) -> LimitUse:
+    """Return what all parts have charged to the bucket of a limit in money with the cost of units, and have used."""
+    charged = used = 0
+    is_reported = False
+    for other, share in shares(parts):
+        for same in other.shape.limits:
+            if same.priced and other.plan.buckets[same.place] == part.plan.buckets[limit.place]:
+                amount = other.amounts[same.place]
+                charged += amount // same.rule.parts_per_unit
+                used += (amount + other.shape.changes(share, other.amounts)[same.place]) // same.rule.parts_per_unit
+                is_reported = is_reported or bool(other.used)
+    return LimitUse(from_micro(charged), from_micro(used) if is_reported else None)
 
 
 def requested_of(parts: Sequence[Part], limit: PlannedLimit, key: str) -> Amount:
@@ -99,6 +119,6 @@ def _same_bucket(parts: Sequence[Part], other: Part, limit: PlannedLimit) -> Ite
     """Iterate over the parts that have charged the bucket of a limit of another one, with their limits."""
     bucket = other.plan.buckets[limit.place]
     for part in parts:
-        for same in part.shape.by_key.get(limit.key, ()):
+        for same in part.shape.limits:
             if part.plan.buckets[same.place] == bucket:
                 yield part, same

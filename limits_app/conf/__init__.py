@@ -32,6 +32,7 @@ from limits_app.conf.parsers import (
     StoreKind,
     StoreSettings,
     UnknownKeys,
+    Unpriced,
     parsed_network,
 )
 from limits_app.conf.table import *  # noqa: F403 - every key, which the table names once

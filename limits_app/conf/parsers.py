@@ -54,6 +54,13 @@ class UnknownKeys(StrEnum):
     RAISE = "raise"
 
 
+class Unpriced(StrEnum):
+    """What happens to a request of a resource without a price in the currency of a limit on it."""
+
+    ERROR = "error"
+    FREE = "free"
+
+
 class OnUnavailable(StrEnum):
     """What happens to requests while the store of their limits is unavailable."""
 

@@ -20,6 +20,7 @@ from limits_app.conf.parsers import (
     StoreKind,
     StoreSettings,
     UnknownKeys,
+    Unpriced,
 )
 from limits_app.engine import DEFAULT_CURRENCIES
 
@@ -68,6 +69,8 @@ UNKNOWN_KEYS: Final = SettingKey("UNKNOWN_KEYS", UnknownKeys.WARN, "limits_app.E
 """What happens when a request names a limit key that its set does not have."""
 CURRENCIES: Final = SettingKey[tuple[str, ...]]("CURRENCIES", DEFAULT_CURRENCIES, "limits_app.E091", parsers.currencies)
 """Keys of limits that are currencies: their amounts are money, with up to six decimals."""
+UNPRICED: Final = SettingKey("UNPRICED", Unpriced.ERROR, "limits_app.E095", parsers.one_of(Unpriced))
+"""What happens to a request of a resource without a price in the currency of a limit on it."""
 ENTITY_OF_REQUEST: Final = SettingKey[str | OfRequest](
     "ENTITY_OF_REQUEST", "limits_app.integrations.identity.entity_of_request", "limits_app.E015", parsers.function
 )

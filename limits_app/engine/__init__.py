@@ -123,7 +123,7 @@ from limits_app.engine.keys import (
     upstream_scope,
 )
 from limits_app.engine.limit_checks import check_key, computed_seconds, parse_amount, parse_seconds
-from limits_app.engine.limit_kinds import CALLS, counts_money, is_metered
+from limits_app.engine.limit_kinds import CALL_KEYS, CALLS, counts_money, counts_requests, is_metered
 from limits_app.engine.namespaces import WHOLE_SITE, Namespace
 from limits_app.engine.notation import (
     Noted,
@@ -149,6 +149,7 @@ from limits_app.engine.plan import (
     PlannedLimit,
     PlannedScope,
     PlanShape,
+    Prices,
     ReportedUse,
     RequestPlan,
     ScopedLimits,

@@ -338,6 +338,8 @@ def _counted(
 def _settle_by_key(record: Record, limit: PlannedLimit, change: int, *, now: int, claim: Claim) -> None:
     """Settle a credit, or a change after the schema of the record has changed; the limit is found by its key."""
     key, index = limit.rule.key, record.schema.index.get(limit.rule.key)
+    if index is not None and record.schema.rules[index].is_counted:
+        index = None  # the use of a limit that was removed
     use = record.kept.get(key) if index is None else (record.schema.rules[index], record.states[index])
     if use is None or use[0].is_permit is not limit.rule.is_permit:
         return

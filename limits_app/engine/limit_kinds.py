@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from limits_app.engine.amounts import MILLI, Amount, to_micro, to_milli
-from limits_app.engine.limits import AnyLimit, CallLimit, MeteredLimit, QuotaLimit, RateLimit
+from limits_app.engine.limits import AnyLimit, CallLimit, CountedUnit, MeteredLimit, QuotaLimit, RateLimit
 
 CALLS: Final = "calls"
 """The key of requests in text; that of their counters is `CallLimit.key`."""
@@ -14,17 +14,25 @@ CALL_KEYS: Final = (CALLS, CallLimit.key)
 
 def counts_requests(limit: AnyLimit) -> bool:
     """Whether a request counts 1 of a limit without naming it: of a call limit, and of a quota of requests."""
-    return isinstance(limit, CallLimit) or (isinstance(limit, QuotaLimit) and limit.key in CALL_KEYS)
+    match limit:
+        case CallLimit():
+            return True
+        case QuotaLimit():
+            return limit.key in CALL_KEYS
+        case CountedUnit():
+            return limit.requested_as in CALL_KEYS
+        case _:
+            return False
 
 
 def is_metered(limit: AnyLimit) -> bool:
     """Whether callers request the amounts of a limit by name, and report them later."""
-    return isinstance(limit, MeteredLimit) and not counts_requests(limit)
+    return isinstance(limit, MeteredLimit | CountedUnit) and not counts_requests(limit)
 
 
 def counts_money(limit: AnyLimit) -> bool:
     """Whether the amounts of a limit are money, which stores count in millionths."""
-    return isinstance(limit, RateLimit | QuotaLimit) and limit.is_money is True
+    return isinstance(limit, RateLimit | QuotaLimit | CountedUnit) and limit.is_money is True
 
 
 def counted_milli(limit: AnyLimit, amount: Amount) -> int:

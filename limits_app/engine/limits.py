@@ -383,14 +383,34 @@ class Blocked:
     soft: ClassVar[bool] = False
 
 
+@dataclass(frozen=True, slots=True)
+class CountedUnit:
+    """A unit that is counted and not limited: one with a price, of which no limit is set.
+
+    Requests name it by the key `requested_as`, which is another one for requests that are counted under the unit of a
+    price, and for money. Amounts have at most three decimals; those of calls are whole. Where it `is_money`, it counts
+    what is requested under a currency, and its key is that of `given_key`.
+    """
+
+    key: str
+    requested_as: str
+    is_money: bool = False
+    capacity: ClassVar[int] = MAX_AMOUNT
+    ceiling: ClassVar[int] = MAX_AMOUNT
+    soft: ClassVar[bool] = False
+
+
 MeteredLimit = RateLimit | QuotaLimit
 """Limits that may be of any key."""
 
 LimitDefinition = RateLimit | CallLimit | QuotaLimit | ResourceLimit
 """Limits that can be set."""
 
-AnyLimit = LimitDefinition | Blocked
-"""Limits that can be in force."""
+EnforcedLimit = LimitDefinition | Blocked
+"""Limits that policies can have in force."""
+
+AnyLimit = EnforcedLimit | CountedUnit
+"""What the amounts of a request are decided by."""
 
 
 def _keep_kind_of_amounts(limit: RateLimit | QuotaLimit | ResourceLimit) -> None:

@@ -12,7 +12,8 @@ from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount, checked
 from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, LEASE_LEVEL, Scope, digest_in, holder_in, short_key
 from limits_app.engine.limit_kinds import is_metered
-from limits_app.engine.limits import CallLimit, RateLimit
+from limits_app.engine.limits import CallLimit, CountedUnit, RateLimit
+from limits_app.engine.prices import UnitPrice
 from limits_app.engine.record import Holder, Record, Schema
 
 Amounts = Sequence[int]
@@ -20,6 +21,12 @@ Amounts = Sequence[int]
 
 ReportedUse = Mapping[int, int]
 """The reported use in parts, by the place of the limit; limits of which none was reported are missing."""
+
+Prices = tuple[UnitPrice, ...]
+"""The prices of a resource at a time, one for each unit and currency."""
+
+PricedKey = tuple[str, UnitPrice]
+"""The key of a unit, as requests name it, and its price."""
 
 Bucket = tuple[str, str]
 """The key of a scope and the key of a limit."""
@@ -41,6 +48,8 @@ class ScopedLimits:
     `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
     idle. `slice_us` is for how many microseconds a process may hold capacity of them that it has charged in advance;
     0 for not at all.
+    `prices` are those of the resource with the prefix `prefix`, and `more_prices` of those with `more_prefixes`; None
+    where the limits come from no configuration, which would have prices.
     """
 
     scope: Scope
@@ -52,10 +61,12 @@ class ScopedLimits:
     lasting: bool = False
     more_prefixes: tuple[str, ...] = ()
     slice_us: int = 0
+    prices: Prices | None = None
+    more_prices: tuple[Prices, ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
         values = (self.scope, self.schema, self.level, self.prefix, self.degraded, self.levels, self.lasting)
-        return ScopedLimits, (*values, self.more_prefixes, self.slice_us)
+        return ScopedLimits, (*values, self.more_prefixes, self.slice_us, self.prices, self.more_prices)
 
     def keys_of(self, rule: Rule) -> tuple[str, ...]:
         """The keys that requests use for a limit: one, or several whose amounts are added up.
@@ -63,7 +74,20 @@ class ScopedLimits:
         Calls and permits are charged once, as the first resource requests them.
         """
         more = self.more_prefixes if is_metered(rule.limit) else ()
-        return tuple([prefix + rule.key for prefix in (self.prefix, *more)])
+        key = rule.limit.requested_as if isinstance(rule.limit, CountedUnit) else rule.key
+        return tuple([prefix + key for prefix in (self.prefix, *more)])
+
+    def priced_keys(self, rule: Rule) -> tuple[PricedKey, ...]:
+        """The keys of units that requests of a limit in money are charged for, with their prices in its currency."""
+        if not rule.is_money or rule.is_counted:
+            return ()
+        priced = [(prefix, price) for prefix, prices in self.prices_by_prefix() for price in prices]
+        return tuple([(prefix + price.unit, price) for prefix, price in priced if price.currency == rule.key])
+
+    def prices_by_prefix(self) -> Iterator[tuple[str, Prices]]:
+        """Iterate over the prefixes of the resources that are charged, with the prices of each."""
+        if self.prices is not None:
+            yield from zip((self.prefix, *self.more_prefixes), (self.prices, *self.more_prices), strict=True)
 
     @property
     def key(self) -> str:
@@ -93,7 +117,8 @@ class PlannedLimit:
     """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
 
     `level` is where it was set. `every_key` are the keys that requests may use for it, and `keys` those of them that a
-    request of this shape names, whose amounts are added up; `key` is the first.
+    request of this shape names, whose amounts are added up; `key` is the first. A limit in money is also charged for
+    the `priced` keys, which are those of units.
     """
 
     def __init__(
@@ -106,6 +131,7 @@ class PlannedLimit:
         level: str,
         every_key: tuple[str, ...],
         named: Collection[str] = (),
+        priced: tuple[PricedKey, ...] = (),
     ) -> None:
         self.schema = schema
         self.index = index
@@ -117,8 +143,11 @@ class PlannedLimit:
         self.is_permit = self.rule.is_permit
         self.is_sum = len(every_key) > 1
         """Whether the amounts of several keys are added up for it."""
-        self.keys = tuple([key for key in every_key if key in named]) or every_key[:1]
-        self.key = self.keys[0]
+        self.adds_up = self.is_sum or bool(priced)
+        """Whether its amount may be another one than that of its key."""
+        self.priced = priced
+        self.keys = tuple([key for key in every_key if key in named]) or (() if priced else every_key[:1])
+        self.key = self.keys[0] if self.keys else every_key[0]
         limit = self.rule.limit
         self.refunds = not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
         """Whether unused amounts are refunded."""
@@ -186,7 +215,7 @@ class PlanShape:
             [key for limit in limits if is_metered(limit.rule.limit) for key in limit.keys]
         )
         for limit in limits:
-            limit.must_report = limit.key in self.must_report
+            limit.must_report = bool(limit.keys) and limit.key in self.must_report
         self.reporting = tuple([limit for limit in limits if limit.must_report])
         self.needs_settling = bool(self.permits or self.must_report)
         self.has_sums = any(limit.is_sum for limit in limits)
@@ -197,7 +226,8 @@ class PlanShape:
         self.named = tuple([limit for limit in limits if limit.key in named])
         self._idempotency = tuple([limit for limit in limits if limit.level == IDEMPOTENCY_LEVEL])
         self._defaults = [
-            0 if limit.key in named else limit.bounded(limit.rule.parts_per_unit) for limit in self.limits
+            0 if limit.key in named or limit.priced else limit.bounded(limit.rule.parts_per_unit)
+            for limit in self.limits
         ]
         self.fits = all(amount <= limit.rule.most_parts for limit, amount in zip(limits, self._defaults, strict=True))
         self.fixed_amounts: Amounts | None = None if self.named else tuple(self._defaults)
@@ -248,6 +278,10 @@ class PlanShape:
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
+    def own_amounts(self, amounts: Amounts) -> Amounts:
+        """Return the amounts without what limits in money are charged for units with prices."""
+        return amounts
+
     def is_reported(self, used: ReportedUse) -> bool:
         """Return whether the use of each limit of which it must be reported was; sums of several keys left aside."""
         for limit in self.reporting:  # noqa: SIM110 - a generator takes longer
@@ -283,10 +317,8 @@ class PlanShape:
         A refund then includes the idempotency key, so that the same request is charged when it is sent again; so does
         that of an acquisition that `is_extended`, whose extensions are refunded with it.
         """
-        changes = self.changes(used, amounts)
-        for limit in self.reporting:
-            if limit.place not in used:
-                changes[limit.place] = -amounts[limit.place]
+        unused = dict.fromkeys([limit.place for limit in self.reporting if limit.place not in used], 0)
+        changes = self.changes({**used, **unused}, amounts)
         refunded = [limit for limit in self.limits if limit.refunds and changes[limit.place] < 0]
         for limit in self._idempotency if refunded or is_extended else ():
             changes[limit.place] = -amounts[limit.place]
@@ -487,6 +519,9 @@ def parts_of(limit: PlannedLimit, amount: object) -> int:
         return checked_money(limit.key, amount) * rule.parts_per_unit
     if type(amount) is int and 0 <= amount <= MAX_AMOUNT:
         return amount * rule.parts_per_unit
-    decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals
+    if rule.is_counted:
+        decimals = is_metered(rule.limit)
+    else:
+        decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals
     milli = checked_amount(limit.key, amount, decimals=decimals)
     return milli * rule.parts_per_unit // MILLI

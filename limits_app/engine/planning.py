@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
+from limits_app.engine.algorithms import Rule
 from limits_app.engine.amounts import MILLI, PermitsOnly, check_amounts, shown, to_milli
+from limits_app.engine.charging import PricedShape
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, LEASE_LEVEL
-from limits_app.engine.limit_kinds import counts_requests, is_metered
-from limits_app.engine.limits import AnyLimit, ResourceLimit
+from limits_app.engine.limit_kinds import CALL_KEYS, counts_requests, is_metered
+from limits_app.engine.limits import AnyLimit, CountedUnit, ResourceLimit
 from limits_app.engine.plan import MOST_SHAPES, PlannedLimit, PlannedScope, PlanShape, RequestPlan, ScopedLimits
 from limits_app.engine.runtime import present
 
@@ -64,27 +66,32 @@ class Shapes:
     """The shapes of the plans of one limit set, compiled for each form of request and kept; all its clients share them.
 
     `limits` are the limits by the keys that requests use, `rates` the keys whose amounts must be requested; those of
-    totals need not be, since callers do not know of them.
+    totals need not be, since callers do not know of them, nor those of limits in money that each request charges.
     `on_unknown` is called with each requested key that the set does not have.
     """
 
     def __init__(self, scoped: Sequence[ScopedLimits], on_unknown: Callable[[object], None]) -> None:
         self.limits: dict[str, AnyLimit] = {}
         self._permits: dict[LimitPlace, str] = {}
+        self._unpriced: list[_Unpriced] = []
         demanded: set[str] = set()
         requestable: dict[str, None] = {}
         for position, scope in reversed([*enumerate(scoped)]):
             for rule in scope.schema.rules:
                 keys = scope.keys_of(rule)
-                self.limits |= dict.fromkeys(keys, rule.limit)
+                self._unpriced += _unpriced_of(scope, rule)
+                self.limits |= {key: rule.limit for key in keys if not (rule.is_counted and key in self.limits)}
                 if scope.level not in {IDEMPOTENCY_LEVEL, LEASE_LEVEL}:
                     requestable |= dict.fromkeys(keys)
                 if rule.is_permit:
                     self._permits[position, rule.key] = keys[0]
-                if is_metered(rule.limit) and not scope.scope.total:
+                if is_metered(rule.limit) and not (scope.scope.total or rule.is_counted or _has_default(scope, rule)):
                     demanded.update(keys)
         self.unknown_keys = KeyWarnings(requestable)
         self.rates = [key for key in self.limits if key in demanded]
+        self._are_only_rates = bool(self.rates) and all(
+            key in demanded or isinstance(limit, CountedUnit) for key, limit in self.limits.items()
+        )
         self._scoped = scoped
         self._on_unknown = on_unknown
         self._by_form: dict[object, PlanShape] = {}
@@ -99,7 +106,7 @@ class Shapes:
         """
         if isinstance(requested, PermitsOnly):
             return self.find(dict(requested), held).permits_only()
-        if requested is None or (len(self.rates) == len(self.limits) > 0 and requested == {}):
+        if requested is None or (self._are_only_rates and requested == {}):
             if self.rates:
                 raise nothing_requested(", ".join(self.rates))
             return self._found(None, {}, held)
@@ -131,6 +138,8 @@ class Shapes:
         self, keys: tuple[str, ...] | None, requested: Mapping[str, object], held: frozenset[LimitPlace]
     ) -> PlanShape:
         named = self._named(requested)
+        if self._unpriced:
+            self._check_priced(named)
         permit_keys = frozenset(self._permits.values())
         left_out = permit_keys.intersection([key for key in named if _milli(requested[key]) == 0])
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
@@ -139,7 +148,7 @@ class Shapes:
         shape = self._compiled(tuple(named), left_out, held, many_calls)
         # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
         metered = [key for key in named if is_metered(self.limits[key])]
-        depends_on_keys = len(metered) == len(requested)
+        depends_on_keys = len(metered) == len(requested) and not self._unpriced
         if depends_on_keys and not permit_keys.intersection(requested) and not held and keys != ():
             self.by_keys[keys] = shape
         return shape
@@ -170,10 +179,50 @@ class Shapes:
             )
         return shape
 
+    def _check_priced(self, named: Sequence[str]) -> None:
+        """Raise InvalidRequest where a limit in money would not be charged, since the resource has no price.
+
+        A limit over all resources does not concern requests that name no amounts of units.
+        """
+        if present().unpriced_is_free():
+            return
+        with_units = {key[: key.rfind(":") + 1] for key in named if is_metered(self.limits[key])}
+        for unpriced in self._unpriced:
+            currency, key = unpriced.currency, unpriced.prefix + unpriced.currency
+            if key not in named and (unpriced.prefix in with_units or not unpriced.is_total):
+                scopes = [limits.scope for limits in self._scoped if limits.prefix == unpriced.prefix]
+                resource = next((scope.resource for scope in scopes if scope.resource and not scope.member), None)
+                raise InvalidRequest(
+                    f"{resource or 'the resource'} has no price in {currency}, and a limit in {currency}: set a price, "
+                    f"request an amount of {key!r}, or set LIMITS['UNPRICED'] = 'free'"
+                )
+
     def _many_calls(self, named: Sequence[str], requested: Mapping[str, object]) -> frozenset[str]:
         """Return the keys of call limits of which more than one call is requested."""
         calls = [key for key in named if counts_requests(self.limits[key])]
         return frozenset([key for key in calls if _milli(requested[key]) > MILLI])
+
+
+class _Unpriced(NamedTuple):
+    """A limit in money, and a resource without a price in its currency; requests name its units with the prefix."""
+
+    currency: str
+    prefix: str
+    is_total: bool
+
+
+def _unpriced_of(scope: ScopedLimits, rule: Rule) -> Iterator[_Unpriced]:
+    """The resources that a limit in money is for, and that have no price in its currency; none for limits of code."""
+    if rule.is_money and not rule.is_counted and scope.prices is not None:
+        for prefix, prices in scope.prices_by_prefix():
+            if not any(price.currency == rule.key for price in prices):
+                yield _Unpriced(rule.key, prefix, scope.scope.total)
+
+
+def _has_default(scope: ScopedLimits, rule: Rule) -> bool:
+    """Whether each request of one resource takes something that a limit in money is charged for."""
+    units = [key.rpartition(":")[2] for key, _ in scope.priced_keys(rule)]
+    return any(unit in CALL_KEYS for unit in units)
 
 
 def _milli(amount: object) -> int:
@@ -213,26 +262,63 @@ def _shape(
     limits: list[PlannedLimit] = []
     scopes: list[PlannedScope] = []
     positions: list[int] = []
+    form = _Form(named, {*named, *_default_keys(scoped, left_out, held)}, left_out, held, is_credit)
     for position, scope in enumerate(scoped):
         before = len(limits)
         for index, rule in enumerate(scope.schema.rules):
-            keys = scope.keys_of(rule)
-            key = keys[0]
-            if any(name in named for name in keys):
-                is_requested = not (rule.is_permit and key in left_out)
-            else:
-                # Rates and quotas are taken from only when they are named.
-                is_free = key not in left_out and (position, rule.key) not in held
-                is_requested = is_free and not is_metered(rule.limit)
-            if is_requested:
-                level, place = scope.level_of(index), len(limits)
-                limits.append(
-                    PlannedLimit(scope.schema, index, len(scopes), place, level=level, every_key=keys, named=named)
+            if form.takes(scope, rule, position):
+                planned = PlannedLimit(
+                    scope.schema,
+                    index,
+                    len(scopes),
+                    len(limits),
+                    level=scope.level_of(index),
+                    every_key=scope.keys_of(rule),
+                    named=named,
+                    priced=scope.priced_keys(rule),
                 )
+                limits.append(planned)
         if len(limits) > before:
             scopes.append(scope.planned)
             positions.append(position)
+    if any(limit.priced for limit in limits) and not is_credit:
+        return PricedShape(limits, scopes, positions, named, many_calls=many_calls)
     return PlanShape(limits, scopes, positions, named, many_calls=many_calls, is_credit=is_credit)
+
+
+class _Form(NamedTuple):
+    """What a request takes: `taken` are the named keys and those of which each request takes 1."""
+
+    named: Collection[str]
+    taken: Collection[str]
+    left_out: Collection[str]
+    held: Collection[LimitPlace]
+    is_credit: bool
+
+    def takes(self, scope: ScopedLimits, rule: Rule, position: int) -> bool:
+        """Whether a request takes from a limit of the scope at a position; a credit is not of units that are counted.
+
+        Rates and quotas are taken from only when they are named, or in money when it is charged for a unit.
+        """
+        if rule.is_counted and self.is_credit:
+            return False
+        keys = scope.keys_of(rule)
+        if any(name in self.named for name in keys):
+            return not (rule.is_permit and keys[0] in self.left_out)
+        if not is_metered(rule.limit):
+            return keys[0] not in self.left_out and (position, rule.key) not in self.held
+        return any(name in self.taken for name, _ in scope.priced_keys(rule))
+
+
+def _default_keys(
+    scoped: Sequence[ScopedLimits], left_out: Collection[str], held: Collection[LimitPlace]
+) -> Iterator[str]:
+    """The keys of which a request takes 1 without naming them."""
+    for position, scope in enumerate(scoped):
+        for rule in scope.schema.rules:
+            key = scope.keys_of(rule)[0]
+            if not is_metered(rule.limit) and key not in left_out and (position, rule.key) not in held:
+                yield key
 
 
 def nothing_requested(names: str) -> InvalidRequest:

@@ -8,7 +8,7 @@ from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import Amount, from_micro
 from limits_app.engine.keys import LEASE_LEVEL, Scope
-from limits_app.engine.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
+from limits_app.engine.limits import Blocked, CallLimit, CountedUnit, QuotaLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
 from limits_app.engine.periods import QuotaPeriod
 from limits_app.engine.plan import Claim, PlannedLimit
@@ -25,6 +25,8 @@ def outcome_of(claim: Claim) -> Outcome:
         if limit.level == LEASE_LEVEL:
             continue
         rule, scope = limit.rule, scopes[limit.scope_index]
+        if rule.is_counted:
+            continue
         amount, state = claim.amounts[limit.place], claim.states[limit.place]
         rejected = not (claim.admitted or rule.is_soft) and rule.take(state, now, amount) is None
         kind, capacity, most, window_seconds = _definition(rule)
@@ -71,6 +73,8 @@ def _definition(rule: Rule) -> tuple[str, Amount, Amount, float | None]:
     match definition:
         case Blocked():
             return "blocked", capacity, 0, None
+        case CountedUnit():
+            return "unlimited", capacity, most, None
         case ResourceLimit():
             return "resource", capacity, most, None
         case QuotaLimit():
@@ -110,10 +114,10 @@ def units_of(rule: Rule, parts: int) -> Amount:
 def stats_of(claim: Claim) -> dict[str, Stats]:
     """Return the statistics of a claim over all limits, whose states a store has filled in, by limit key.
 
-    Fields: `type` (rate, call, quota or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
-    `utilization` (0 to 1, above 1 in debt), for resources `holders`, the number of current holders,
-    and for quotas `period` and `time_zone`, with the length of a session as their `window_seconds`; `starts` where
-    periods do not begin as the calendar does.
+    Fields: `type` (rate, call, quota, resource, or unlimited for a unit with a price and no limit), `algorithm`,
+    `capacity`, `window_seconds`, `available`, `used`, `utilization` (0 to 1, above 1 in debt), for resources `holders`,
+    the number of current holders, and for quotas `period` and `time_zone`, with the length of a session as their
+    `window_seconds`; `starts` where periods do not begin as the calendar does.
     Rates, calls and quotas have `reset_after`, the seconds until nothing is used if no further request is admitted.
     A rate or call limit with a `burst` has that field: `available` and `utilization` are measured against it.
     Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
@@ -161,10 +165,12 @@ def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
         used=units_of(rule, used),
         utilization=used / rule.ceiling_parts,
     )
-    if not isinstance(definition, ResourceLimit | Blocked):
+    if not isinstance(definition, ResourceLimit | Blocked | CountedUnit):
         stats["reset_after"] = max(rule.restored_at(state) - now, 0) / _SECOND
     if isinstance(definition, ResourceLimit):
         stats["type"], stats["holders"] = "resource", state[1]
+    elif isinstance(definition, CountedUnit):
+        stats["type"] = "unlimited"
     elif isinstance(definition, QuotaLimit):
         stats["type"], stats["window_seconds"] = "quota", definition.session_seconds
         stats["period"] = definition.period

@@ -35,7 +35,8 @@ def carry_over(record: Record, schema: Schema, now: int) -> Record:
     """Return the record of a scope whose limits have changed: recorded use is kept, rounded up, and leases are kept.
 
     The given record is not changed, but both share their leases. Limits are matched by key, whatever their kinds,
-    algorithms and order. Use of limits that the schema does not have is kept until it would be forgotten anyway.
+    algorithms and order. Use of limits that the schema does not have, or counts only, is kept until it would be
+    forgotten anyway.
     A record that is migrated to a blocked scope is not saved: the old one, which has the recorded use, applies again
     when the block ends. Counted usage is moved to `finished`, and counting starts again.
     """
@@ -46,11 +47,12 @@ def carry_over(record: Record, schema: Schema, now: int) -> Record:
     migrated.reset_at = record.reset_at
     migrated.changed = not schema.is_blocked
     uses = dict(record.kept)
-    for rule, state in zip(old.rules, record.states, strict=True):
-        uses[rule.key] = rule, state
+    uses |= {
+        rule.key: (rule, state) for rule, state in zip(old.rules, record.states, strict=True) if not rule.is_counted
+    }
     uses = {key: (rule, rule.current(state, now)) for key, (rule, state) in uses.items()}
     for index, rule in enumerate(schema.rules):
-        use = uses.pop(rule.key, None)
+        use = None if rule.is_counted else uses.pop(rule.key, None)
         if use is not None:
             migrated.states[index] = rule.carry(use[0], use[1], now)
         if rule.is_permit:

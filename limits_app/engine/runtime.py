@@ -32,6 +32,8 @@ class Runtime:
 
     - `is_enabled` returns whether the limits that workers get are enforced.
     - `unknown_keys_raise` returns whether a requested key that a set does not have is an error instead of a warning.
+    - `unpriced_is_free` returns whether a resource without a price costs nothing, instead of being an error, where it
+      is limited in money.
     - `currencies` returns the keys of limits that are currencies, whose amounts have six decimals.
     - `namespace` returns the namespace in which limits are resolved and counted now.
     - `secrets` returns the secrets of the site, by the first of which the names of entities in stores are sealed.
@@ -41,6 +43,7 @@ class Runtime:
 
     is_enabled: Callable[[], bool] = lambda: True
     unknown_keys_raise: Callable[[], bool] = lambda: False
+    unpriced_is_free: Callable[[], bool] = lambda: False
     currencies: Callable[[], Collection[str]] = lambda: DEFAULT_CURRENCIES
     namespace: Callable[[], Namespace] = lambda: WHOLE_SITE
     secrets: Callable[[], Sequence[str | bytes]] = lambda: (b"",)

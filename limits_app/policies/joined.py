@@ -10,7 +10,7 @@ from typing import Final
 from limits_app import conf
 from limits_app.acquiring import LimitSet
 from limits_app.conf import OnUnavailable
-from limits_app.engine import Scope, ScopedLimits
+from limits_app.engine import Prices, Scope, ScopedLimits
 from limits_app.engine.errors import InvalidRequest
 from limits_app.policies.kept import Aged, Kept
 from limits_app.policies.pools import PoolMembers
@@ -86,8 +86,14 @@ def _members(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> PoolMember
     """The members of the pool that serves a request; InvalidRequest for several pools."""
     pools: dict[str, PoolMembers] = {}
     for resolved, prefix in zip(sets, prefixes, strict=True):
-        if resolved.members is not None and resolved.members.name not in pools:
-            pools[resolved.members.name] = resolved.members.changed(partial(_prefixed, prefix=prefix))
+        members = resolved.members
+        if members is None:
+            continue
+        earlier = pools.get(members.name)
+        if earlier is None:
+            pools[members.name] = replace(members.changed(partial(_prefixed, prefix=prefix)), prefixes=(prefix,))
+        else:
+            pools[members.name] = replace(earlier, prefixes=(*earlier.prefixes, prefix))
     if len(pools) > 1:
         raise InvalidRequest(
             f"a request can be served by one pool, and its resources have several: {', '.join(pools)}; "
@@ -105,8 +111,18 @@ def _unique(sets: Sequence[Iterable[ScopedLimits]], prefixes: Sequence[str]) -> 
             if earlier is None:
                 scoped[scope_limits.scope.key] = _prefixed(scope_limits, prefix)
             elif scope_limits.scope.total:
-                scoped[scope_limits.scope.key] = replace(earlier, more_prefixes=(*earlier.more_prefixes, prefix))
+                scoped[scope_limits.scope.key] = _of_another(earlier, prefix, scope_limits.prices)
     return list(scoped.values())
+
+
+def _of_another(total: ScopedLimits, prefix: str, prices: Prices | None) -> ScopedLimits:
+    """A total that is also charged for another resource, with the prices of that one."""
+    return replace(
+        total,
+        more_prefixes=(*total.more_prefixes, prefix),
+        prices=total.prices or (),
+        more_prices=(*total.more_prices, prices or ()),
+    )
 
 
 def _prefixed(scoped: ScopedLimits, prefix: str) -> ScopedLimits:

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from limits_app import conf
 from limits_app.acquiring import Acquisition, LimitPool, LimitSet, Store, Timeout, on_fork
-from limits_app.engine import Namespace, Requested, Scope, ScopedLimits, lasts, member_scope
+from limits_app.engine import Namespace, Prices, Requested, Scope, ScopedLimits, lasts, member_scope
 from limits_app.engine.errors import UnknownPool
 from limits_app.engine.limits import AnyLimit, Blocked
 from limits_app.engine.outcome import Outcome, Stats
@@ -39,12 +39,18 @@ Scopes = tuple[ScopedLimits, ...]
 
 @dataclass(frozen=True, slots=True)
 class PoolMembers:
-    """The enabled members of a pool, and the limits of each by its name."""
+    """The enabled members of a pool, and the limits of each by its name.
+
+    `prices` are those of each member, by its name, where there are any: limits in money of requests for the resources
+    with the `prefixes` are charged at the prices of the member that serves.
+    """
 
     definition: PoolDefinition
     scoped: Mapping[str, Scopes]
     is_unlimited: bool = False
     """Whether the limits of the members do not apply, by the emergency switch or the settings."""
+    prices: Mapping[str, Prices] | None = None
+    prefixes: tuple[str, ...] = ("",)
 
     @classmethod
     def of(cls, definition: PoolDefinition, store: Store) -> PoolMembers:
@@ -83,6 +89,22 @@ class PoolMembers:
         """The same members without limits; a pool without enabled members still rejects."""
         scoped = {name: () if name else some for name, some in self.scoped.items()}
         return replace(self, scoped=scoped, is_unlimited=True)
+
+    def served(self, own: Scopes, name: str) -> Scopes:
+        """The `own` limits of a request that a member serves, and those of the member, with its prices."""
+        scopes = (*own, *self.scoped[name])
+        return (
+            scopes if self.prices is None else tuple([self._at_prices(scoped, self.prices[name]) for scoped in scopes])
+        )
+
+    def _at_prices(self, scoped: ScopedLimits, prices: Prices) -> ScopedLimits:
+        first, *more = [
+            prices if prefix in self.prefixes else before
+            for prefix, before in zip(
+                (scoped.prefix, *scoped.more_prefixes), (scoped.prices or (), *scoped.more_prices), strict=True
+            )
+        ]
+        return replace(scoped, prices=first, more_prices=tuple(more))
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> PoolMembers:
         """The same members, with each scope replaced by the result of `change`."""
@@ -210,7 +232,7 @@ class PooledSet(LimitSet):
         sets = []
         for name, config in members.configs.items():
             member_set = MemberSet.composed(
-                (*scopes, *members.scoped[name]), store, config=config, version=version, **names
+                members.served(scopes, name), store, config=config, version=version, **names
             )
             member_set.accepts_all = members.is_unlimited
             # Rates that only other members have need not be requested of this one, even where the resource has them.
@@ -302,4 +324,4 @@ def _with_secrets(value: object, need: str) -> object:
 
 
 def _keys(scoped: Iterable[ScopedLimits]) -> frozenset[str]:
-    return frozenset([scope_limits.prefix + rule.key for scope_limits in scoped for rule in scope_limits.schema.rules])
+    return frozenset([scope_limits.keys_of(rule)[0] for scope_limits in scoped for rule in scope_limits.schema.rules])

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Final
 
 from limits_app.conf import OnUnavailable
-from limits_app.engine.limits import AnyLimit, Blocked, LimitDefinition, QuotaLimit
+from limits_app.engine.limits import Blocked, EnforcedLimit, LimitDefinition, QuotaLimit
 from limits_app.models import TOTALS, Enforcement, PolicyEffect, PolicyScope
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
 
@@ -72,7 +72,7 @@ class Verdict:
 class EffectiveLimit:
     """A limit that applies, and the policy that sets it; all entities use one bucket of a `shared` limit."""
 
-    limit: AnyLimit
+    limit: EnforcedLimit
     policy: PolicyValue
     shared: bool = False
 

@@ -166,6 +166,8 @@ def resolution_of(
         changes_at=min(dates).timestamp() if dates else None,
         is_lifted=is_lifted,
         cooling_us=cooling_us,
+        prices=prices,
+        time_us=time_us,
     )
     return Resolution(resource, entity, choices, shadows, resolved, chain.known, switch)
 

@@ -12,8 +12,10 @@ from limits_app.engine import (
     BELOW,
     UPSTREAM_LEVEL,
     Amount,
+    PriceList,
     Scope,
     ScopedLimits,
+    counts_money,
     schema_of,
     scope_of,
     shadow_scope,
@@ -22,10 +24,11 @@ from limits_app.engine import (
     total_scope,
     upstream_scope,
 )
-from limits_app.engine.limits import Blocked
+from limits_app.engine.limits import AnyLimit, Blocked
 from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope
 from limits_app.policies.pools import PooledSet, PoolMembers, SetNames
 from limits_app.policies.precedence import PRECEDENCE, EffectiveLimit, PolicyChoice
+from limits_app.policies.priced_limits import PRICE_LEVEL, PricedUnits
 from limits_app.policies.stores import VersionedStore, schemas_of
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.slices import sliced
@@ -33,6 +36,10 @@ from limits_app.stores.slices import sliced
 _OF_AN_ENTITY: Final = frozenset(
     {PolicyScope.ENTITY_ON_RESOURCE.value, PolicyScope.ENTITY.value, PolicyScope.ENTITY_TOTAL.value}
 )
+
+
+NO_PRICES: Final = PriceList()
+NO_UNITS: Final = PricedUnits()
 
 
 class Evaluated(NamedTuple):
@@ -194,18 +201,24 @@ def compiled(
     changes_at: float | None = None,
     is_lifted: bool = False,
     cooling_us: int = 0,
+    prices: PriceList = NO_PRICES,
+    time_us: int = 0,
 ) -> ResolvedSet:
     """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one.
 
     `is_lifted` says that the emergency switch or the settings lift all limits. The upstream of the resource cools down
-    for `cooling_us` microseconds.
+    for `cooling_us` microseconds. The prices are those of `time_us`, which is when the policies apply.
     """
     store = store_version.store
-    scopes = scopes_of(resource, choices, store)
+    units = NO_UNITS if is_lifted else _priced_units(choices, prices, time_us, members)
+    if members is not None and units.of_members:
+        members = replace(members, prices=units.of_members)
+    scopes = scopes_of(resource, choices, store, units=units)
     if cooling_us and not is_lifted:
         schema = schema_of((Blocked(store.clock() + cooling_us),))
         scopes.append(ScopedLimits(upstream_scope(resource), schema, UPSTREAM_LEVEL))
-    of_shadows = scopes_of(resource, shadows, store, counts_usage=False) if shadows else []
+    units = _priced_units(shadows, prices, time_us) if _limit_money(shadows) else NO_UNITS
+    of_shadows = scopes_of(resource, shadows, store, counts_usage=False, units=units) if shadows else []
     shadow_scopes = [replace(scoped, scope=shadow_scope(scoped.scope)) for scoped in of_shadows]
     return ResolvedSet.of(
         scopes,
@@ -251,35 +264,66 @@ def _placed(resource: str, choice: PolicyChoice) -> Iterator[tuple[Scope, Effect
             yield scope, effective
 
 
+def _priced_units(
+    choices: Sequence[PolicyChoice], prices: PriceList, time_us: int, members: PoolMembers | None = None
+) -> PricedUnits:
+    """The units of the resource that are counted and charged, for the entity of the first choice."""
+    own = [effective.limit for effective in choices[0].limits if not effective.shared]
+    others: list[AnyLimit] = [effective.limit for choice in choices for effective in (*choice.limits, *choice.totals)]
+    if members is not None:
+        others += [limit for some in members.scoped.values() for scoped in some for limit in scoped.schema.limits]
+    return PricedUnits.of(prices, time_us, own=own, others=others, members=() if members is None else members.scoped)
+
+
+def _limit_money(choices: Sequence[PolicyChoice]) -> bool:
+    return any(counts_money(effective.limit) for choice in choices for effective in (*choice.limits, *choice.totals))
+
+
 def scopes_of(
-    resource: str, choices: Sequence[PolicyChoice], store: Store, *, counts_usage: bool = True
+    resource: str,
+    choices: Sequence[PolicyChoice],
+    store: Store,
+    *,
+    counts_usage: bool = True,
+    units: PricedUnits = NO_UNITS,
 ) -> list[ScopedLimits]:
     """Return the scopes of all choices, totals last. One that an entity and its parent share is the entity's.
+
+    The `units` that have prices are counted in the scope of the entity on the resource.
 
     Totals do not count usage, which the limits of each resource count: those of an entity count it for its plan,
     and say where they count what entities below it use.
     """
     not_counting = schemas_of(store, counts_usage=False)
     scoped: dict[str, ScopedLimits] = {}
+    own = scope_of(resource, choices[0].entity) if units.counted else None
     of_resource = [
         (BELOW + choice.plan if level else choice.plan, *pair)
         for level, choice in enumerate(choices)
         for pair in _resource_scopes(resource, choice)
     ]
+    if own is not None and own not in [scope for _, scope, _ in of_resource]:
+        of_resource.insert(0, (choices[0].plan, own, ()))
     of_all = [("", *pair) for choice in choices for pair in _total_scopes(choice)]
     for plan, scope, limits in (*of_resource, *of_all):
         if scope.key not in scoped:
             levels = tuple([effective.policy.level for effective in limits])
-            level = min(levels, key=PRECEDENCE.index)
+            level = min(levels, key=PRECEDENCE.index, default=PRICE_LEVEL)
             counting = schemas_of(store, counts_usage=counts_usage, plan="" if scope.shared else plan)
             schema_for = not_counting if scope.total else counting
             slice_seconds = [effective.policy.slice_seconds if store.remote else 0 for effective in limits]
             sliced_limits, slice_us = sliced(
                 [*zip([effective.limit for effective in limits], slice_seconds, strict=True)]
             )
-            lasting = level in _OF_AN_ENTITY
+            counted = units.counted if own is not None and scope.key == own.key else ()
             scoped[scope.key] = ScopedLimits(
-                scope, schema_for(sliced_limits), level, levels=levels, lasting=lasting, slice_us=slice_us
+                scope,
+                schema_for((*sliced_limits, *counted)),
+                level,
+                levels=(*levels, *([PRICE_LEVEL] * len(counted))),
+                lasting=level in _OF_AN_ENTITY,
+                slice_us=slice_us,
+                prices=units.prices,
             )
     return list(scoped.values())
 

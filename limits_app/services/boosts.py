@@ -12,7 +12,7 @@ from django.utils import timezone
 from limits_app import audit, conf
 from limits_app.engine import HOUR, Account, QuotaPeriod, check_entity, check_resource, limit_text
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
+from limits_app.engine.limits import Blocked, EnforcedLimit, QuotaLimit, ResourceLimit
 from limits_app.models import CodeLimits, Entity, Policy, Resource, write_alias
 from limits_app.policies import PolicyChoice, choose_each, latest_code_limits_of_each
 from limits_app.services.adjust import check_plan_known
@@ -95,7 +95,7 @@ def _lowered(before: PolicyChoice, after: PolicyChoice) -> Iterator[str]:
             yield f", and {before.entity} has {_text(old[key])}, which {_text(new)} would lower"
 
 
-def _is_lower(new: AnyLimit, old: AnyLimit) -> bool:
+def _is_lower(new: EnforcedLimit, old: EnforcedLimit) -> bool:
     """Whether a limit may reject what another one would allow: at one time or in the long run."""
     if new.soft or old.soft:
         return not new.soft
@@ -108,14 +108,14 @@ def _is_lower(new: AnyLimit, old: AnyLimit) -> bool:
     return _decimal(new.capacity) * _seconds(old)[0] < _decimal(old.capacity) * _seconds(new)[1]
 
 
-def _holds_as_much(new: AnyLimit, old: AnyLimit) -> bool:
+def _holds_as_much(new: EnforcedLimit, old: EnforcedLimit) -> bool:
     if not (isinstance(new, ResourceLimit) and isinstance(old, ResourceLimit)) or new.capacity < old.capacity:
         return False
     longest, needed = new.max_hold_seconds, old.max_hold_seconds
     return longest is None or (needed is not None and longest >= needed)
 
 
-def _seconds(limit: AnyLimit) -> tuple[Decimal, Decimal]:
+def _seconds(limit: EnforcedLimit) -> tuple[Decimal, Decimal]:
     """The least and the most seconds in which the capacity becomes available again."""
     if isinstance(limit, QuotaLimit) and limit.period is not None:
         period = QuotaPeriod(limit.period)
@@ -129,5 +129,5 @@ def _decimal(number: float) -> Decimal:
     return Decimal(str(number))
 
 
-def _text(limit: AnyLimit) -> str:
+def _text(limit: EnforcedLimit) -> str:
     return limit.key if isinstance(limit, Blocked) else limit_text(limit)

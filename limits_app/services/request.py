@@ -157,6 +157,10 @@ class AmountsRequest:
         """
         return self._use(lambda limits, amounts: use(limits.prepare(amounts, checks=False)))
 
+    def is_over(self, limits: BoundLimits) -> bool:
+        """See `LimitsSource.is_over`."""
+        return limits.changes_at is not None and limits.changes_at <= resolver.clock()
+
     def latest(self, stale: BoundLimits) -> LimitSet:
         """See `LimitsSource.latest`; an extension is charged by the present limits of the same namespace."""
         with entered(self._namespace):

@@ -15,7 +15,7 @@ from limits_app.acquiring import LimitSet, Store, Unlimited
 from limits_app.conf import OnUnavailable
 from limits_app.engine import Amount, ScopedLimits, counts_money, from_micro, schema_of, to_micro
 from limits_app.engine.errors import LimitExceeded, NeverAdmissible, Unresolved
-from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import AnyLimit, Blocked, CountedUnit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models.own_queries import check_unresolved
 from limits_app.policies import ResolvedSet
 from limits_app.stores.allowing import AllowingStore
@@ -25,7 +25,8 @@ from limits_app.stores.registry import resilient_store
 def fallback_of(resolved: ResolvedSet) -> LimitSet:
     """Return the limits that decide in place of those in the unavailable store; raises StoreUnavailable for `block`."""
     unavailable, limits = resilient_store(resolved.alias), resolved.limit_set
-    if not limits.scoped or any(isinstance(limit, Blocked) for limit in limits):
+    is_unlimited = all(rule.is_counted for scoped in limits.scoped for rule in scoped.schema.rules)
+    if is_unlimited or any(isinstance(limit, Blocked) for limit in limits):
         return _in_store(resolved, unavailable.fallback(), _unchanged, degraded=False)
     policy = resolved.on_unavailable or conf.get(conf.ON_UNAVAILABLE)
     unavailable.count_degraded(policy)
@@ -88,8 +89,10 @@ def _process_share(limit: AnyLimit) -> AnyLimit:
     match limit:
         case QuotaLimit() | RateLimit() if counts_money(limit):
             return _money_share(limit, processes)
-        case ResourceLimit() | QuotaLimit() | Blocked():
-            return limit if isinstance(limit, Blocked) else replace(limit, capacity=max(limit.capacity // processes, 1))
+        case Blocked() | CountedUnit():
+            return limit
+        case ResourceLimit() | QuotaLimit():
+            return replace(limit, capacity=max(limit.capacity // processes, 1))
         case _:
             burst = None if limit.burst is None else _part_of(limit.burst, processes)
             return replace(limit, capacity=_part_of(limit.capacity, processes), burst=burst)

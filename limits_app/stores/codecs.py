@@ -31,6 +31,7 @@ from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
     CallLimit,
+    CountedUnit,
     QuotaLimit,
     RateLimit,
     RateLimitAlgorithm,
@@ -46,6 +47,7 @@ _KINDS: Final[dict[str, type[AnyLimit]]] = {
     "quota": QuotaLimit,
     "resource": ResourceLimit,
     "blocked": Blocked,
+    "counted": CountedUnit,
 }
 
 

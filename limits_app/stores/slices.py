@@ -399,5 +399,7 @@ def _life_us(claim: Claim) -> int:
 
 def _counted(rule: Rule, taken_at: int, amount: int, now: int) -> int:
     """Return how much of an amount that was charged at `taken_at` a limit without other use still counts."""
+    if rule.is_counted:
+        return amount
     charged = rule.take(rule.start, taken_at, amount) if amount else None
     return 0 if charged is None else rule.used(charged, now)

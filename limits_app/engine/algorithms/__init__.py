@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
 from limits_app.engine.algorithms.buckets import BucketRule
+from limits_app.engine.algorithms.counted import CountedRule
 from limits_app.engine.algorithms.permits import Permits
 from limits_app.engine.algorithms.quota import QuotaRule
 from limits_app.engine.algorithms.rule import BlockedRule, Rule, State
@@ -14,6 +15,7 @@ from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
     CallLimit,
+    CountedUnit,
     QuotaLimit,
     RateLimit,
     RateLimitAlgorithm,
@@ -39,6 +41,8 @@ def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
             return Permits(limit, lease_us)
         case Blocked():
             return BlockedRule(limit)
+        case CountedUnit():
+            return CountedRule(limit)
         case QuotaLimit():
             return QuotaRule(limit)
         case RateLimit() | CallLimit():

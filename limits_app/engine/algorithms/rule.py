@@ -41,6 +41,8 @@ class Rule(ABC):
 
     is_permit = False
     """Whether amounts are held by leases and returned by release instead of by time."""
+    is_counted = False
+    """Whether amounts are counted as usage and nothing else, since no limit is set."""
     has_log = False
     """Whether the last item of the state is a log."""
     has_fixed_end = False

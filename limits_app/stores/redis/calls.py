@@ -33,6 +33,7 @@ from limits_app.stores.redis.states import (
     HOLDER_LENGTH,
     StateReader,
     boundaries_of,
+    field_of,
     lease_member,
     numbers_of,
     permits_and_debt,
@@ -126,7 +127,7 @@ class PreparedShape:
         usage = (1 + limit.index) * (limit.scope_index in self.counted)
         numbers = [key_number, rule.is_soft, usage, rule.parts_per_unit, capacity, *(*parameters, 0, 0, 0)[:3]]
         lua_format, size = value_format(rule)
-        head = rule.key.encode() + b"\0" + tag[:1] + bytes([len(tag)]) + tag + lua_format + b"\0"
+        head = field_of(rule) + b"\0" + tag[:1] + bytes([len(tag)]) + tag + lua_format + b"\0"
         return head + pack("<9d", size, *numbers)
 
 

@@ -43,6 +43,7 @@ LUA_ALGORITHMS: Final = {
     "sliding_window": LuaAlgorithm(b"s", "sliding_window", (3, 6, 6)),
     "quota": LuaAlgorithm(b"q", "quota", (3, 6)),
     "permits": LuaAlgorithm(b"p", "permits"),
+    "counted": LuaAlgorithm(b"u", "counted", (3,)),
 }
 """The Lua implementations by the name in `Rule.lua`; scripts that read states of every rule have all of their files."""
 _LOG_ENTRY: Final = Struct("<dd")
@@ -52,6 +53,11 @@ _START_SIGN: Final = ":"
 """Before the start of periods in the name of a calendar."""
 _BOUNDARIES: Final = 2
 """How many calendar boundaries before a time, and how many after it, scripts receive."""
+
+
+def field_of(rule: Rule) -> bytes:
+    """Return the field of a limit; that of a counted unit is another one, since that of its key keeps earlier use."""
+    return (b"+" if rule.is_counted else b"") + rule.key.encode()
 
 
 def tag_of_rule(rule: Rule) -> bytes:

@@ -1,0 +1,69 @@
+"""What the prices of a resource change in the limits of a request: units are counted, and money is charged for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from limits_app.engine import CALL_KEYS, PriceList, Prices, counts_money, counts_requests, given_key
+from limits_app.engine.limits import AnyLimit, Blocked, CallLimit, CountedUnit
+
+PRICE_LEVEL: Final = "price"
+"""The level of units that are counted because they have a price."""
+REQUESTS: Final = "requests"
+"""The unit of a price for requests, beside the keys of limits on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PricedUnits:
+    """The units of a resource that are counted since they have a price, and the prices by the keys of requests.
+
+    `counted` are those without a limit of the client on the resource. `prices` are those of the resource, None where
+    neither a price nor a limit in money applies; `of_members` are those of each member of its pool.
+    """
+
+    counted: tuple[CountedUnit, ...] = ()
+    prices: Prices | None = None
+    of_members: Mapping[str, Prices] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        prices: PriceList,
+        time_us: int,
+        *,
+        own: Sequence[AnyLimit],
+        others: Sequence[AnyLimit],
+        members: Iterable[str] = (),
+    ) -> Self:
+        """The units where the client has its `own` limits on the resource, and `others` apply too, at a time.
+
+        Nothing is counted where a limit blocks everything. What requests name under a currency is counted too, where a
+        price or a limit has that currency.
+        """
+        limits = [*own, *others]
+        if any(isinstance(limit, Blocked) for limit in limits):
+            return cls()
+        of_resource = prices.at(time_us)
+        of_members = {member: prices.at(time_us, member) for member in members} if prices else {}
+        every = dict.fromkeys([price for some in (of_resource, *of_members.values()) for price in some])
+        currencies = [limit.key for limit in limits if counts_money(limit)]
+        if not (every or currencies):
+            return cls()
+        requests = next((limit.key for limit in limits if counts_requests(limit)), CallLimit.key)
+        keys = {price.unit: requests if price.unit in {REQUESTS, *CALL_KEYS} else price.unit for price in every}
+        limited = {limit.key for limit in own}
+        keys |= {unit: unit for unit in keys if unit in limited}
+        units = [CountedUnit(unit, key) for unit, key in sorted(keys.items()) if unit not in limited]
+        of_money = dict.fromkeys(sorted({*currencies, *[price.currency for price in every]}))
+        given = [CountedUnit(given_key(currency), currency, is_money=True) for currency in of_money]
+        return cls(
+            (*units, *given),
+            _by_keys(of_resource, keys),
+            {member: _by_keys(some, keys) for member, some in of_members.items()},
+        )
+
+
+def _by_keys(prices: Prices, keys: Mapping[str, str]) -> Prices:
+    return tuple([replace(price, unit=keys[price.unit]) for price in prices])

@@ -1,0 +1,233 @@
+"""Budgets that units with prices are charged to: whose they are, when their prices change, and what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from pytest_django import Settings
+
+from limits_app import LimitExceeded, QuotaLimit, limits
+from limits_app.acquiring import Acquisition
+from limits_app.engine import GivenAmount
+from limits_app.engine.errors import InvalidRequest
+from limits_app.models import Price
+from limits_app.policies import resolver
+from limits_app.services import Share
+from limits_app.testing import FakeClock
+from tests.services.pool_rows import NAME, make_pool, serve
+from tests.services.wall import NOW, Wall
+
+pytestmark = pytest.mark.django_db
+
+USER = "user:1"
+TOKENS: Mapping[str, GivenAmount] = {"input_tokens": 1000, "output_tokens": 100}
+COST = 0.0035
+"""The cost of TOKENS on the resource `llm`."""
+
+
+def price(resource: str, unit: str, amount: str, per: int = 1_000_000, **fields: Any) -> None:
+    values = {"currency": "usd", "valid_from": datetime(2026, 1, 1, tzinfo=UTC)} | fields
+    Price.objects.create(resource=resource, unit=unit, amount=Decimal(amount), per=per, **values)
+
+
+@pytest.fixture(autouse=True)
+def prices(clock: FakeClock) -> None:
+    price("llm", "input_tokens", "2.50")
+    price("llm", "output_tokens", "10")
+
+
+def use(resource: str = "llm", entity: str = USER, requested: Mapping[str, GivenAmount] = TOKENS) -> Acquisition:
+    return limits.acquire(resource, requested=requested, entity=entity)
+
+
+def used(resource: str = "llm", entity: str | None = USER, key: str = "usd") -> object:
+    return limits.status(resource, entity=entity).limits[key]["used"]
+
+
+def set_for_client() -> None:
+    limits.set_entity_limits(USER, ["usd=1/month"], resource="llm")
+
+
+def set_for_resource() -> None:
+    limits.set_resource_limits("llm", ["usd=1/month"])
+
+
+def set_for_all() -> None:
+    limits.set_resource_limits("llm", ["usd=1/month:shared"])
+
+
+def set_for_total() -> None:
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+
+
+def set_for_parent() -> None:
+    limits.set_entity("team:1")
+    limits.set_entity(USER, parent="team:1", cascade=True)
+    limits.set_entity_limits("team:1", ["usd=1/month"], resource="llm")
+
+
+def set_for_plan() -> None:
+    limits.set_plan_limits("pro", ["usd=1/month"], resource="llm")
+    limits.set_entity(USER, plan="pro")
+
+
+@pytest.mark.parametrize(
+    "set_budget", [set_for_client, set_for_resource, set_for_all, set_for_total, set_for_parent, set_for_plan]
+)
+def test_budget_is_charged_wherever_it_is_set(set_budget: Any) -> None:
+    set_budget()
+    with use() as acquisition:
+        assert acquisition.acquisitions["usd"].requested == COST
+        acquisition.update({"input_tokens": 1000, "output_tokens": 200})
+    key = "total:usd" if set_budget is set_for_total else "usd"
+    assert used(key=key) == 0.0045
+    with pytest.raises(LimitExceeded), use(requested={"output_tokens": 99_600}):
+        pass
+    use(requested={"output_tokens": 99_550}).release()
+    assert used(key=key) == 1
+
+
+def test_units_with_a_price_are_counted_without_a_limit() -> None:
+    with use() as acquisition:
+        assert acquisition.acquisitions["input_tokens"].requested == 1000
+        acquisition.update({"input_tokens": 900, "output_tokens": 50})
+    assert limits.status("llm", entity=USER).limits["input_tokens"]["type"] == "unlimited"
+    limits.roll_up()
+    counted = limits.usage("llm", by="entity", since=datetime(2001, 1, 1, tzinfo=UTC))
+    assert {use.key: use.admitted for use in counted} == {"input_tokens": 900, "output_tokens": 50}
+    with pytest.raises(RuntimeError, match="input_tokens"), use():
+        pass
+
+
+def test_what_is_requested_under_the_currency_is_counted_apart() -> None:
+    set_for_client()
+    with use(requested={"usd": "0.04", "input_tokens": 1000}) as acquisition:
+        acquisition.update({"usd": "0.03", "input_tokens": 1000})
+    limits.roll_up()
+    counted = limits.usage("llm", by="entity", since=datetime(2001, 1, 1, tzinfo=UTC))
+    assert {use.key: use.admitted for use in counted} == {"input_tokens": 1000, "usd": 0.0325, "usd+": 0.03}
+
+
+def test_requests_are_charged_without_naming_them() -> None:
+    price("mail", "requests", "1.5", per=1000)
+    limits.set_resource_limits("mail", ["usd=0.003/day", "calls=5/min"])
+    limits.acquire("mail", entity=USER)
+    assert not limits.try_acquire("mail", requested={"call_count": 2}, entity=USER)
+    limits.acquire("mail", entity=USER)
+    assert used("mail") == 0.003
+    assert not limits.try_acquire("mail", entity=USER)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_prices_are_those_of_the_acquire_and_of_each_extension(wall: Wall, is_async: bool) -> None:
+    set_for_client()
+    price("llm", "output_tokens", "20", valid_from=NOW + timedelta(hours=1))
+    resolver.clear()
+    acquisition = use(requested={"output_tokens": 10_000})
+    wall.advance(hours=2)
+    if is_async:
+        async_to_sync(acquisition.aextend)({"output_tokens": 10_000})
+    else:
+        acquisition.extend({"output_tokens": 10_000})
+    assert used() == 0.3
+    acquisition.update({"output_tokens": 15_000})
+    acquisition.release()
+    assert used() == 0.2
+    use(requested={"output_tokens": 10_000}).release()
+    assert used() == 0.4
+
+
+def test_member_of_a_pool_is_charged_at_its_prices() -> None:
+    pool = make_pool({"cheap": [QuotaLimit.per_day("tokens", 10)], "dear": []}, load_balancing="failover")
+    serve("llm", pool)
+    limits.set_resource_limits("llm", ["usd=1/month"])
+    price("llm", "tokens", "0.01", per=1)
+    price(NAME, "tokens", "0.02", per=1, member="dear")
+    assert use(requested={"tokens": 10}).config["member"] == "cheap"
+    assert used() == 0.1
+    acquisition = use(requested={"tokens": 10})
+    assert acquisition.config["member"] == "dear"
+    assert used() == 0.3
+    acquisition.extend({"tokens": 1})
+    assert used() == 0.32
+    acquisition.update({"tokens": 0})
+    acquisition.release()
+    assert used() == 0.1
+
+
+def test_each_of_several_resources_has_its_prices() -> None:
+    price("search", "queries", "0.1", per=1)
+    limits.set_resource_limits("search", ["usd=0.5/day"])
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+    requested = {"llm": TOKENS, "search": {"queries": 2}}
+    with limits.acquire(requested, entity=USER) as acquisition:
+        acquisition.update({"llm:input_tokens": 1000, "llm:output_tokens": 100, "search:queries": 1})
+    assert used("search") == 0.1
+    assert used("search", key="total:usd") == 0.1035
+    limits.acquire({"llm": {"usd": "0.2"}, "search": {"queries": 3, "usd": "0.1"}}, entity=USER)
+    assert (used("search"), used("search", key="total:usd")) == (0.5, 0.7035)
+
+
+def test_repeated_request_is_charged_once() -> None:
+    set_for_client()
+    for _ in range(3):
+        limits.acquire("llm", requested=TOKENS, entity=USER, idempotency_key="one").release()
+    assert used() == COST
+
+
+def test_budget_in_shadow_mode_is_evaluated() -> None:
+    limits.set_entity_limits(USER, ["usd=0.004/month"], resource="llm", enforcement="shadow")
+    assert not use().outcome.shadowed
+    shadowed = use().outcome.shadowed
+    assert [(status.key, status.requested) for status in shadowed] == [("usd", COST)]
+
+
+def test_waiting_request_is_charged_when_the_budget_is_available_again(clock: FakeClock) -> None:
+    limits.set_entity_limits(USER, ["usd=0.005/h:rate"], resource="llm")
+    use()
+    clock.advance(3600)
+    limits.acquire("llm", requested=TOKENS, entity=USER, timeout=1)
+
+
+@pytest.mark.parametrize("requested", [{"pages": 5}, {"pages": 5, "call_count": 1}])
+def test_resource_without_a_price_is_an_error(settings: Settings, requested: Mapping[str, GivenAmount]) -> None:
+    limits.set_resource_limits("ocr", ["usd=1/month", "pages=10/min", "calls=5/min"])
+    price("ocr", "pages", "1", per=1, currency="eur")
+    with pytest.raises(InvalidRequest, match=r"ocr has no price in usd"):
+        limits.try_acquire("ocr", requested=requested, entity=USER)
+    assert limits.try_acquire("ocr", requested={**requested, "usd": "0.1"}, entity=USER)
+    settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
+    assert limits.try_acquire("ocr", requested=requested, entity=USER)
+
+
+def test_total_in_money_leaves_requests_without_units_alone(settings: Settings) -> None:
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+    limits.set_resource_limits("pages", ["calls=5/min", "rows=100/min"])
+    assert limits.acquire("pages", requested={"call_count": 1}, entity=USER)
+    with pytest.raises(InvalidRequest, match="pages has no price in usd"):
+        limits.acquire("pages", requested={"rows": 5}, entity=USER)
+    settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
+    assert limits.acquire("pages", requested={"rows": 5}, entity=USER)
+
+
+def test_several_resources_of_which_one_has_no_price() -> None:
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+    limits.set_resource_limits("pages", ["rows=100/min"])
+    with pytest.raises(InvalidRequest, match="pages has no price in usd"):
+        limits.acquire({"llm": TOKENS, "pages": {"rows": 1}}, entity=USER)
+    shares = [Share("llm", USER, TOKENS), Share("llm", "user:2", TOKENS)]
+    assert shares
+
+
+def test_limit_that_is_replaced_by_a_price_keeps_its_use() -> None:
+    limits.set_entity_limits(USER, ["input_tokens=1500/day"], resource="llm")
+    use()
+    limits.delete_entity_limits(USER, resource="llm")
+    use(requested={"input_tokens": 5000})
+    limits.set_entity_limits(USER, ["input_tokens=1500/day"], resource="llm")
+    assert used(key="input_tokens") == 1000
