@@ -360,7 +360,7 @@ class Acquisition(Claim):
         StoreUnavailable while the store that admitted the first amounts is unavailable.
         """
         limits = self.limit_set
-        if self._is_over(limits):
+        if self._is_replaced(limits):
             limits = cast("LimitsSource", self.source).latest(limits)
         while (extension := self._extended(limits, requested)) is None:
             limits = cast("LimitsSource", self.source).latest(limits)
@@ -373,7 +373,7 @@ class Acquisition(Claim):
     async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
         """`extend` for asyncio."""
         limits = self.limit_set
-        if self._is_over(limits):
+        if self._is_replaced(limits):
             limits = await cast("LimitsSource", self.source).alatest(limits)
         while (extension := await self._aextended(limits, requested)) is None:
             limits = await cast("LimitsSource", self.source).alatest(limits)
@@ -715,7 +715,7 @@ class Acquisition(Claim):
             raise
         return extension
 
-    def _is_over(self, limits: BoundLimits) -> bool:
+    def _is_replaced(self, limits: BoundLimits) -> bool:
         """Whether a source has other limits by its clock."""
         return limits.changes_at is not None and self.source is not None and self.source.is_over(limits)
 

@@ -287,12 +287,13 @@ def _shape(
 
 
 class _Form(NamedTuple):
-    """What a request takes: `taken` are the named keys and those of which each request takes 1."""
+    """What a request takes: `taken` are the named keys and those of which each request takes 1; `holds` are
+    the places of permits that it holds already."""
 
     named: Collection[str]
     taken: Collection[str]
     left_out: Collection[str]
-    held: Collection[LimitPlace]
+    holds: Collection[LimitPlace]
     is_credit: bool
 
     def takes(self, scope: ScopedLimits, rule: Rule, position: int) -> bool:
@@ -306,7 +307,7 @@ class _Form(NamedTuple):
         if any(name in self.named for name in keys):
             return not (rule.is_permit and keys[0] in self.left_out)
         if not is_metered(rule.limit):
-            return keys[0] not in self.left_out and (position, rule.key) not in self.held
+            return keys[0] not in self.left_out and (position, rule.key) not in self.holds
         return any(name in self.taken for name, _ in scope.priced_keys(rule))
 
 

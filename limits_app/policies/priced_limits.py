@@ -56,10 +56,10 @@ class PricedUnits:
         limited = {limit.key for limit in own}
         keys |= {unit: unit for unit in keys if unit in limited}
         units = [CountedUnit(unit, key) for unit, key in sorted(keys.items()) if unit not in limited]
-        of_money = dict.fromkeys(sorted({*currencies, *[price.currency for price in every]}))
-        given = [CountedUnit(given_key(currency), currency, is_money=True) for currency in of_money]
+        currencies += [price.currency for price in every]
+        units += [CountedUnit(given_key(currency), currency, is_money=True) for currency in sorted({*currencies})]
         return cls(
-            (*units, *given),
+            tuple(units),
             _by_keys(of_resource, keys),
             {member: _by_keys(some, keys) for member, some in of_members.items()},
         )

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from limits_app import LimitSet
-from limits_app.acquiring import Acquisition
+from limits_app.acquiring import Acquisition, BoundLimits
 from limits_app.engine import (
     GivenAmount,
     Prices,
@@ -49,6 +49,25 @@ def priced_set(
     return LimitSet.composed(
         [ScopedLimits(Scope("client"), schema, prices=prices)], MemoryStore() if store is None else store
     )
+
+
+class OtherLimits:
+    """Where an extension finds other limits, whose prices have changed."""
+
+    def __init__(self, limits: LimitSet) -> None:
+        self.limits = limits
+
+    def is_over(self, limits: BoundLimits) -> bool:
+        return limits is not self.limits
+
+    def latest(self, stale: BoundLimits) -> BoundLimits:
+        return self.limits
+
+    async def alatest(self, stale: BoundLimits) -> BoundLimits:
+        return self.limits
+
+    def report(self, extension: Acquisition, *, in_task: bool) -> None:
+        assert extension.successful
 
 
 def used(limits: LimitSet, key: str = "usd") -> object:
@@ -149,11 +168,11 @@ def test_extensions_are_charged_and_refunded_at_their_own_prices() -> None:
     store = MemoryStore()
     before = priced_set("usd=50/month", (UnitPrice.of("output_tokens", "usd", Decimal(1), 1000),), store)
     after = priced_set("usd=50/month", (UnitPrice.of("output_tokens", "usd", Decimal(2), 1000),), store)
+    before.changes_at = 0
     acquisition = before.try_acquire({"output_tokens": 100})
+    acquisition.source = OtherLimits(after)
     assert used(before) == 0.1
-    extension = acquisition._extension(after, {"output_tokens": 100})
-    assert store.acquire(extension)
-    acquisition._take_in(extension)
+    acquisition.extend({"output_tokens": 100})
     assert used(before) == 0.3
     acquisition.update({"output_tokens": 150})
     assert (acquisition.acquisitions["usd"].requested, acquisition.acquisitions["usd"].used) == (0.3, 0.2)

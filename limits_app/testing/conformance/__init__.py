@@ -36,6 +36,7 @@ from limits_app.testing.conformance.change_log import ChangeLogs  # noqa: E402
 from limits_app.testing.conformance.changes import ChangesTests, Versions  # noqa: E402
 from limits_app.testing.conformance.clocks import Clocks  # noqa: E402
 from limits_app.testing.conformance.concurrency import Races, WakingTests  # noqa: E402
+from limits_app.testing.conformance.money import Money  # noqa: E402
 from limits_app.testing.conformance.namespaces import Namespaces  # noqa: E402
 from limits_app.testing.conformance.permits import Leases, PermitTests  # noqa: E402
 from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
@@ -51,6 +52,7 @@ class StoreOperations(
     Atomicity,
     Choosing,
     Settling,
+    Money,
     Quotas,
     Leases,
     PermitTests,

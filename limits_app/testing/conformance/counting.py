@@ -25,7 +25,7 @@ from limits_app.engine import (
     scope_of,
     shared_scope,
 )
-from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, CountedUnit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
@@ -68,6 +68,20 @@ class Counting(CountingNamespaces):
             ("conformance", "someone", False, hour, "call_count"): 2_000,
             ("conformance", "someone", False, hour, "tokens"): 12_000,
             ("conformance", "another", False, hour, "call_count"): 1_000,
+        }
+
+    def test_units_without_a_limit_are_counted(self, store: CountingStore, clock: FakeClock) -> None:
+        units = CountedUnit("tokens", "tokens"), CountedUnit("usd+", "usd", is_money=True)
+        limits = counting(store, CallLimit(10, HOUR), *units)
+        acquired = limits.try_acquire({"tokens": 12.5, "usd": "0.25"})
+        taken(limits, {"tokens": 7})
+        acquired.update({"tokens": 2.125, "usd": "0.2"})
+        acquired.release()
+        place = "conformance", "someone", False, hour_of(clock())
+        assert collected(store) == {
+            (*place, "call_count"): 2_000,
+            (*place, "tokens"): 9_125,
+            (*place, "usd+"): 200_000_000,
         }
 
     def test_clients_with_the_same_compiled_limits_are_counted_apart(self, store: CountingStore) -> None:

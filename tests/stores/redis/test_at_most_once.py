@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from decimal import Decimal
 from threading import Event
 
 import pytest
@@ -15,8 +16,11 @@ from redis.retry import Retry
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.limits import QuotaLimit, ResourceLimit
-from limits_app.engine.plan import Claim
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import CountedUnit, QuotaLimit, ResourceLimit
+from limits_app.engine.plan import Claim, ScopedLimits
+from limits_app.engine.prices import UnitPrice
+from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.errors import Unanswered
@@ -104,6 +108,21 @@ def test_a_pool_is_sent_once(store: RedisStore, sent: Sent, load_balancing: str)
         pool.try_acquire({"units": 1})
     assert sent.scripts == 1
     assert sum(used(limits, "units") or 0 for limits in sets) == 2
+
+
+def test_money_and_its_units_are_one_message(store: RedisStore, sent: Sent) -> None:
+    units = QuotaLimit.per_month("usd", 5), CountedUnit("cached", "cached"), UNITS
+    prices = tuple([UnitPrice.of(unit, "usd", Decimal(2), 1000) for unit in ("cached", "units")])
+    schema = schema_of(units, store.lease_us, counts_usage=True)
+    scopes = [ScopedLimits(scope_of("llm", entity), schema, prices=prices) for entity in ("user", "team")]
+    limits = LimitSet.composed(scopes, store)
+    for tokens in (100, 20):
+        before, sent.scripts = sent.scripts, 0
+        acquisition = limits.try_acquire({"units": tokens, "cached": tokens})
+        assert (before, sent.scripts, acquisition.successful) == (2 * (tokens == 20), 1, True)
+        acquisition.update({"units": tokens, "cached": 0})
+        acquisition.release()
+    assert limits.get_stats()["usd"]["used"] == 0.24
 
 
 def test_retries_of_the_site_s_client_are_off(lossy: Proxy, sent: Sent) -> None:
