@@ -10,13 +10,13 @@ import json
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from django.core.signing import BadSignature, Signer
 
 from limits_app.acquiring import Acquisition, LimitSet
-from limits_app.engine import GivenAmount, PermitsOnly, Scope, ScopedLimits, decrypted, encrypted
+from limits_app.engine import GivenAmount, PermitsOnly, Scope, ScopedLimits, UnitPrice, decrypted, encrypted
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models.namespaces import current_namespace
 from limits_app.models.validators import MEMBER_KEY
@@ -110,7 +110,11 @@ def _set_content(limit_set: Any) -> list[object]:
 
 def _scoped_content(scoped: ScopedLimits) -> list[object]:
     flags = [scoped.level, scoped.prefix, scoped.more_prefixes, scoped.levels, scoped.lasting]
-    return [list(scoped.scope), definitions_of(scoped.schema).decode(), *flags]
+    currencies = {rule.key for rule in scoped.schema.rules if rule.is_money}
+    prices = [
+        [astuple(price) for price in prices if price.currency in currencies] for _, prices in scoped.prices_by_prefix()
+    ]
+    return [list(scoped.scope), definitions_of(scoped.schema).decode(), *flags, prices if any(prices) else []]
 
 
 def _limit_set(
@@ -123,7 +127,8 @@ def _limit_set(
 
 
 def _scoped(scope: Sequence[Any], definitions: str, level: str, *names: Any) -> ScopedLimits:
-    prefix, more_prefixes, levels, lasting = names
+    prefix, more_prefixes, levels, lasting, prices = names
+    priced = [tuple([UnitPrice(*fields) for fields in of_resource]) for of_resource in prices]
     return ScopedLimits(
         Scope(*scope),
         schema_from(definitions.encode()),
@@ -132,6 +137,8 @@ def _scoped(scope: Sequence[Any], definitions: str, level: str, *names: Any) -> 
         levels=tuple(levels),
         lasting=lasting,
         more_prefixes=tuple(more_prefixes),
+        prices=priced[0] if priced else None,
+        more_prices=tuple(priced[1:]),
     )
 
 

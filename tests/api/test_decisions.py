@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +14,7 @@ from rest_framework.test import APIClient
 
 from limits_app import services
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.models import Limit, Pool, PoolMember, Resource
+from limits_app.models import Limit, Pool, PoolMember, Price, Resource
 from limits_app.services.tokens import LONGEST_TOKEN
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT, as_user, person
@@ -80,6 +81,19 @@ def test_a_token_is_of_no_use_twice(program: APIClient, verb: str, fields: dict[
         assert (response.status_code, response.data["type"]) == (409, LEASE_ENDED)
         assert response["Content-Type"] == "application/problem+json"
     assert state()["used"] == used
+
+
+def test_a_token_settles_money_at_the_prices_of_its_acquire(program: APIClient) -> None:
+    limit(QuotaLimit.per_month("usd", 5))
+    price = {"resource": "llm", "unit": "output_tokens", "per": 1_000_000, "currency": "usd"}
+    Price.objects.create(amount=Decimal(10), valid_from=datetime(2026, 1, 1, tzinfo=UTC), **price)
+    data = acquired(program, amounts={"output_tokens": 1000})
+    assert state("usd")["used"] == 0.01
+    extended = post(program, "extend", token=data["token"], amounts={"output_tokens": 1000})
+    assert state("usd")["used"] == 0.02
+    Price.objects.create(amount=Decimal(50), valid_from=datetime(2026, 2, 1, tzinfo=UTC), **price)
+    assert post(program, "settle", token=extended.data["token"], usage={"output_tokens": 1500}).status_code == 200
+    assert state("usd")["used"] == 0.015
 
 
 def test_a_token_that_is_settled_100_times_in_parallel_refunds_once(program: APIClient) -> None:
