@@ -33,6 +33,7 @@ from limits_app.models import (
     Plan,
     Policy,
     Pool,
+    Price,
     Resource,
     SettingsEntry,
     UsageSnapshot,
@@ -66,7 +67,14 @@ def _page(name: str, label: Any, action: Action) -> Tab:
 
 MENU: Final[Mapping[type[Model], tuple[Tab, ...]]] = {
     Overview: (_page("overview_changelist", _("overview"), Action.VIEW_USAGE),),
-    LimitsEntry: (_list(Policy), _list(Endpoint), _list(Plan), _list(Resource), _list(Candidate, _("trials"))),
+    LimitsEntry: (
+        _list(Policy),
+        _list(Endpoint),
+        _list(Plan),
+        _list(Resource),
+        _list(Price),
+        _list(Candidate, _("trials")),
+    ),
     ClientsEntry: (
         _list(Entity, _("all clients")),
         _page("explain", _("effective limits"), Action.VIEW_LIMITS),

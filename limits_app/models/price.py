@@ -101,6 +101,19 @@ def validate_full_hour(value: datetime) -> None:
         )
 
 
+def validate_new_hour(value: datetime) -> None:
+    """Reject times of the past, and other times than full hours."""
+    validate_full_hour(value)
+    if aware(value) < aware(next_full_hour()):
+        raise ValidationError(
+            _(
+                "A price cannot be valid from a time in the past, because that would change what was already charged: "
+                "choose %(hour)s (UTC) or later."
+            ),
+            params={"hour": f"{aware(next_full_hour()).astimezone(UTC):%Y-%m-%d %H:%M}"},
+        )
+
+
 class Price(Configuration):
     """What some units of a resource cost from an hour on, until a later row for the same unit and currency.
 
@@ -215,16 +228,11 @@ class Price(Configuration):
         stored = Price.objects.using(router.db_for_write(Price)).filter(pk=self.pk).first() if self.pk else None
         if stored is not None and stored.has_begun:
             raise ValidationError(begun_message(str(stored)))
-        if isinstance(self.valid_from, datetime) and aware(self.valid_from) < aware(next_full_hour()):
-            raise ValidationError(
-                {
-                    "valid_from": gettext(
-                        "A price cannot be valid from a time in the past, because that would change what was already "
-                        "charged: choose %(hour)s (UTC) or later."
-                    )
-                    % {"hour": f"{aware(next_full_hour()).astimezone(UTC):%Y-%m-%d %H:%M}"}
-                }
-            )
+        if isinstance(self.valid_from, datetime):
+            try:
+                validate_new_hour(self.valid_from)
+            except ValidationError as error:
+                raise ValidationError({"valid_from": error.messages}) from error
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete the row; ValidationError for one that has begun."""

@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from django.db.models import Exists, OuterRef, QuerySet
+from django.utils.timezone import now
+
 from limits_app import audit
 from limits_app.engine import UnitPrice
 from limits_app.engine.errors import InvalidLimit
@@ -25,6 +28,14 @@ class PriceKind(StrEnum):
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     SKIPPED = "skipped"
+
+
+class PriceState(StrEnum):
+    """Whether a price applies, to the extent that no more specific one does."""
+
+    PAST = "past"
+    CURRENT = "current"
+    FUTURE = "future"
 
 
 class PricePlace(NamedTuple):
@@ -101,6 +112,20 @@ class PricesChanged(InvalidLimit):
 def place_of(row: Price) -> PricePlace:
     """What a price is for."""
     return PricePlace(row.resource, row.member, row.unit, row.currency)
+
+
+def with_states(rows: QuerySet[Price]) -> QuerySet[Any]:
+    """The same prices, with `is_past` for those that a later one has replaced; see `state_of`."""
+    same = {name: OuterRef(name) for name in PricePlace._fields}
+    later = Price.objects.using(rows.db).filter(**same, valid_from__gt=OuterRef("valid_from"), valid_from__lte=now())
+    return rows.annotate(is_past=Exists(later))
+
+
+def state_of(row: Any) -> PriceState:
+    """Whether a price of `with_states` applies."""
+    if not row.has_begun:
+        return PriceState.FUTURE
+    return PriceState.PAST if row.is_past else PriceState.CURRENT
 
 
 def read_price(fields: Mapping[str, object], *, valid_from: datetime | None = None) -> Price:

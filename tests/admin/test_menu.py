@@ -39,7 +39,7 @@ ENTRIES = ["Overview", "Limits", "Clients", "Activity", "Alerts", "Settings"]
 @pytest.mark.parametrize(
     ("entry", "first", "tabs"),
     [
-        ("limitsentry", "policy_changelist", ["Policies", "URL rules", "Plans", "Resources", "Trials"]),
+        ("limitsentry", "policy_changelist", ["Policies", "URL rules", "Plans", "Resources", "Prices", "Trials"]),
         ("clientsentry", "entity_changelist", ["All clients", "Effective limits"]),
         ("activityentry", "denial_changelist", ["Rejections", "Usage", "Live", "Audit events"]),
         ("alertsentry", "alertrule_changelist", ["Alert rules", "Alerts"]),

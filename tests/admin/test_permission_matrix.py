@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from limits_app.models import (
     Policy,
     Pool,
     PoolMember,
+    Price,
     Resource,
 )
 from tests.flushing import made_once
@@ -69,6 +71,11 @@ def table() -> Iterator[tuple[str, str]]:
     yield "change_plan", reading
     yield "add_plan", "plan_add"
     yield "delete_plan", "plan_delete"
+    reading = READING.format("price")
+    yield "view_price", reading
+    yield "change_price", reading
+    yield "add_price", "price_add price_table"
+    yield "delete_price", "price_delete"
     yield "add_policy add_resource add_endpoint", "policy_add resource_add endpoint_add limit"
     events = READING.format("auditevent")
     yield "view_auditevent", events
@@ -132,6 +139,8 @@ def make_rows() -> None:
     Endpoint.objects.create(name="e", path="/", resource=Resource.objects.get())
     Plan.objects.create(name="free")
     Candidate.objects.create(policy=Policy.objects.get(), limits="tpm=1/min")
+    hour = timezone.make_aware(datetime(2100, 1, 1))  # noqa: DTZ001 - in the time zone of the site
+    Price.objects.create(resource="api", unit="tpm", amount=1, currency="usd", valid_from=hour)
     PoolMember.objects.create(pool=Pool.objects.create(name="regions"), name="eu")
     rule = AlertRule.objects.create(name="r", kind="store", target="a@example.com")
     Alert.objects.create(rule=rule, payload={"text": "t"}, created_at=timezone.now())

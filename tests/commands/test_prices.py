@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import time_machine
 
+from limits_app.engine.errors import InvalidLimit
 from limits_app.models import AuditEvent, Price
-from limits_app.services import price_files
+from limits_app.services.price_files import MAX_PRICE_CHARACTERS, ImportOptions, read_prices
 from tests.commands.running import run
+from tests.replacing import type_in
 
 pytestmark = pytest.mark.django_db
 
@@ -233,16 +235,16 @@ def test_file_of_another_kind_is_an_error(tmp_path: Path, text: str) -> None:
     assert "the file must be CSV" in ran.err
 
 
-def test_file_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert run(f"prices import {tmp_path}/none.json").code == 1
     (tmp_path / "latin.csv").write_bytes(b"\xff\xfe")
     assert run(f"prices import {tmp_path}/latin.csv").code == 2
-    monkeypatch.setattr(price_files, "MAX_PRICE_CHARACTERS", 3)
-    assert "split it" in run(f"prices import {written(tmp_path, '[1, 2]')}").err
+    with pytest.raises(InvalidLimit, match="split it"):
+        read_prices("[" + " " * MAX_PRICE_CHARACTERS, ImportOptions())
 
 
 def test_list_may_come_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO('[{"resource": "a", "unit": "t", "amount": 1, "currency": "usd"}]'))
+    type_in(monkeypatch, io.StringIO('[{"resource": "a", "unit": "t", "amount": 1, "currency": "usd"}]'))
     assert run("prices import - --yes").code == 0
     assert amounts() == {("a", "t"): (1, 1_000_000)}
 
@@ -261,7 +263,7 @@ def test_several_prices_are_confirmed(tmp_path: Path) -> None:
         ("prices set a t=x", "Write a number"),
         ("prices set a t", "“=” between"),
         ("prices set a t=1 --per 7", "one of 1, 1k, 1M"),
-        ("prices set a t=1 --from 2026-01-01", "is in the past"),
+        ("prices set a t=1 --from 2026-01-01", "a time in the past"),
         ("prices set a t=1 --from 2026-04-01T00:30Z", "a full hour"),
         ("prices set a usd=1", "is a currency"),
         ("prices set a t=1 --currency gbp", "choose one of usd, eur"),

@@ -17,16 +17,18 @@ from limits_app.management.limits.output import Format, Output, Table
 from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, confirm, fail, subcommand
 from limits_app.models import Price, write_alias
 from limits_app.models.fields import aware, decimal_text
-from limits_app.models.price import next_full_hour, validate_full_hour
+from limits_app.models.price import validate_new_hour
 from limits_app.services.price_files import MAX_PRICE_CHARACTERS, ImportOptions, PriceFile, read_prices
 from limits_app.services.prices import (
     ListedPrice,
     PriceKind,
     PricePlan,
-    place_of,
+    PriceState,
     plan_prices,
     read_price,
     set_prices,
+    state_of,
+    with_states,
 )
 
 _COLUMNS: Final = ("resource", "member", "unit", "amount", "per", "currency", "valid_from", "state")
@@ -39,12 +41,10 @@ _MEMBER: Final = argument("--member", default="", help="of this member only; RES
 def _hour(text: str) -> datetime:
     """A full hour that is not in the past."""
     hour = moment(text)
-    if aware(hour) < aware(next_full_hour()):
-        raise ArgumentTypeError(f"{text!r} is in the past: a price is valid from {next_full_hour()} or later")
     try:
-        validate_full_hour(hour)
+        validate_new_hour(hour)
     except ValidationError as error:
-        raise ArgumentTypeError(f"{text!r} must be a full hour, such as 2026-01-31T13:00Z") from error
+        raise ArgumentTypeError(" ".join(error.messages)) from error
     return hour
 
 
@@ -78,13 +78,8 @@ _CURRENCY: Final = argument("--currency", help="the currency; the default is the
 def _list(options: Namespace, out: Output) -> None:
     rows = Price.objects.using(write_alias()).order_by("resource", "member", "unit", "currency", "valid_from")
     filters = {name: getattr(options, name) for name in ("resource", "unit") if getattr(options, name)}
-    prices = [*rows.filter(**filters)]
-    in_force = {place_of(row): row.pk for row in prices if row.has_begun}
-    states = [
-        (row, "future" if not row.has_begun else "current" if in_force[place_of(row)] == row.pk else "past")
-        for row in prices
-    ]
-    shown = [(row, state) for row, state in states if options.history or state != "past"]
+    states = [(row, state_of(row)) for row in with_states(rows.filter(**filters))]
+    shown = [(row, state.value) for row, state in states if options.history or state is not PriceState.PAST]
     nothing = "There are no prices: set one with `limits prices set` or import a list."
     if out.form is Format.TABLE:
         out.show(
