@@ -71,7 +71,7 @@ class RevertForm(BlockReasonForm):
     """The reason of a revert, and whether it also undoes later changes."""
 
     force = forms.BooleanField(
-        label=_("Revert even if the object has been changed since; this undoes the later changes"), required=False
+        label=_("Undo it even if it has been changed since; the later changes are undone too"), required=False
     )
     field_order = ["reason", "force", "confirm_block"]
 

@@ -20,11 +20,11 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
 from limits_app.admin.action_forms import RevertForm
+from limits_app.admin.audit_lines import AuditLine, line_of, lines
 from limits_app.admin.audit_words import field_in_words, in_sentences, kind_in_words, source_in_words, value_in_words
 from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
-from limits_app.audit import MODELS
 from limits_app.models import AuditEvent, Entity, Policy
 from limits_app.models.patterns import begins
 from limits_app.services import block_confirmation
@@ -40,16 +40,17 @@ _MOST_CHOICES: Final = 15
 def events_in_words(
     site: AdminSite, events: Sequence[AuditEvent], names: Mapping[str, str]
 ) -> Iterator[dict[str, str]]:
-    """Who changed what, when and why, and where that can be seen in full and undone."""
-    for event, sentence in zip(events, in_sentences(events, names), strict=True):
+    """Who changed what, when and why, save by save, and where that can be seen in full and undone."""
+    for line in lines(events, names):
+        event = line.event
         revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk])
         yield {
             "when": moment(event.when),
             "who": event.actor or source_in_words(event.source),
-            "what": sentence,
-            "reason": event.reason,
+            "what": line.sentence,
+            "reason": line.reason,
             "url": reverse(f"{site.name}:limits_app_auditevent_change", args=[event.pk]),
-            "undo": revert if event.object_type in MODELS else "",
+            "undo": revert if line.can_be_undone else "",
         }
 
 
@@ -130,7 +131,7 @@ _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>
 class AuditEventAdmin(ReadOnly, RobustListAdmin):
     """The audit log."""
 
-    list_display = ["at", "who", "what", "reason"]
+    list_display = ["at", "who", "what", "why"]
     list_display_links = ["what"]
     list_filter = [
         "when",
@@ -160,11 +161,14 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         return [*self.list_display, "undo"] if may(request.user, Action.REVERT) else [*self.list_display]
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Read the events of a page, and say what each changed."""
+        """Read the events of a page, and say what each save changed, in one row."""
         changelist = super().get_changelist_instance(request)
-        changelist.result_list = events = list(changelist.result_list)
-        for event, sentence in zip(events, in_sentences(events), strict=True):
-            event.sentence = sentence
+        rows = []
+        for line in lines(changelist.result_list):
+            row: Any = line.event
+            row.line = line
+            rows.append(row)
+        changelist.result_list = rows
         return changelist
 
     def get_search_results(
@@ -190,9 +194,10 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             raise Http404(gettext("The event does not exist."))
         if not self._may_revert(request, event):
             raise PermissionDenied
+        line = lines([event])[0] if "alone" in request.GET else line_of(event)
         form = RevertForm(request.POST if request.method == "POST" else None)
         if not form.is_valid():
-            return self._confirmation(request, event, form)
+            return self._confirmation(request, line, form)
         try:
             with audit.acting(
                 actor=request.user.get_username(),
@@ -200,15 +205,16 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
                 reason=form.cleaned_data["reason"],
                 using=event._state.db,
             ):
-                if not self._may_revert(request, event):  # depends on whether the object exists now
-                    raise PermissionDenied
-                if not self._check_block(request, event, form):
-                    return self._confirmation(request, event, form)
-                audit.revert(event, force=form.cleaned_data["force"])
+                if not self._check_block(request, line, form):
+                    return self._confirmation(request, line, form)
+                for part in reversed(line.events):
+                    if not self._may_revert(request, part):  # depends on whether the object exists now
+                        raise PermissionDenied
+                    audit.revert(part, force=form.cleaned_data["force"])
         except audit.CannotRevert as error:
             self.message_user(request, str(error), messages.ERROR)
-            return self._confirmation(request, event, form)
-        self.message_user(request, gettext("Event %(number)s was reverted.") % {"number": event.number})
+            return self._confirmation(request, line, form)
+        self.message_user(request, gettext("Undone: %(what)s.") % {"what": line.sentence}, messages.SUCCESS)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_auditevent_changelist"))
 
     @admin.display(description=_("when"), ordering="number")
@@ -224,16 +230,21 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     @admin.display(description=_("what"), ordering="object_label")
     def what(self, event: Any) -> str:
         """Say what changed."""
-        return event.sentence if hasattr(event, "sentence") else in_sentences([event])[0]
+        return str(event.line.sentence) if hasattr(event, "line") else lines([event])[0].sentence
+
+    @admin.display(description=_("reason"), ordering="reason")
+    def why(self, event: Any) -> str:
+        """Show why it was saved."""
+        return str(event.line.reason) or "-"
 
     @admin.display(description=_("undo"))
-    def undo(self, event: AuditEvent) -> SafeString | str:
+    def undo(self, event: Any) -> SafeString | str:
         """Lead to the page that reverts."""
-        if event.object_type not in MODELS:
+        if not event.line.can_be_undone:
             return "-"
         url = reverse(f"{self.admin_site.name}:limits_app_auditevent_revert", args=[event.pk])
         label = '<a href="{}">{}<span class="visually-hidden"> {}</span></a>'
-        return format_html(label, url, gettext("Revert…"), self.what(event))
+        return format_html(label, url, gettext("Undo…"), self.what(event))
 
     @admin.display(description=_("type of object"), ordering="object_type")
     def kind(self, event: AuditEvent) -> str:
@@ -274,15 +285,19 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         except audit.CannotRevert:
             return False
 
-    def _check_block(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> bool:
+    def _check_block(self, request: HttpRequest, line: AuditLine, form: RevertForm) -> bool:
         """Whether it makes no block that needs a confirmation, or has it; otherwise the form shows the error."""
-        problem = block_problem(request, [block_confirmation.revert_of(event)])
+        problem = block_problem(request, map(block_confirmation.revert_of, line.events))
         if problem and not form.cleaned_data[CONFIRM]:
             form.add_error(CONFIRM, problem)
         return form.is_valid()
 
-    def _confirmation(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> HttpResponse:
-        title = gettext("Revert “%(what)s”?") % {"what": self.what(event)}
-        reverting = AuditEvent(object_type=event.object_type, before=audit.state_now(event), after=event.before)
-        context = {"event": event, "differences": self.differences(reverting)}
+    def _confirmation(self, request: HttpRequest, line: AuditLine, form: RevertForm) -> HttpResponse:
+        title = gettext("Undo “%(what)s”?") % {"what": line.sentence}
+        context = {"event": line.event, "parts": [*map(self._part, reversed(line.events))]}
         return confirmation(self, request, form, title=title, template="auditevent/revert", **context)
+
+    def _part(self, event: AuditEvent) -> dict[str, Any]:
+        """One change of a save that is undone: what happens to its object, and the values now and then."""
+        reverting = AuditEvent(object_type=event.object_type, before=audit.state_now(event), after=event.before)
+        return {"event": event, "what": in_sentences([event])[0], "differences": self.differences(reverting)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from django.core.exceptions import FieldDoesNotExist
 from django.template.defaultfilters import yesno
+from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -20,8 +20,9 @@ from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Policy, Pol
 from limits_app.models.limit_rules import noted_in, snapshot_text
 from limits_app.models.snapshots import Snapshot
 from limits_app.services.clients import client_names, with_name
+from limits_app.services.display import amount, moment
 from limits_app.services.limit_words import limit_in_words, limit_name, limits_in_words
-from limits_app.services.policy_words import PolicySubject, subject_in_words
+from limits_app.services.policy_words import PolicySubject, rule_in_words, subject_in_words
 from limits_app.services.rule_labels import rules_of_resources
 
 _SOURCES: Final[Mapping[str, Any]] = {
@@ -73,7 +74,7 @@ def value_in_words(object_type: str, field: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(yesno(value))
     if not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return _plain(value)
     part, _colon, name = field.rpartition(": ")
     kind, _space, key = part.rpartition(": ")[2].partition(" ")
     if (kind, name) == ("limits", "text"):
@@ -81,6 +82,20 @@ def value_in_words(object_type: str, field: str, value: Any) -> str:
     if (object_type, field) == (Endpoint._meta.model_name, "limits"):
         return limits_in_words(value)
     return str(dict(getattr(_found(object_type, field), "flatchoices", ())).get(value, value))
+
+
+def _plain(value: Any) -> str:
+    """A number, or what a field for JSON has, as people write it: “region: eu, zones: a, b”."""
+    match value:
+        case dict():
+            return ", ".join(f"{key}: {_plain(element)}" for key, element in value.items()) or "-"
+        case list():
+            return ", ".join(map(_plain, value)) or "-"
+        case bool():
+            return str(yesno(value))
+        case int() | float():
+            return amount(value)
+    return "-" if value is None else str(value)
 
 
 def _found(object_type: str, field: str) -> Any:
@@ -97,6 +112,7 @@ def _found(object_type: str, field: str) -> Any:
 
 _ENTITY: Final = Entity._meta.model_name
 _POLICY: Final = Policy._meta.model_name
+_RULE: Final = Endpoint._meta.model_name
 _MOST_CHANGES: Final = 3
 """How many changes a sentence names."""
 _OF_THE_SCOPE: Final = {"scope", "resource", "entity", "plan", "counted"}
@@ -128,6 +144,8 @@ def _state(event: AuditEvent) -> Snapshot:
 
 def _sentence(event: AuditEvent, names: Mapping[str, str], rules: Mapping[str, Endpoint]) -> str:
     values = {"object": _object(event, names, rules), "what": _content(event)}
+    if special := access_in_words(event, names):
+        return special
     match event.verb:
         case Verb.CREATE:
             return (gettext("%(object)s: added %(what)s") if values["what"] else gettext("Added %(object)s")) % values
@@ -147,6 +165,9 @@ def _object(event: AuditEvent, names: Mapping[str, str], rules: Mapping[str, End
         return subject_in_words(_subject(_state(event)), names, rules)
     if event.object_type == _ENTITY:
         return with_name(event.object_label, names)
+    if event.object_type == _RULE and (state := _state(event)).get("limits"):
+        fields = {name: state.get(name) or "" for name in ("path", "view_name", "counted_by")}
+        return rule_in_words(Endpoint(**fields))
     return f"{kind_in_words(event.object_type)} {event.object_label}"
 
 
@@ -161,11 +182,55 @@ def _subject(state: Snapshot) -> PolicySubject:
 def _content(event: AuditEvent) -> str:
     """What a policy that was created or deleted allows; empty for other objects."""
     state = _state(event)
+    if event.object_type == _RULE:
+        return limits_in_words(str(state.get("limits") or ""))
     if event.object_type != _POLICY:
         return ""
     if state.get("effect") != PolicyEffect.LIMITS:
         return value_in_words(_POLICY, "effect", state.get("effect"))
-    return ", ".join(_limits(state).values())
+    return _with_end(", ".join(_limits(state).values()), state)
+
+
+def _with_end(text: str, state: Snapshot) -> str:
+    """A text, and the end of a policy that has one."""
+    until = end_of(state)
+    return gettext("%(what)s until %(date)s") % {"what": text, "date": until} if text and until else text
+
+
+def end_of(state: Snapshot) -> str:
+    """When the policy of a snapshot ends; empty where it does not."""
+    until = state.get("valid_until")
+    return moment(parse_datetime(until)) if isinstance(until, str) else ""
+
+
+def access_in_words(event: AuditEvent, names: Mapping[str, str]) -> str:
+    """That a client was blocked or exempted, or is no longer, such as “Blocked user:9 until …”; empty for the rest."""
+    state, before = _state(event), event.before or {}
+    if event.object_type == _ENTITY:
+        is_only = event.verb == Verb.CREATE or [change.field for change in _fields(event)] == ["blocked"]
+        if event.verb == Verb.DELETE or not is_only or bool(state.get("blocked")) == bool(before.get("blocked")):
+            return ""
+        return str(_ACCESS["blocked", bool(state["blocked"])]) % {"who": with_name(event.object_label, names)}
+    is_whole = event.object_type == _POLICY and event.verb in {Verb.CREATE, Verb.DELETE}
+    if not is_whole or not state.get("entity") or state.get("effect") == PolicyEffect.LIMITS:
+        return ""
+    who = with_name(str(state["entity"]), names)
+    if resource := state.get("resource"):
+        who = gettext("%(whom)s on %(resource)s") % {"whom": who, "resource": resource}
+    begins = event.verb == Verb.CREATE
+    return str(_ACCESS[str(state["effect"]), begins]) % {"who": _with_end(who, state if begins else {})}
+
+
+_ACCESS: Final[Mapping[tuple[str, bool], Any]] = {
+    ("blocked", True): _("Blocked %(who)s"),
+    ("blocked", False): _("Unblocked %(who)s"),
+    ("unlimited", True): _("Exempted %(who)s"),
+    ("unlimited", False): _("Ended the exemption of %(who)s"),
+}
+
+
+def _fields(event: AuditEvent) -> list[audit.Difference]:
+    return audit.differences(event.before or {}, event.after or {})
 
 
 def _changes(event: AuditEvent) -> Iterator[str]:
@@ -191,6 +256,9 @@ def _changes(event: AuditEvent) -> Iterator[str]:
         if change.field == _REASON and len(fields) + len(old | new) > 1:
             continue
         words = [value_in_words(event.object_type, change.field, value) for value in (change.before, change.after)]
+        if (event.object_type, change.field) == (_RULE, "limits") and all(words):
+            yield change_in_words(*words)
+            continue
         yield f"{field_in_words(event.object_type, change.field)} {_arrow(*words)}"
 
 

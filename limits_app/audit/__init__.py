@@ -13,6 +13,7 @@ from limits_app.audit.reverting import (
     revert,
     state_now,
 )
+from limits_app.audit.units import is_made, made_for_rules, main_events, unit_of, units
 from limits_app.audit.verifying import AuditReport, BrokenLink, Fault, Unrecorded, prune, sign, unrecorded, verify
 from limits_app.engine.errors import CannotProtect, CannotRevert
 from limits_app.models.recording import Unit, acting

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, models, router, transaction
 from django.db.models.signals import pre_delete
+from django.utils import timezone
 
 from limits_app.models.audit_log import AuditEvent, AuditHead, Verb
 from limits_app.models.changes import Touched, announce
@@ -46,7 +48,7 @@ def acting(*, actor: str = "", source: str = "code", reason: str = "", using: st
     A policy with its limits is one object, and so is a pool with its members and their limits.
     Events are written at the end, from the differences; a block that fails, or is rolled back, leaves none.
     In nested blocks the values of the outer one take precedence, and it writes the events.
-    Without a reason, the `reason` field of a changed object is used.
+    Without a reason, the `reason` field of a changed object is used where it is new.
     """
     if not 0 < len(source) <= _MAX_SOURCE:
         raise ValueError(f"source {source!r} must have 1 to {_MAX_SOURCE} characters, such as 'api'")
@@ -195,8 +197,9 @@ class Unit:
         touched.has_chosen_keys = not created.isdisjoint(self._chosen)
         if self._before:
             announce(self._using, touched)
+        now = timezone.now()  # one time for all events of the unit
         events = [
-            _event(model, key, before, after[model].get(key), author=author)
+            _event(model, key, before, after[model].get(key), author=author, when=now)
             for (model, key), (before, author) in self._before.items()
             if _state(before) != _state(after[model].get(key))
         ]
@@ -237,7 +240,9 @@ def _state(taken: Taken | None) -> Snapshot | None:
     return None if taken is None else taken.state
 
 
-def _event(model: Model, key: Any, before: Taken | None, after: Taken | None, *, author: Author) -> AuditEvent:
+def _event(
+    model: Model, key: Any, before: Taken | None, after: Taken | None, *, author: Author, when: datetime
+) -> AuditEvent:
     verb = Verb.CREATE if before is None else Verb.DELETE if after is None else Verb.UPDATE
     return AuditEvent(
         actor=author.actor,
@@ -248,8 +253,15 @@ def _event(model: Model, key: Any, before: Taken | None, after: Taken | None, *,
         object_label=(after or before or Taken("", {})).label,
         before=_state(before),
         after=_state(after),
-        reason=author.reason or (after.state.get("reason", "") if after else ""),
+        reason=author.reason or _new_reason(_state(before) or {}, _state(after) or {}),
+        when=when,
     )
+
+
+def _new_reason(before: Snapshot, after: Snapshot) -> str:
+    """The reason that an object has, unless it was that of an earlier change."""
+    reason = after.get("reason", "")
+    return "" if reason == before.get("reason", "") else str(reason)
 
 
 def watch(watched: Iterable[type[models.Model]]) -> None:

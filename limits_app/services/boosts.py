@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 from django.utils import timezone
 
@@ -42,18 +42,47 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
     name = check_entity(one_client(entity))
     check_boost_end(until)
     check_plan_known(name, plan)
-    now = timezone.now()
     with audit.acting(actor=actor, source="service", reason=reason):
-        before = current_choices(name, resource, plan)
-        policy = set_entity_limits(
-            name, limits, resource=resource, extends=True, valid_from=now, valid_until=until, reason=reason
-        )
-        after = current_choices(name, resource, plan)
-        for place, choice in before.items():
-            if problem := next(_lowered(choice, after[place]), ""):
-                where = "" if place is None else f" on {place}"
-                raise InvalidLimit(f"a boost only raises limits{problem}{where}: set a policy instead")
+        return add_boost(name, resource, limits, BoostTime(timezone.now(), until, reason), plan=plan)
+
+
+class BoostTime(NamedTuple):
+    """When a boost begins and ends, and why: the policies that it makes have this in common."""
+
+    valid_from: datetime
+    valid_until: datetime
+    reason: str
+
+
+def add_boost(entity: str, resource: str | None, limits: LimitsInput, time: BoostTime, *, plan: str | None) -> Policy:
+    """Make the policy of a boost, or of a part of one; raises InvalidLimit if that lowers a limit."""
+    before = current_choices(entity, resource, plan)
+    policy = set_entity_limits(entity, limits, resource=resource, extends=True, **time._asdict())
+    after = current_choices(entity, resource, plan)
+    for place, choice in before.items():
+        if problem := next(_lowered(choice, after[place]), ""):
+            where = "" if place is None else f" on {place}"
+            raise InvalidLimit(f"a boost only raises limits{problem}{where}: set a policy instead")
     return policy
+
+
+def boosted_together(policies: Iterable[Policy]) -> list[list[Policy]]:
+    """Policies in their order, with those that one boost of a client made together, and each other by itself."""
+    parts: dict[object, list[Policy]] = {}
+    for policy in policies:
+        time = (policy.valid_from, policy.valid_until, policy.reason)
+        is_of_client = policy.entity_id is not None and None not in time
+        parts.setdefault((policy.entity_id, time) if is_of_client else policy.pk, []).append(policy)
+    return [
+        group
+        for part in parts.values()
+        for group in ([part] if any(map(is_boost, part)) else [[policy] for policy in part])
+    ]
+
+
+def is_boost(policy: Policy) -> bool:
+    """Whether a policy was made by a boost: it raises limits for a time."""
+    return policy.extends and policy.valid_until is not None
 
 
 def check_boost_end(until: object) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
-from typing import Any, Final
+from typing import Final
 
 from django.db.models import Q
 from django.utils import timezone
@@ -37,7 +37,7 @@ from limits_app.policies import PolicyChoice
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.amounts import one_client
-from limits_app.services.boosts import check_boost_end, current_choices, grant_boost
+from limits_app.services.boosts import BoostTime, add_boost, check_boost_end, current_choices
 from limits_app.services.writing import set_entity_limits
 
 _THOUSANDTH: Final = Decimal("0.001")
@@ -61,14 +61,21 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
     """
     name, times = check_entity(one_client(entity)), _times_as_much(factor)
     check_plan_known(name, plan)
-    before = _own(current_choices(name, resource, plan)[resource])
+    check_boost_end(until)
+    with audit.acting(actor=actor, source="service", reason=reason):
+        return _boosted_by(times, name, resource, BoostTime(timezone.now(), until, reason), plan=plan)
+
+
+def _boosted_by(times: Decimal, entity: str, resource: str | None, time: BoostTime, *, plan: str | None) -> Policy:
+    """The policy of a boost of an entity on a resource (None: on all)."""
+    before = _own(current_choices(entity, resource, plan)[resource])
     limits = [_multiplied(limit, times) for limit in before]
     on = "all resources" if resource is None else resource
     if not limits:
-        raise InvalidRequest(f"nothing limits {name} on {on} that could be boosted")
+        raise InvalidRequest(f"nothing limits {entity} on {on} that could be boosted")
     if limits == before:
-        raise InvalidRequest(f"a boost by {factor} changes no limit of {name} on {on}: amounts are rounded down")
-    return grant_boost(name, resource, limits, until, reason, plan=plan, actor=actor)
+        raise InvalidRequest(f"a boost by {times} changes no limit of {entity} on {on}: amounts are rounded down")
+    return add_boost(entity, resource, limits, time, plan=plan)
 
 
 def boost_each(
@@ -85,7 +92,7 @@ def boost_each(
     A resource without limits stays unlimited, also by a new policy where that of all resources would limit it.
     Raises InvalidRequest where nothing limits the entity, or where more than 100 resources have their own limits.
     """
-    name = check_entity(one_client(entity))
+    name, times = check_entity(one_client(entity)), _times_as_much(factor)
     check_boost_end(until)
     with audit.acting(actor=actor, source="service", reason=reason):
         resources, unlimited = _limiting(name, plan)
@@ -96,12 +103,12 @@ def boost_each(
                 f"{count} resources have their own limits for {name}, and at most {_MOST_BOOSTED} can be boosted "
                 "together: name a resource"
             )
-        during: dict[str, Any] = {"valid_from": timezone.now(), "valid_until": until, "reason": reason}
+        time = BoostTime(timezone.now(), until, reason)
         kept = [
-            set_entity_limits(name, [], resource=unlimited_resource, effect="unlimited", **during)
+            set_entity_limits(name, [], resource=unlimited_resource, effect="unlimited", **time._asdict())
             for unlimited_resource in unlimited
         ]
-        return [*kept, *(boost(name, resource, factor, until, reason, plan=plan) for resource in resources)]
+        return [*kept, *(_boosted_by(times, name, resource, time, plan=plan) for resource in resources)]
 
 
 def _limiting(entity: str, plan: str | None) -> tuple[list[str | None], list[str]]:

@@ -83,6 +83,12 @@ def subject_in_words(subject: PolicySubject, names: Mapping[str, str], rules: Ma
     return str(_WHERE[where]) % {"whom": _whom(subject, names, rule), "resource": resource}
 
 
+def rule_in_words(rule: Endpoint) -> str:
+    """Whom a URL rule with limits is about, and on which URLs."""
+    whom = _COUNTED.get(rule.counted_by, _("Each client"))
+    return str(_WHERE["on_resource"]) % {"whom": whom, "resource": label_of(rule)}
+
+
 def _whom(subject: PolicySubject, names: Mapping[str, str], rule: Endpoint | None) -> str:
     is_each = {*subject.shared} == {False}
     if subject.entity is not None:

@@ -59,7 +59,7 @@ def test_a_field_is_named_as_its_form_does_if_there_still_is_one(kind: str, fiel
         ("policy", "rollout_percent", 50, "50"),
         ("policy", "valid_until", None, "-"),
         ("pool", "members eu: limits tpm: period", "day", "day"),
-        ("pool", "members eu: config", {"region": "eu"}, '{"region": "eu"}'),
+        ("pool", "members eu: config", {"region": "eu"}, "region: eu"),
         ("policy", "limits call_count: text", "60/min", "60 requests per minute"),
         ("pool", "members eu: limits tpm: text", "5/h", "5 tpm per hour"),
         ("endpoint", "limits", "60/min tokens=1M/day@UTC", "60 requests per minute, 1,000,000 tokens per day"),
@@ -92,7 +92,7 @@ def test_an_event_is_a_sentence(db: None) -> None:
     Policy.objects.get(entity__identifier=name).delete()
     assert last_sentence() == f"{label}, on each resource: removed 7 requests per minute"
     limits.set_entity(name, blocked=True)
-    assert last_sentence() == f"{label}: blocked no → yes"
+    assert last_sentence() == f"Blocked {label}"
     pool = Pool.objects.create(name="eu")
     PoolMember.objects.create(pool=pool, name="eu-1", weight=7)
     assert last_sentence() == "pool eu: added member eu-1"
@@ -133,8 +133,8 @@ def test_the_log_is_filtered_and_searched_by_client_and_object(admin_client: Cli
         return {event.object_label for event in changelist(admin_client, "auditevent", query).context["cl"].result_list}
 
     name = f"user:{ada.pk}"
-    of_ada = {name, f"entity {name} on api"}
-    assert labels(f"?client={name}") == labels("?q=ada") == of_ada
+    of_ada = {f"entity {name} on api"}
+    assert labels(f"?client={name}") == labels("?q=ada") == of_ada, "one row for each save"
     assert labels("?object=policy+resource+api") == {"resource api"}
     assert labels("?client=nobody") == set()
     assert labels("?client=a%00b") == labels("")  # rejected as other filters are

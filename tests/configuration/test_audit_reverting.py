@@ -182,7 +182,7 @@ def test_the_admin_says_why_it_cannot_revert_and_lets_force(admin_client: Client
     Resource.objects.update(description="one")
     event = last()
     Resource.objects.update(description="two")
-    assert "will be deleted" in admin_client.get(page(made)).content.decode()
+    assert "is deleted" in admin_client.get(page(made)).content.decode()
     assert "<td>two</td><td></td>" in admin_client.get(page(event)).content.decode()
     response = admin_client.post(page(event))
     assert response.status_code == 200

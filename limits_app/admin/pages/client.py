@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from limits_app.admin.formatting import written_limits
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
-from limits_app.models import BucketKind, Entity, Plan, Policy, write_alias
+from limits_app.models import BucketKind, Entity, Plan, Policy, PolicyEffect, write_alias
 from limits_app.policies import Access, AccessVerdict
+from limits_app.services.boosts import boosted_together, is_boost
 from limits_app.services.clients import (
     changes_of,
     ending,
@@ -112,13 +113,14 @@ def _boost(request: HttpRequest, identifier: str, form: QuickBoostForm) -> str:
 
 def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
     _check(request, Action.BOOST)
-    boosts = Policy.objects.filter(entity__identifier=identifier, extends=True)
-    policy = boosts.filter(pk=_number(request.POST["_end_boost"])).first()
-    if policy is None:
+    chosen = _number(request.POST["_end_boost"])
+    parts = boosted_together(ending(own_policies(identifier)))
+    boost = next((part for part in parts if any(map(is_boost, part)) and chosen in {row.pk for row in part}), [])
+    if not boost:
         return gettext("This boost has ended already.")
-    name = policy_in_words(policy, {})
-    policy.delete()
-    return gettext("Ended: %(policy)s.") % {"policy": name}
+    for policy in boost:
+        policy.delete()
+    return gettext("The boost of %(client)s has ended.") % {"client": identifier}
 
 
 def _unblock(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
@@ -179,14 +181,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "members": [(member.identifier, names.get(member.identifier, "")) for member in members[:_MOST_MEMBERS]],
         "more_members": len(members) > _MOST_MEMBERS,
         "unused": [] if uses else never_used([identifier]),
-        "ending": [
-            {
-                "policy": policy,
-                "limits": written_limits(policy.limits.all()),
-                "until": moment(policy.valid_until),
-            }
-            for policy in ending(policies)
-        ],
+        "ending": [_ends(part) for part in boosted_together(ending(policies))],
         "boost": boost,
         "plans": _plans(request, row),
         "may_view_row": may_change_rows(request.user, "view", Entity),
@@ -201,6 +196,21 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         context["changes"] = [*events_in_words(site, events, names)]
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context)
+
+
+def _ends(policies: Sequence[Policy]) -> dict[str, Any]:
+    """What ends by itself: a boost with its limits on each resource, or another policy."""
+    first = policies[0]
+    limits = [(policy.resource, written_limits(policy.limits.all())) for policy in policies]
+    boosted = is_boost(first) or len(policies) > 1
+    return {
+        "policy": first,
+        "title": gettext("Boost") if boosted else policy_in_words(first, {}),
+        "limits": [(where, words) for where, words in limits if words],
+        "effect": "" if first.effect == PolicyEffect.LIMITS or boosted else PolicyEffect(first.effect).label,
+        "until": moment(first.valid_until),
+        "is_boost": boosted,
+    }
 
 
 def _plans(request: HttpRequest, row: Entity | None) -> list[str]:

@@ -25,7 +25,8 @@ from limits_app.conf import OnUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, BucketKind, CandidateState, Policy, UsagePeriod
 from limits_app.models.fields import aware, in_site_time
-from limits_app.services.clients import client_names
+from limits_app.services.boosts import boosted_together, is_boost
+from limits_app.services.clients import client_names, with_name
 from limits_app.services.display import amount, moment, percent
 from limits_app.services.limit_words import limit_name, limits_in_words
 from limits_app.services.policy_words import policies_in_words
@@ -67,9 +68,10 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     )
     time = UsagePeriod.HOUR, now.replace(minute=0, second=0, microsecond=0) - _CHART, now
     uses = usage(key=CallLimit.key, by="period", period="hour", since=time[1])
+    ending = None if policies is None else [*_ends(site, policies, names)]
     context = {
         "stores": _stores(),
-        "totals": [*_totals([use for use in uses if aware(use.start or now) >= midnight], tightest, policies)],
+        "totals": [*_totals([use for use in uses if aware(use.start or now) >= midnight], tightest, ending)],
         "chart": chart_of(time, uses, CallLimit.key),
         "changes": None if events is None else [*events_in_words(site, events, names)],
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
@@ -80,7 +82,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "by_client": [_row(site, midnight, count, names) for count in by_client],
         "tightest": named(tightest, names),
         "known": is_known,
-        "ending": None if policies is None else [*_ends(site, policies, names)],
+        "ending": ending,
         "is_new": not (tightest or Policy.objects.order_by().exists()),
     }
     return page(site, request, "overview", title=gettext("Overview"), context=context)
@@ -161,10 +163,13 @@ def _ending() -> list[Policy]:
 
 
 def _ends(site: AdminSite, policies: list[Policy], names: dict[str, str]) -> Iterator[dict[str, str]]:
-    for policy, words in zip(policies, policies_in_words(policies, names), strict=True):
-        yield {
-            "name": words,
-            "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),
-            "until": moment(policy.valid_until),
-            "reason": policy.reason,
-        }
+    """What ends soon, each boost once, whatever policies it is."""
+    parts = boosted_together(policies)
+    first = [part[0] for part in parts]
+    for part, policy, words in zip(parts, first, policies_in_words(first, names), strict=True):
+        name, url = words, reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk])
+        if policy.entity is not None and any(map(is_boost, part)):
+            identifier = policy.entity.identifier
+            name = gettext("Boost of %(client)s") % {"client": with_name(identifier, names)}
+            url = reverse(f"{site.name}:limits_app_client", query={"entity": identifier})
+        yield {"name": name, "url": url, "until": moment(policy.valid_until), "reason": policy.reason}

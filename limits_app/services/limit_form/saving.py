@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -261,29 +261,15 @@ def undo(events: range, *, actor: str, is_allowed: Callable[[AuditEvent], bool])
     with transaction.atomic(write_alias()):
         rows = AuditEvent.objects.using(write_alias()).filter(number__in=[*events])
         rules = [event for event in rows if event.object_type == Endpoint._meta.model_name]
-        made = {name for event in rules for state in (event.before, event.after) if (name := _made_for(state))}
-        others = [event for event in rows.order_by("-number") if event not in rules and not _is_made(event, made)]
+        made = audit.made_for_rules(rules)
+        others = [event for event in rows.order_by("-number") if event not in rules and not audit.is_made(event, made)]
         for event in (*rules, *others):  # a rule takes its resource with it, and so it is first
             with audit.acting(actor=actor, source="admin", reason=gettext("undone"), using=write_alias()):
                 if not is_allowed(event):
                     raise CannotRevert(gettext("You do not have the permission to undo this."))
                 audit.revert(event)
         for event in rows.order_by("-number"):
-            if event.object_type == Policy._meta.model_name and _is_made(event, made) and event.before:
+            if event.object_type == Policy._meta.model_name and audit.is_made(event, made) and event.before:
                 with audit.acting(actor=actor, source="admin", reason=gettext("undone"), using=write_alias()):
                     policies = Policy.objects.using(write_alias()).filter(pk=event.object_id)
                     policies.update(enforcement=event.before["enforcement"])
-
-
-def _made_for(state: Mapping[str, Any] | None) -> str:
-    """The name of the resource that was made for a rule in a state of it."""
-    return str((state or {}).get("limits_resource") or "")
-
-
-def _is_made(event: AuditEvent, made: Collection[str]) -> bool:
-    """Whether an event is about the resource of a rule, or about the policy of its limits, which follow the rule."""
-    state = event.after or event.before or {}
-    if event.object_type == Resource._meta.model_name:
-        return event.object_label in made
-    is_lasting = not (state.get("valid_from") or state.get("weekly_hours") or state.get("entity") or state.get("plan"))
-    return event.object_type == Policy._meta.model_name and state.get("resource") in made and is_lasting

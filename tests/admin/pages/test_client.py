@@ -135,6 +135,38 @@ def test_a_boost_ends_and_a_block_is_lifted_with_one_click(admin_client: Client)
     assert limits.check("mail", entity=WHO).allowed
 
 
+def test_a_boost_of_several_rows_is_one_with_one_button(admin_client: Client) -> None:
+    limits.set_system_limits("calls=3/min")
+    limits.set_resource_limits("mail", "calls=8/min")
+    limits.set_resource_limits("maps", "calls=5/h")
+    limits.set_resource_limits("free", [], effect="unlimited")
+    before = Policy.objects.count()
+    admin_client.post(page(), {"_boost": "1", "factor": "2", "ends": "hour", "reason": "a fair"})
+    assert Policy.objects.count() == before + 4
+    response = admin_client.get(page())
+    text = words(response)
+    assert text.count("End now") == 1
+    assert "mail: 16 requests per minute" in text
+    assert "6 requests per minute" in text
+    assert "Boost of tenant:blue" in words(admin_client.get(address("overview_changelist")))
+    assert response.content.decode().count("Boosted tenant:blue until") == 2, "one change, with its Undo"
+    key = Policy.objects.filter(extends=True).latest("pk").pk
+    assert "The boost of tenant:blue has ended." in said(admin_client.post(page(), {"_end_boost": str(key)}))
+    assert Policy.objects.count() == before
+    assert "End now" not in shown(admin_client)
+
+
+def test_boosts_of_different_times_are_different_ones(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    limits.set_resource_limits("maps", "calls=5/h")
+    end = timezone.now() + timedelta(days=1)
+    first = limits.boost(WHO, "mail", 2, end, "a fair")
+    limits.boost(WHO, "maps", 2, end, "a fair")
+    assert shown(admin_client).count("End now") == 2
+    admin_client.post(page(), {"_end_boost": str(first.pk)})
+    assert [policy.resource.name for policy in Policy.objects.filter(extends=True) if policy.resource] == ["maps"]
+
+
 def test_only_boosts_of_this_client_can_be_ended_here(admin_client: Client) -> None:
     limits.set_resource_limits("mail", "calls=8/min")
     other = limits.boost("tenant:red", "mail", 2, timezone.now() + timedelta(days=1), "a fair")
@@ -161,7 +193,7 @@ def test_each_button_needs_its_permission(admin_client: Client) -> None:
     browser = user_with("view_policy")
     text = shown(browser)
     assert "mail: 16 requests per minute" in text
-    for word in ("Boost", "Block ", "End now", "Last rejections", "Last changes", "Limit this"):
+    for word in ("Multiply limits by", "Block ", "End now", "Last rejections", "Last changes", "Limit this"):
         assert word not in text
     for button in ({"_boost": "1", "factor": "2", "ends": "hour"}, {"_unblock": "1"}, {"_plan": "1", "plan": "gold"}):
         assert browser.post(page(), button).status_code == 403
