@@ -83,7 +83,25 @@ class UseSerializer(UsedSerializer):
     resource = _name()
     entity = _name()
     plan = _name()
+    below = serializers.BooleanField(allow_null=True, help_text="Whether clients below the entity used it.")
     start = DateTimeField(allow_null=True)
+    cost = serializers.DictField(
+        child=serializers.CharField(),
+        allow_null=True,
+        help_text="What the amount costs, as exact decimals by currency; null unless `cost` is requested.",
+    )
+
+
+class SpendSerializer(StrictSerializer):
+    """What usage costs in a currency, as an exact decimal; fields that it is not grouped by are null."""
+
+    currency = _text()
+    resource = _name()
+    entity = _name()
+    plan = _name()
+    below = serializers.BooleanField(allow_null=True)
+    start = DateTimeField(allow_null=True)
+    amount = _text()
 
 
 class DenialSerializer(StrictSerializer):

@@ -30,8 +30,9 @@ from limits_app.models.limit_rules import amount_of
 from limits_app.services import definitions
 from limits_app.services.amounts import known_amounts
 from limits_app.services.candidates import policy_of_id
+from limits_app.services.costs import Spend
 from limits_app.services.rights import Action, may, to_create_entity, to_replace_candidate
-from limits_app.services.usage import uses
+from limits_app.services.usage import spend, uses
 from limits_app.usage.reading import Use, denied
 
 _DENIAL_FILTERS: Final = ("resource", "entity", "key", "since", "until")
@@ -174,6 +175,22 @@ class UsageView(_LiveListView):
         parameters = queries.read(self.query, request.query_params)
         used = uses(**{name: value for name, value in parameters.items() if name not in self.query.beside})
         return self.paginated(used, Use.as_dict)
+
+
+class SpendView(_LiveListView):
+    """Costs of usage as of the last roll-up."""
+
+    rights: ClassVar = {"GET": (Action.VIEW_USAGE,)}
+    queryset = UsageSnapshot.objects.all()
+    serializer_class = live.SpendSerializer
+    query = queries.SpendQuery
+
+    @extend_schema(responses=live.SpendSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Read what usage costs, as of the last roll-up; latest period first, then the highest amount."""
+        parameters = queries.read(self.query, request.query_params)
+        amounts = spend(**{name: value for name, value in parameters.items() if name not in self.query.beside})
+        return self.paginated(amounts, Spend.as_dict)
 
 
 class DenialView(_LiveListView):

@@ -235,8 +235,8 @@ class TimeQuery(PageQuery):
     until = DateTimeField(required=False)
 
 
-class CountedQuery(PageQuery):
-    """Filters for usage and rejections."""
+class CountedForQuery(PageQuery):
+    """Filters for usage and its costs."""
 
     resource = Exact(required=False)
     entity = Exact(
@@ -245,6 +245,11 @@ class CountedQuery(PageQuery):
         validators=[validate_identifier],
         help_text="A client or a pattern such as `key:*`; empty for the site itself and shared limits.",
     )
+
+
+class CountedQuery(CountedForQuery):
+    """Filters for usage and rejections."""
+
     key = serializers.CharField(required=False, help_text="Limit key.")
 
 
@@ -255,8 +260,8 @@ class DenialQuery(CountedQuery):
     until = DateTimeField(required=False)
 
 
-class UsageQuery(CountedQuery, TimeQuery):
-    """Parameters of usage, with the fields to group it by."""
+class SpendQuery(CountedForQuery, TimeQuery):
+    """Parameters of costs, with the fields to group them by."""
 
     plan = Exact(
         required=False, allow_blank=True, help_text="The plan by which clients were served; empty for those without."
@@ -265,8 +270,14 @@ class UsageQuery(CountedQuery, TimeQuery):
         child=serializers.ChoiceField([str(by) for by in By]),
         required=False,
         max_length=len(By),
-        help_text="Field to group by in addition to the limit key; may be repeated.",
+        help_text="Field to group by, usage in addition to the limit key; may be repeated.",
     )
+
+
+class UsageQuery(CountedQuery, SpendQuery):
+    """Parameters of usage, with the fields to group it by."""
+
+    cost = serializers.BooleanField(required=False, help_text="Add the cost of each row.")
 
 
 class MeQuery(TimeQuery):

@@ -55,6 +55,7 @@ _v1 = [
     path("shadow-refusals/", live_views.ShadowRefusalView.as_view(), name="shadow-refusal-list"),
     path("status/", live_views.StatusView.as_view(), name="status"),
     path("top-ups/", live_views.TopUpView.as_view(), name="top-up"),
+    path("spend/", live_views.SpendView.as_view(), name="spend"),
     path("usage/", live_views.UsageView.as_view(), name="usage"),
     re_path(r"[\s\S]*/\Z", NotFoundView.as_view()),
 ]

@@ -35,7 +35,7 @@ from limits_app.models.price import hour_us
 from limits_app.models.usage import CappedSum
 from limits_app.models.users import entity_name
 from limits_app.policies import price_lists
-from limits_app.usage.reading import By, LimitKeys, Use, Uses, columns_of, read, snapshots
+from limits_app.usage.reading import By, Cost, LimitKeys, Use, Uses, columns_of, read, snapshots
 
 _COSTED: Final = (BucketKind.ENTITY, BucketKind.OTHERS)
 """The buckets of clients: amounts in shared ones, and those of members, are counted for clients too."""
@@ -95,6 +95,11 @@ class Spend:
             "start": start,
             "amount": f"{self.amount:f}",
         }
+
+
+def cost_cells(cost: Cost | None) -> list[tuple[Decimal | None, str]]:
+    """The cells of a cost in a table, an amount and its currency: a row for each currency, or one of empty cells."""
+    return [*((amount, currency) for currency, amount in (cost or {}).items())] or [(None, "")]
 
 
 def uses_with_costs(chosen: Chosen, by: Collection[By]) -> Uses:

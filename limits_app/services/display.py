@@ -7,6 +7,7 @@ with it, and plain numbers.
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Final
 
 from django.utils.formats import number_format
@@ -21,6 +22,12 @@ def amount(number: float, digits: int = 3) -> str:
     """An amount with at most so many decimals, grouped as the language of the user does."""
     text = f"{number:.{digits}f}".rstrip("0").rstrip(".")
     return number_format(text, use_l10n=True, force_grouping=True)
+
+
+def money(number: Decimal, currency: str) -> str:
+    """An amount of money with two decimals, and with more where it is less than one of them."""
+    digits = 2 if not number or abs(number) >= Decimal("0.01") else 6
+    return f"{number_format(f'{number:.{digits}f}', use_l10n=True, force_grouping=True)} {currency.upper()}"
 
 
 def percent(share: float | None) -> str:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 _GUARD: Final = "'"
@@ -20,8 +21,14 @@ def csv_text(columns: Iterable[object], rows: Iterable[Sequence[object]]) -> str
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for row in ([*columns], *rows):
-        writer.writerow([guarded(cell) if isinstance(cell, str) else cell for cell in row])
+        writer.writerow(map(_csv_cell, row))
     return written.getvalue()
+
+
+def _csv_cell(cell: object) -> object:
+    if isinstance(cell, Decimal):
+        return f"{cell:f}"
+    return guarded(cell) if isinstance(cell, str) else cell
 
 
 def guarded(text: str) -> str:

@@ -43,7 +43,7 @@ TABLE: Final = [
     *[("post", kind, "list", ALL) for kind in MODELS if kind != "audit-events"],
     *[("delete", kind, "row", ALL) for kind in MODELS if kind != "audit-events"],
     *[("get", page, "", READ) for page in ("status/?resource=x", "explain/?resource=x", "shadow-refusals/")],
-    *[("get", page, "", {"viewer", "superuser"}) for page in ("usage/", "denials/")],
+    *[("get", page, "", {"viewer", "superuser"}) for page in ("usage/", "spend/", "denials/")],
     ("get", "candidates/", "", ALL),
     ("post", "candidates/", "", ALL),
     ("get", "emergency/", "", ALL),
@@ -116,7 +116,7 @@ def test_every_address_is_in_the_table() -> None:
     names = {entry.name for part in urls.urlpatterns for entry in part.url_patterns if entry.name}
     assert get_resolver().namespace_dict.keys() >= {"limits_api"}
     known = {"boost", "denial-list", "explain", "me", "reset", "revert", "schema", "shadow-refusal-list", "status"}
-    known |= {"candidate-list", "emergency", "index", "top-up", "usage"}
+    known |= {"candidate-list", "emergency", "index", "spend", "top-up", "usage"}
     known |= {"acquire", "extend", "settle", "renew", "cancel"}
     rows = {f"{model._meta.model_name}-{part}" for model in MODELS.values() for part in ("list", "detail")}
     assert names == known | rows

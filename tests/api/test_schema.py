@@ -92,6 +92,7 @@ def test_an_answer_has_just_the_fields_that_the_description_has(settings: Settin
         f"explain/{asked}&requested=tpm:20": live.ExplanationSerializer(),
         f"explain/{asked}&requested=slots:4": live.ExplanationSerializer(),
         "usage/": live.UseSerializer(),
+        "spend/": live.SpendSerializer(),
         "denials/": live.DenialSerializer(),
         "me/": live.MineSerializer(),
         "audit-events/": serializers.AuditEventSerializer(),
@@ -116,7 +117,7 @@ def differences(field: Any, value: Any, where: str) -> Iterator[str]:
         for one in value or ():
             yield from differences(field.child, one, where)
     elif isinstance(field, DictField):
-        for name, one in value.items():
+        for name, one in (value or {}).items():
             yield from differences(field.child, one, f"{where} {name}")
     elif isinstance(field, Serializer) and value is not None:
         needed = {name for name, one in field.fields.items() if one.required or one.read_only}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from limits_app.models import (
     Policy,
     Pool,
     PoolMember,
+    Price,
     Resource,
     UsagePeriod,
 )
@@ -191,6 +193,20 @@ def test_usage_is_told_apart_as_is_wanted_the_largest_first(root: APIClient) -> 
     assert whole["start"].endswith("T00:00:00+00:00")
 
 
+def test_usage_has_its_plan_and_its_cost(root: APIClient) -> None:
+    today = timezone.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    Price.objects.create(resource="llm", unit="tpm", amount=Decimal("0.1"), per=1, currency="eur", valid_from=today)
+    used("user:1", 3, resource="llm", key="tpm", plan="pro")
+    used("user:2", 5, resource="llm", key="tpm")
+    [row] = root.get(f"{ROOT}usage/?by=plan&plan=pro&cost=true").data["results"]
+    assert (row["plan"], row["admitted"], row["cost"]) == ("pro", 3, {"eur": "0.3"})
+    assert root.get(f"{ROOT}usage/?plan=pro").data["results"][0]["cost"] is None
+    spends = root.get(f"{ROOT}spend/?by=entity&page_size=1").data
+    assert (spends["count"], spends["results"][0]["entity"], spends["results"][0]["amount"]) == (2, "user:2", "0.5")
+    assert root.get(f"{ROOT}spend/?plan=pro").data["results"][0]["amount"] == "0.3"
+    assert root.get(f"{ROOT}spend/?key=tpm").status_code == 400
+
+
 def test_usage_comes_in_pages(root: APIClient) -> None:
     for number in range(5):
         used(f"user:{number}", number)
@@ -222,7 +238,7 @@ def test_refusals_are_told_minute_by_minute(root: APIClient) -> None:
     [
         ("period=week", "period"),
         ("by=user", "by"),
-        ("by=entity&by=entity&by=entity&by=entity&by=entity&by=entity", "by"),
+        ("&".join(["by=entity"] * 7), "by"),
         ("since=yesterday", "since"),
         ("refused=1", "refused"),
     ],

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.management.limits import state
-from limits_app.models import AuditEvent, Denial, Endpoint, UsagePeriod, UsageSnapshot
+from limits_app.models import AuditEvent, Denial, Endpoint, Price, UsagePeriod, UsageSnapshot
 from limits_app.models.audit_log import CONTENT, digest_of
 from limits_app.policies import Pair
 from limits_app.services import RowState
@@ -194,6 +195,26 @@ def test_usage_is_told_apart_as_asked() -> None:
     [of_the_hour] = json.loads(run("usage --since 1h --until 1ms --period hour --by period --format json").out)
     assert of_the_hour["admitted"] == 40
     assert run("usage --resource other").err.startswith("No usage.")
+
+
+def test_usage_has_the_cost_of_each_row() -> None:
+    today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    for currency, amount in (("eur", "0.000000001"), ("usd", "2")):
+        values = {"resource": "api", "unit": "tpm", "per": 1, "valid_from": today, "currency": currency}
+        Price.objects.create(**values, amount=Decimal(amount))
+    about = {"resource": "api", "period": UsagePeriod.DAY, "start": today, "entity": "user:1", "plan": "pro"}
+    UsageSnapshot.objects.create(**about, key="tpm", admitted_milli=10_000)
+    UsageSnapshot.objects.create(**about, key="unpriced", admitted_milli=1_000)
+    lines = run("usage --cost --by entity --by plan --format csv").out.splitlines()
+    assert lines == [
+        "entity,plan,bucket,key,admitted,rejected,rejected_share,cost,currency",
+        "user:1,pro,entity,tpm,10,0,,0.00000001,eur",
+        "user:1,pro,entity,tpm,10,0,,20,usd",
+        "user:1,pro,entity,unpriced,1,0,,,",
+    ]
+    [first, _] = json.loads(run("usage --cost --by plan --plan pro --format json").out)
+    assert first["cost"] == {"eur": "0.00000001", "usd": "20"}
+    assert "0.00000001" in run("usage --cost").out
 
 
 def test_a_chart_has_a_scale_of_its_own_for_each_limit() -> None:

@@ -149,10 +149,12 @@ def test_a_use_is_plain_data_for_json() -> None:
             "resource": None,
             "entity": "user:1",
             "plan": None,
+            "below": None,
             "start": "2026-03-01T12:00:00+00:00",
             "admitted": 3,
             "rejected": 1,
             "rejected_share": 0.25,
+            "cost": None,
         }
     ]
     assert hourly()[0].as_dict()["start"] is None

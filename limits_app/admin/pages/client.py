@@ -31,11 +31,12 @@ from limits_app.services.clients import (
     ending,
     find_clients,
     own_policies,
+    recent_spends,
     recent_uses,
     resources_of,
     user_names,
 )
-from limits_app.services.display import amount, day, moment
+from limits_app.services.display import amount, day, moment, money
 from limits_app.services.explain import explain_each
 from limits_app.services.limit_words import limit_name
 from limits_app.services.policy_words import policy_in_words
@@ -191,6 +192,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         plan = None if row is None else row.plan
         client = Entity(identifier=identifier, name=names.get(identifier, ""), plan=plan)
         context |= {"days": [*_days(uses)], "rejections": [*_rejections(client)]}
+        context["spent"] = [money(spend.amount, spend.currency) for spend in recent_spends(identifier)]
     if may(request.user, Action.VIEW_HISTORY):
         events = changes_of(row, [policy.pk for policy in policies])
         context["changes"] = [*events_in_words(site, events, names)]

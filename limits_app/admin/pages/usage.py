@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -24,14 +25,15 @@ from limits_app.admin.pages.common import (
     problem_with,
 )
 from limits_app.engine.errors import InvalidRequest
-from limits_app.models import BucketKind, CollectedBatch, Entity, UsagePeriod
+from limits_app.models import BucketKind, CollectedBatch, UsagePeriod
 from limits_app.models.fields import aware
 from limits_app.services.clients import client_names, client_of, with_name
-from limits_app.services.display import amount, clock, day, moment, percent
+from limits_app.services.costs import Spend, cost_cells
+from limits_app.services.display import amount, clock, day, moment, money, percent
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.safe_text import csv_text
-from limits_app.services.usage import usage
+from limits_app.services.usage import spend, usage
 from limits_app.usage.reading import Use
 
 _MOST_RESOURCES: Final = 50
@@ -118,48 +120,78 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
             context["problem"] = str(error)
         else:
             bring_up_to_date()
-            if request.GET.get("format") == "csv":
-                return _csv(resource, entity, key, time=time)
+            if request.GET.get("format") in _FILES:
+                return _FILES[request.GET["format"]](resource, entity, key, time=time)
             context |= _used(resource, entity, key, time=time)
     return page(site, request, "usage", title=gettext("Usage"), context=context)
 
 
-_COLUMNS: Final = ("from", "to", "client", "name", "plan", "resource", "limit", "allowed", "rejections")
+_TIME: Final = ("from", "to")
+_AMOUNTS: Final = ("client", "name", "plan", "resource", "limit", "allowed", "rejections", "below", "cost", "currency")
+_SPENDS: Final = ("client", "name", "below", "cost", "currency")
 _CSV_BATCH: Final = 1000
+_BELOW: Final = "yes"
+"""Of amounts that clients below this one used: they are among the rows of these too."""
 
 
 def _csv(resource: str | None, entity: str | None, key: str, *, time: Time) -> HttpResponse:
     """What every client used of each limit of each resource in this time, as a file; with a `key`, of this limit."""
     period, since, until = time
-    uses = usage(
-        resource, entity=entity, key=key or None, period=period, since=since, until=until, by=("entity", "resource")
-    )
-    file = HttpResponse(csv_text(_COLUMNS, _csv_rows(uses, time)))
-    file["Content-Type"] = "text/csv; charset=utf-8"
-    file["Content-Disposition"] = 'attachment; filename="usage.csv"'
-    return file
+    by = ("entity", "resource", "plan", "below")
+    chosen: dict[str, Any] = {"period": period, "since": since, "until": until}
+    uses = usage(resource, entity=entity, key=key or None, by=by, cost=True, **chosen)
+    return _file("usage.csv", (*_TIME, *_AMOUNTS), _csv_rows(_with_rejections(uses)), time)
 
 
-def _csv_rows(uses: list[Use], time: Time) -> Iterator[list[object]]:
-    _period, since, until = time
+def _with_rejections(uses: Iterable[Use]) -> list[Use]:
+    """The usage with the rejections, which are counted without a plan, in the first row of the same limit."""
+    merged: dict[tuple[object, ...], list[Use]] = {}
+    for use in uses:
+        rows = merged.setdefault((use.bucket, use.key, use.resource, use.entity), [])
+        if rows and not use.admitted:
+            rows[0] = replace(rows[0], refused=rows[0].refused + use.refused)
+        else:
+            rows.append(use)
+    return [use for rows in merged.values() for use in rows]
+
+
+def _csv_rows(uses: list[Use]) -> Iterator[list[object]]:
     for first in range(0, len(uses), _CSV_BATCH):
         some = uses[first : first + _CSV_BATCH]
-        clients = {use.entity for use in some if use.entity and use.bucket == BucketKind.ENTITY}
-        names, rows = client_names(clients), Entity.objects.filter(identifier__in=clients, plan__isnull=False)
-        plans = dict(rows.values_list("identifier", "plan__name"))
+        names = client_names({use.entity for use in some if use.entity and use.bucket == BucketKind.ENTITY})
         for use in some:
             who = client_name(use.bucket, use.entity or "", {}) if use.bucket != BucketKind.ENTITY else use.entity or ""
-            yield [
-                f"{since:%Y-%m-%dT%H:%MZ}",
-                f"{until:%Y-%m-%dT%H:%MZ}",
-                who,
-                names.get(who, ""),
-                plans.get(who, ""),
-                use.resource or "",
-                use.key,
-                use.admitted,
-                use.refused,
-            ]
+            amounts = [use.resource or "", use.key, use.admitted, use.refused, _BELOW if use.below else ""]
+            for cells in cost_cells(use.cost):
+                yield [who, names.get(who, ""), use.plan or "", *amounts, *cells]
+
+
+def _spend_csv(resource: str | None, entity: str | None, _key: str, *, time: Time) -> HttpResponse:
+    """What the usage of every client cost in this time, as a file."""
+    period, since, until = time
+    spends = spend(resource, entity=entity, period=period, since=since, until=until, by=("entity", "below"))
+    return _file("spend.csv", (*_TIME, *_SPENDS), _spend_rows(spends), time)
+
+
+def _spend_rows(spends: list[Spend]) -> Iterator[list[object]]:
+    for first in range(0, len(spends), _CSV_BATCH):
+        some = spends[first : first + _CSV_BATCH]
+        names = client_names({spending.entity for spending in some if spending.entity})
+        for spending in some:
+            who = spending.entity or ""
+            yield [who, names.get(who, ""), _BELOW if spending.below else "", spending.amount, spending.currency]
+
+
+_FILES: Final = {"csv": _csv, "spend": _spend_csv}
+
+
+def _file(name: str, columns: tuple[str, ...], rows: Iterable[list[object]], time: Time) -> HttpResponse:
+    _period, since, until = time
+    begin_and_end = (f"{since:%Y-%m-%dT%H:%MZ}", f"{until:%Y-%m-%dT%H:%MZ}")
+    file = HttpResponse(csv_text(columns, ([*begin_and_end, *row] for row in rows)))
+    file["Content-Type"] = "text/csv; charset=utf-8"
+    file["Content-Disposition"] = f'attachment; filename="{name}"'
+    return file
 
 
 def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> dict[str, Any]:
@@ -171,6 +203,8 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
     chosen = {"resource": resource, "key": key, **ask}
     clients = usage(by="entity", most=_MOST_CONSUMERS, **chosen)
     names = client_names({use.entity or "" for use in clients} | {entity or ""})
+    where: dict[str, Any] = {"resource": resource, **ask}
+    spends = spend(by="entity", most=_MOST_CONSUMERS, **where)
     of_limit = [use for use in of_resources if use.key == key]
     of_limit.sort(key=lambda use: (-use.admitted, -use.refused, use.resource or ""))
     return {
@@ -181,6 +215,8 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
         "totals": _totals([use for use in of_limit if resource in (None, use.resource)]),
         "consumers": _rows(clients, names),
         "by_resource": _rows(of_limit)[:_MOST_RESOURCES],
+        "spends": _spends(spends),
+        "spent": [money(spending.amount, spending.currency) for spending in spend(**where)] if spends else [],
         "name": with_name(entity or "", names),
         "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
@@ -244,6 +280,19 @@ def _rows(uses: list[Use], names: dict[str, str] | None = None) -> list[dict[str
             "width": bar("", use.admitted, most or 1).width,
         }
         for use, client in zip(uses, clients, strict=True)
+    ]
+
+
+def _spends(spends: list[Spend]) -> list[dict[str, str]]:
+    """The clients that cost most, and what they cost."""
+    names = client_names({spending.entity for spending in spends if spending.entity})
+    return [
+        {
+            "client": spending.entity or "",
+            "label": client_name(BucketKind.ENTITY, spending.entity or "", names),
+            "amount": money(spending.amount, spending.currency),
+        }
+        for spending in spends
     ]
 
 

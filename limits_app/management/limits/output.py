@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from enum import StrEnum
 from importlib.util import find_spec
 from time import monotonic
@@ -242,7 +243,7 @@ def _plainly(table: Table) -> str:
 
 def _csv_cell(value: object) -> object:
     """Numbers and strings unchanged; other values as in a table."""
-    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+    if isinstance(value, str | Decimal) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     return cell(value)
 
@@ -270,6 +271,8 @@ def cell(value: object) -> str:
             return "yes" if value else "no"
         case float():
             return f"{value:.6g}"
+        case Decimal():
+            return f"{value:f}"
         case date():
             return value.isoformat(" ", "seconds") if hasattr(value, "hour") else value.isoformat()  # type: ignore[call-arg]
         case dict():

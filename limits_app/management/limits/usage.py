@@ -16,6 +16,7 @@ from limits_app import services as limits
 from limits_app.management.limits.arguments import AGES, ENTITY, OF_RESOURCE, age, argument, key, minute, past, positive
 from limits_app.management.limits.output import Output, Table, bar, cell
 from limits_app.management.limits.subcommand import SOURCE, ExitCode, actor, fail, note_unused, subcommand
+from limits_app.services.costs import cost_cells
 from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.retention import prunable, prune_audit
@@ -33,7 +34,7 @@ _OF: Final = (
     argument("--entity", help="an empty value selects the site itself"),
     argument("--key", type=key, help="only this limit"),
 )
-_BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity", By.PLAN: "plan"}
+_BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity", By.PLAN: "plan", By.BELOW: "below"}
 
 
 @subcommand(
@@ -45,11 +46,13 @@ _BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity", 
     argument("--until", type=age, metavar="WHEN", help=AGES),
     argument("--by", choices=[*map(str, _BY)], action="append", help="field to group by; may be repeated"),
     argument("--most", type=positive, metavar="ROWS", help="only this many rows, the largest first"),
+    argument("--cost", action="store_true", help="add what the amounts cost, at the prices of the hours of their use"),
     argument("--chart", action="store_true", help="draw a bar chart, grouped by period unless --by is given"),
     examples=(
         "usage --by entity --key tpm --most 10",
         "usage --resource openai/gpt-4 --period hour --since 24h --chart",
         "usage --by resource --by entity --by period --format csv > usage.csv",
+        "usage --cost --by entity --by plan --since 2026-01-01 --until 2026-02-01 --format csv > costs.csv",
     ),
 )
 def usage(options: Namespace, out: Output) -> None:
@@ -65,11 +68,15 @@ def usage(options: Namespace, out: Output) -> None:
         until=options.until,
         by=by,
         most=options.most,
+        cost=options.cost,
     )
     columns = [column for word, column in _BY.items() if word in by]
     fields = (*columns, "bucket", "key", "admitted", "refused", "refused_share")
     rows = [tuple(getattr(use, name) for name in fields) for use in uses]
     head = (*columns, "bucket", "key", "admitted", "rejected", "rejected_share")
+    if options.cost:
+        head = (*head, "cost", "currency")
+        rows = [(*row, *cells) for row, use in zip(rows, uses, strict=True) for cells in cost_cells(use.cost)]
     table = Table(head, rows, "No usage. Run `limits snapshot` to add the latest counts of the stores.")
     out.show(table, data=[use.as_dict() for use in uses], text=_chart(uses, columns) if options.chart else None)
 

@@ -7,6 +7,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -24,10 +25,10 @@ from limits_app.models import (
     CollectedBatch,
     Entity,
     Limit,
-    Plan,
     Policy,
     Pool,
     PoolMember,
+    Price,
     Resource,
     UsageSnapshot,
 )
@@ -42,6 +43,7 @@ from tests.services.failing import FailingStore
 
 EXPLAIN = "limits_app_explain"
 USAGE = "limits_app_usagesnapshot_changelist"
+CLIENT = "limits_app_client"
 LIVE = "limits_app_live"
 STATE = "limits_app_live_state"
 PREVIEW = "limits_app_preview"
@@ -264,22 +266,62 @@ def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_c
         "user:1 (Gina) Client user:1 Boost user:1 Block user:1 Limit user:1 Why rejected? user:1 (Gina) 10 1 9.1 %"
         in words(response)
     )
-    Plan.objects.create(name="gold")
-    limits.set_entity("user:1", plan="gold")
+    UsageSnapshot.objects.filter(resource="reports").update(plan="gold")
     file = csv_of(admin_client)
-    assert file[0] == ["from", "to", "client", "name", "plan", "resource", "limit", "allowed", "rejections"]
+    assert file[0] == (
+        [
+            "from",
+            "to",
+            "client",
+            "name",
+            "plan",
+            "resource",
+            "limit",
+            "allowed",
+            "rejections",
+            "below",
+            "cost",
+            "currency",
+        ]
+    )
     assert [row[2:] for row in file[1:]] == [
-        ["user:1", "Gina", "gold", "api", "call_count", "6", "1"],
-        ["user:1", "Gina", "gold", "reports", "call_count", "4", "0"],
-        ["'=cmd", "", "", "api", "call_count", "3", "0"],
+        ["user:1", "Gina", "", "api", "call_count", "6", "1", "", "", ""],
+        ["user:1", "Gina", "gold", "reports", "call_count", "4", "0", "", "", ""],
+        ["'=cmd", "", "", "api", "call_count", "3", "0", "", "", ""],
     ]
     of_client = words(get(admin_client, USAGE, entity="user:1"))
     assert "user:1 (Gina)" in of_client
     assert "Clients that used most" not in of_client
     assert [row[5:] for row in csv_of(admin_client, entity="user:1")[1:]] == [
-        ["api", "call_count", "6", "1"],
-        ["reports", "call_count", "4", "0"],
+        ["api", "call_count", "6", "1", "", "", ""],
+        ["reports", "call_count", "4", "0", "", "", ""],
     ]
+
+
+def test_files_and_pages_have_what_usage_costs(admin_client: Client) -> None:
+    Entity.objects.create(identifier="user:1", name="Gina")
+    month = timezone.now().astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    last_month = (month - timedelta(days=1)).replace(day=1)
+    for unit, amount in (("input_tokens", "2.5"), ("output_tokens", "10")):
+        Price.objects.create(resource="llm/*", unit=unit, amount=Decimal(amount), currency="usd", valid_from=last_month)
+    row = {"resource": "llm/large", "entity": "user:1", "period": "day", "plan": "pro"}
+    for start, tokens in ((last_month, 300), (month, 200)):
+        UsageSnapshot.objects.create(**row, start=start, key="input_tokens", admitted_milli=tokens * 10**6)
+        UsageSnapshot.objects.create(**row, start=start, key="output_tokens", admitted_milli=tokens)
+    UsageSnapshot.objects.create(**row | {"plan": ""}, start=last_month, key="input_tokens", refused=3)
+    assert [row[2:] for row in csv_of(admin_client, span="last_month")[1:]] == [
+        ["user:1", "Gina", "pro", "llm/large", "input_tokens", "300000", "3", "", "0.75", "usd"],
+        ["user:1", "Gina", "pro", "llm/large", "output_tokens", "0.3", "0", "", "0.000003", "usd"],
+    ]
+    assert csv_of(admin_client, span="last_month", format="spend") == [
+        ["from", "to", "client", "name", "below", "cost", "currency"],
+        [f"{last_month:%Y-%m-%dT%H:%MZ}", f"{month:%Y-%m-%dT%H:%MZ}", "user:1", "Gina", "", "0.750003", "usd"],
+    ]
+    page = get(admin_client, USAGE, span="last_month")
+    assert "Spend 0.75 USD Client Cost user:1 (Gina) 0.75 USD" in words(page)
+    assert "0.75" not in words(get(admin_client, CLIENT, entity="user:1"))
+    used("llm/large", "user:1", "output_tokens", 200)
+    assert "Spent in these days: " in words(get(admin_client, CLIENT, entity="user:1"))
 
 
 def test_the_file_of_last_month_has_every_client_of_that_month_and_nothing_else(admin_client: Client) -> None:
@@ -293,12 +335,12 @@ def test_the_file_of_last_month_has_every_client_of_that_month_and_nothing_else(
     file = csv_of(admin_client, span="last_month")
     assert len(file) == 21
     assert {(row[0], row[1]) for row in file[1:]} == {(f"{begin:%Y-%m-%dT%H:%MZ}", f"{first:%Y-%m-%dT%H:%MZ}")}
-    assert {row[-1] for row in file[1:]} == {"2"}
+    assert {row[8] for row in file[1:]} == {"2"}
 
 
 def csv_of(browser: Client, **query: str) -> list[list[str]]:
     """The rows of the file of the page."""
-    return [*csv.reader(get(browser, USAGE, format="csv", **query).content.decode().splitlines())]
+    return [*csv.reader(get(browser, USAGE, **{"format": "csv"} | query).content.decode().splitlines())]
 
 
 def test_where_nothing_was_used_the_usage_page_says_so_once_and_offers_no_limit(admin_client: Client) -> None:
@@ -329,12 +371,12 @@ def test_the_usage_page_begins_with_a_limit_that_admitted_something(admin_client
     assert page.context["key"] == "calls"
 
 
-def test_usage_of_many_takes_a_dozen_queries_at_most(
+def test_usage_of_many_takes_14_queries_at_most(
     admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     for number in range(30):
         used(f"resource{number % 5}", f"user:{number}", "call_count", number)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(14):
         get(admin_client, USAGE)
 
 
