@@ -15,6 +15,7 @@ from limits_app.acquiring.runtime import PROCESS, lock_over_forks
 from limits_app.acquiring.shares import charged_for, money_of, requested_of, shares, sum_used, used_before
 from limits_app.acquiring.store import is_remote
 from limits_app.engine import (
+    BLOCK_LEVEL,
     IDEMPOTENCY_LEVEL,
     LEASE_LEVEL,
     Amounts,
@@ -295,7 +296,7 @@ class Acquisition(Claim):
         uses: dict[str, LimitUse] = {}
         for part in self.parts():
             for limit in part.shape.limits:
-                if limit.level in {IDEMPOTENCY_LEVEL, LEASE_LEVEL} or (limit.rule.is_counted and limit.key in uses):
+                if limit.level in {BLOCK_LEVEL, IDEMPOTENCY_LEVEL, LEASE_LEVEL} or (limit.rule.is_counted and limit.key in uses):
                     continue
                 if limit.priced:
                     uses[limit.key] = money_of(self.parts(), part, limit)

@@ -92,6 +92,7 @@ from limits_app.engine.engine import (
 )
 from limits_app.engine.holders import extension_holder, is_extension_holder, is_token_holder, leased_us
 from limits_app.engine.keys import (
+    BLOCK_LEVEL,
     IDEMPOTENCY_LEVEL,
     LEASE_LEVEL,
     MAX_ENTITY_LENGTH,
@@ -102,9 +103,11 @@ from limits_app.engine.keys import (
     EntityScopes,
     Scope,
     amounts_scope,
+    block_scope,
     check_entity,
     check_idempotency_key,
     check_resource,
+    counted_scope,
     digest_in,
     idempotency_scope,
     line_change_scope,

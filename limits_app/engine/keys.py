@@ -9,6 +9,7 @@ end policies in shadow mode. `#lease:` and the holder after it name the lease of
 cool-down of the upstream of a resource. `#slices` after it names what processes hold of its limits in slices.
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
 `v1:=:<entity>` is a total of an entity over all resources, and `v1:=system:<entity>` that of the system.
+`#block` after it names the block of the scope for a time, and `#counted` the responses that count for it.
 `@<digest>/` before it names a namespace; the keys of the empty one have nothing before them.
 """
 
@@ -31,6 +32,8 @@ IDEMPOTENCY_LEVEL: Final = "idempotency"
 """The level of the limit that admits an idempotency key once."""
 LEASE_LEVEL: Final = "lease"
 """The level of the permit that is the lease of a token."""
+BLOCK_LEVEL: Final = "block"
+"""The level of a block for a time, which a URL rule begins once its limit was exceeded."""
 UPSTREAM_LEVEL: Final = "upstream"
 """The level of the cool-down of a resource's upstream."""
 
@@ -175,6 +178,16 @@ def lease_scope(scope: Scope, holder: bytes) -> Scope:
 def holder_in(key: str) -> bytes:
     """Return the holder in the key of the scope of a lease."""
     return bytes.fromhex(key[key.rindex(":") + 1 :])
+
+
+def block_scope(scope: Scope) -> Scope:
+    """Return the scope of the block for a time of the requests of another one."""
+    return scope._replace(key=f"{scope.key}#block")
+
+
+def counted_scope(scope: Scope) -> Scope:
+    """Return the scope in which the responses are counted that begin the block of another one."""
+    return scope._replace(key=f"{scope.key}#counted")
 
 
 def slices_key(key: str) -> str:

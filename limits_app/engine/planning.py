@@ -10,7 +10,7 @@ from limits_app.engine.algorithms import Rule
 from limits_app.engine.amounts import MILLI, PermitsOnly, check_amounts, shown, to_milli
 from limits_app.engine.charging import PricedShape
 from limits_app.engine.errors import InvalidRequest
-from limits_app.engine.keys import IDEMPOTENCY_LEVEL, LEASE_LEVEL
+from limits_app.engine.keys import BLOCK_LEVEL, IDEMPOTENCY_LEVEL, LEASE_LEVEL
 from limits_app.engine.limit_kinds import CALL_KEYS, counts_requests, is_metered
 from limits_app.engine.limits import AnyLimit, CountedUnit, ResourceLimit
 from limits_app.engine.plan import MOST_SHAPES, PlannedLimit, PlannedScope, PlanShape, RequestPlan, ScopedLimits
@@ -81,7 +81,7 @@ class Shapes:
                 keys = scope.keys_of(rule)
                 self._unpriced += _unpriced_of(scope, rule)
                 self.limits |= {key: rule.limit for key in keys if not (rule.is_counted and key in self.limits)}
-                if scope.level not in {IDEMPOTENCY_LEVEL, LEASE_LEVEL}:
+                if scope.level not in {BLOCK_LEVEL, IDEMPOTENCY_LEVEL, LEASE_LEVEL}:
                     requestable |= dict.fromkeys(keys)
                 if rule.is_permit:
                     self._permits[position, rule.key] = keys[0]

@@ -7,7 +7,7 @@ from functools import lru_cache
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import Amount, from_micro
-from limits_app.engine.keys import LEASE_LEVEL, Scope
+from limits_app.engine.keys import BLOCK_LEVEL, LEASE_LEVEL, Scope
 from limits_app.engine.limits import Blocked, CallLimit, CountedUnit, QuotaLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
 from limits_app.engine.periods import QuotaPeriod
@@ -52,7 +52,10 @@ def outcome_of(claim: Claim) -> Outcome:
             window_seconds=window_seconds,
             place=limit.place,
         )
-        (violations if rejected else passed).append(status)
+        if rejected:
+            violations.append(status)
+        elif limit.level != BLOCK_LEVEL:  # a block that does not run is no limit
+            passed.append(status)
     return Outcome(not violations, tuple(violations), tuple(passed), claim.shape.is_degraded)
 
 

@@ -43,6 +43,7 @@ from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
 from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
 from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa: E402
 from limits_app.testing.conformance.settling import Settling  # noqa: E402
+from limits_app.testing.conformance.timed_blocks import TimedBlocks  # noqa: E402
 from limits_app.testing.conformance.token_leases import TokenLeases  # noqa: E402
 
 __all__ = ["StoreConformance", "StoreOperations"]
@@ -52,6 +53,7 @@ class StoreOperations(
     Atomicity,
     Choosing,
     Settling,
+    TimedBlocks,
     Money,
     Quotas,
     Leases,
