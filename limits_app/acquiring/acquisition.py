@@ -124,6 +124,8 @@ class Acquisition(Claim):
     requires_usage: bool | None = None
     """Whether a block must report the usage of rates; None: as the limit set says. If not, what was not reported counts
     as used as requested."""
+    expects_overuse = False
+    """Whether more than requested may be reported of every limit, since the use is known only afterwards."""
     lost_lease = False
     """Whether a lease ran out while it was held, so that others may hold the permits."""
     source: LimitsSource | None = None
@@ -296,7 +298,9 @@ class Acquisition(Claim):
         uses: dict[str, LimitUse] = {}
         for part in self.parts():
             for limit in part.shape.limits:
-                if limit.level in {BLOCK_LEVEL, IDEMPOTENCY_LEVEL, LEASE_LEVEL} or (limit.rule.is_counted and limit.key in uses):
+                if limit.level in {BLOCK_LEVEL, IDEMPOTENCY_LEVEL, LEASE_LEVEL} or (
+                    limit.rule.is_counted and limit.key in uses
+                ):
                     continue
                 if limit.priced:
                     uses[limit.key] = money_of(self.parts(), part, limit)
@@ -643,7 +647,7 @@ class Acquisition(Claim):
         """Raise InvalidRequest, or warn, where more was used than the acquisition and its extensions have requested."""
         first = next(charged for charged in self.parts() if key in charged.shape.by_key)
         amount = charged_for(self.parts(), part, limit)
-        if part is not first or parts <= amount:
+        if part is not first or parts <= amount or self.expects_overuse:
             return
         requested = units_of(limit.rule, amount)
         if isinstance(limit.rule.limit, CallLimit):

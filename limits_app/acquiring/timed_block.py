@@ -1,8 +1,8 @@
 """Timed blocks: the requests of one scope are rejected for a time, once a limit of it was exceeded.
 
 A block is a fixed window of its length with a capacity of 1, in a scope beside that of the limits. While it runs, the
-window is in debt, so that it rejects even an amount of 0. More debt does not move its end, so that it is never extended.
-Each request asks for 0 of it, in the step that charges its limits.
+window is in debt, so that it rejects even an amount of 0. More debt does not move its end: it is never extended. Each
+request asks for 0 of it, in the step that charges its limits.
 """
 
 from __future__ import annotations

@@ -270,7 +270,9 @@ class EndpointAdmin(LargeListAdmin):
     fieldsets = [
         (None, {"fields": ["name", "description", "enabled"]}),
         (_("Requests"), {"fields": ["path", "view_name", "methods"]}),
-        (_("Limits"), {"fields": ["counted_by", "header", "limits", "resource", "amounts"]}),
+        (_("Limits"), {"fields": ["counted_by", "header", "combined_with", "limits", "resource", "amounts", "cost"]}),
+        (_("Responses"), {"fields": ["responses"]}),
+        (_("Rejections"), {"fields": ["block_for", "refusal_status", "refusal_body"]}),
         (_("Other rules"), {"fields": ["order", "stop"]}),
         (
             _("Exemptions"),

@@ -13,7 +13,9 @@ from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts, without_permits
 from limits_app.services.charging import charge_together
-from limits_app.services.integration import Acquisition, Amount, DefaultLimits, GivenAmount
+from limits_app.services.integration import Acquisition, Amount, DefaultLimits, GivenAmount, ResolutionKey
+from limits_app.services.request import AmountsRequest, SetResolver
+from limits_app.services.rule_requests import RuleRequest
 from limits_app.services.several import prefixes_of
 from limits_app.services.shadow import is_limited
 from limits_app.services.url_rules import UrlRule
@@ -32,6 +34,7 @@ NOTHING: Final[Mapping[str, GivenAmount]] = {}
 class Charge:
     """The charge of a request for one entity on one resource: the requested amounts, and the acquisition that holds it.
 
+    A rule that combines parts of a request charges an entity of its own, for the `client` that it counts by.
     It takes the `named` amounts, and 1 of every other limit; `requested` replaces `named` where nothing was charged
     before. `rules` are the URL rules that it comes from.
     Several resources may share an acquisition, where `prefix` comes before the keys of this one.
@@ -49,6 +52,10 @@ class Charge:
     """Whether code of the site has acquired it, which is charged each time."""
     is_former: bool = False
     """Whether it was released before the same resource was charged again."""
+    client: str | None = None
+    """Who has the plan of the request, where that is not the entity."""
+    request: RuleRequest | None = None
+    """What has charged it by itself, and counts its response."""
     calls: tuple[ViewCall, ...] = ()
     """The calls of decorated views that answer for it, where there is no middleware."""
     was_used: bool = False
@@ -58,6 +65,36 @@ class Charge:
     def key(self) -> ChargeKey:
         """The resource and the entity, which integrations charge once."""
         return self.resource, self.entity
+
+    @property
+    def counts_responses(self) -> bool:
+        """Whether only certain responses count; not where a rule with the same resource and entity counts all."""
+        return bool(self.rules) and all(rule.statuses is not None for rule in self.rules)
+
+    @property
+    def block_seconds(self) -> float:
+        """For how long an exceeded limit blocks; 0 for not at all."""
+        return max([rule.block_seconds for rule in self.rules], default=0)
+
+    @property
+    def is_charged_alone(self) -> bool:
+        """Whether it is not charged together with other resources."""
+        return any(rule.is_charged_alone for rule in self.rules)
+
+    def counts(self, status: int) -> bool:
+        """Whether a response with a status counts."""
+        return any(rule.statuses is None or rule.statuses.have(status) for rule in self.rules)
+
+    def make_request(
+        self, key: ResolutionKey, requested: RequestedAmounts, source: SetResolver, *, is_of_view: bool
+    ) -> AmountsRequest:
+        """Return the request that charges it, as URL rules say; the arguments are those of `AmountsRequest`."""
+        if not self.is_charged_alone:
+            return AmountsRequest(key, requested, source, is_of_view=is_of_view)
+        self.request = RuleRequest(
+            key, requested, source, block_seconds=self.block_seconds, counts_responses=self.counts_responses
+        )
+        return self.request
 
     @property
     def amounts(self) -> RequestedAmounts:
@@ -113,7 +150,10 @@ def named_by(charges: Iterable[Charge]) -> set[str]:
 def refund_all(charges: Iterable[Charge], acquisitions: Collection[Acquisition]) -> None:
     """Report the charges by integrations among some acquisitions as unused, calls included, and cancel all of them."""
     for charge in charges:
-        if not charge.by_view and charge.acquisition in acquisitions:
+        acquisition = charge.acquisition
+        if charge.rules and charge.counts_responses and acquisition is not None and acquisition in acquisitions:
+            acquisition.undo()  # no response of the view counts
+        elif not charge.by_view and charge.acquisition in acquisitions:
             charge.report_unused()
     for acquisition in acquisitions:
         acquisition.cancel()
@@ -155,6 +195,8 @@ def _withdrawn(limits: RequestLimits, resource: str, entity: str | None) -> list
     None where nothing is held, or where it was taken in one step with another resource.
     """
     charges = limits.held(resource, entity)
+    if any(charge.is_charged_alone for charge in charges):
+        return []  # its response counts for the former entity
     taken = [charge.acquisition for charge in charges]
     if any(charge.acquisition in taken and charge not in charges and not charge.by_view for charge in limits.charges):
         return []
@@ -178,7 +220,8 @@ def charge_all(limits: RequestLimits, charges: Sequence[Charge]) -> None:
     charges = [charge for charge in charges if charge not in exempt] if exempt else charges
     for charge in charges if limits.charges else ():
         transfer_former_charge(limits, charge)
-    new = [charge for charge in charges if not limits.was_charged(*charge.key)]
+    together = [charge for charge in charges if not charge.is_charged_alone]
+    new = [charge for charge in together if not limits.was_charged(*charge.key)]
     before = limits.acquired
     try:
         if len(new) > 1 and _are_charged_together(limits, new):
@@ -186,7 +229,10 @@ def charge_all(limits: RequestLimits, charges: Sequence[Charge]) -> None:
         for charge in charges:
             limits.take(charge)
     except BaseException:
-        limits.refund([acquisition for acquisition in limits.acquired if acquisition not in before])
+        charged = [acquisition for acquisition in limits.acquired if acquisition not in before]
+        for acquisition in charged:
+            acquisition.undo()  # a rejected request is charged nothing, with every algorithm
+        limits.refund(charged)
         raise
 
 
@@ -200,7 +246,7 @@ def _are_charged_together(limits: RequestLimits, charges: Sequence[Charge]) -> b
             *charge.key,
             charge.amounts if limits.takes_permits else partial(without_permits, charge.amounts),
             charge.default_limits,
-            limits.plan_of(charge.entity),
+            limits.plan_of(charge.client or charge.entity),
         )
         for charge in charges
     ]

@@ -45,6 +45,10 @@ class ChargedRequest:
     """What the request was charged by integrations and by code of the site, in order, and was not refunded."""
     log_ins: list[Acquisition]
     """The attempts to log in; those that did not fail are refunded at the end."""
+    by_rules: Sequence[Charge] = ()
+    """What URL rules charge, of which the response may change something."""
+    uncounted: list[Acquisition]
+    """What is undone with the response, which URL rules do not count, since it holds permits until then."""
     calls: list[ViewCall]
     """The outermost calls of decorated views that still hold what they were charged."""
 
@@ -153,6 +157,8 @@ class ChargedRequest:
     def end(self) -> None:
         """Release all acquisitions: amounts that were not reported count as used."""
         for acquisition in self.acquired:
+            if acquisition in self.uncounted:
+                acquisition.undo()
             acquisition.release()
         if self.log_ins:
             self.refund_log_ins()
@@ -176,13 +182,16 @@ class ChargedRequest:
     def fail(self, error: BaseException) -> None:
         """Refund amounts that were not reported, after a view raised, unless the exception makes a response.
 
-        Attempts to log in then count, since an error hides whether they failed.
+        Attempts to log in then count, since an error hides whether they failed. What a rule charges that counts certain
+        responses is left to the response that Django makes of the error.
         """
         if not isinstance(error, _RESPONSE_EXCEPTIONS):
             for acquisition in self.log_ins:
                 acquisition.release()
+            by_response = [charge.acquisition for charge in self.by_rules if charge.counts_responses]
             for acquisition in self.acquired:
-                acquisition.cancel()
+                if acquisition not in by_response:
+                    acquisition.cancel()
 
     def undo(self) -> None:
         """Refund what integrations charged, calls included, after the request was rejected.

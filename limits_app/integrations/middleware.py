@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -69,6 +70,7 @@ class LimitsMiddleware:
                 response = _replaced(response, enforce(request))
         except BaseException as error:
             limits.fail(error)
+            limits.end()  # no response tells whether a rule counts it: what it was charged stays
             raise
         finish(response, limits, limits)
         return response
@@ -88,12 +90,13 @@ class LimitsMiddleware:
                 response = await sync_to_async(_replaced)(response, await _aenforce(request))
         except BaseException as error:
             limits.fail(error)
+            limits.end()
             raise
         release_with_task(response, limits)
-        if limits.refused is None and not limits.log_ins:
+        if limits.refused is None and not (limits.log_ins or limits.by_rules):
             finish(response, limits, limits)
         else:
-            await sync_to_async(finish)(response, limits, limits)  # it may refund
+            await sync_to_async(finish)(response, limits, limits)  # it may refund, or count a response
         return response
 
 
@@ -237,11 +240,11 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
 def _charge_valid(limits: RequestLimits, charge: Charge) -> None:
     """Charge the amounts of a rule, or 1 of each limit where they are invalid."""
     try:
-        limits.take(Charge(charge.resource, charge.entity, charge.named))
+        limits.take(replace(charge, requested=None))
     except InvalidRequest as error:
         for rule in charge.rules:
             rule.report(error)
-        limits.take(Charge(charge.resource, charge.entity))
+        limits.take(replace(charge, requested=None, named={}))
 
 
 def _refused(request: HttpRequest, limits: RequestLimits, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from http import HTTPStatus
 from inspect import isawaitable
+from json import loads
 from math import ceil
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -27,7 +28,9 @@ from limits_app.engine.outcome import Outcome
 from limits_app.integrations.headers import name_of, retry_after_seconds, set_headers
 from limits_app.integrations.releasing import REFUNDS
 from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.services.integration import BLOCK_LEVEL
 from limits_app.services.limit_words import limit_name
+from limits_app.services.url_rules import UrlRule
 
 logger = logging.getLogger("limits_app")
 
@@ -62,17 +65,24 @@ def refusal(
 ) -> HttpResponseBase:
     """Return the response to an error: 429 for a limit, 403 for a block, 422 for too much, 503 without the store.
 
-    It is what LIMITS["REFUSAL_HANDLER"] returns, else a page from the template `limits_app/429.html` for clients that
+    It is the answer of the URL rule whose limit rejects, where that has one. Otherwise it is what
+    LIMITS["REFUSAL_HANDLER"] returns, else a page from the template `limits_app/429.html` for clients that
     prefer HTML, and problem details (RFC 9457) for others. Caches do not keep it.
     With `refunds`, the request is refunded what it was charged when this is its response.
     """
     limits: RequestLimits = getattr(request, "limits", None) or limits_of(request)
     content = content_of(error)
+    response: HttpResponseBase | None = None
     if isinstance(error, LimitExceeded):
         content = content._replace(request_id=limits.request_id)
-    has_handler = limits.settings[_HANDLER] is not None
+        may_have_answer = limits.by_rules and content.problem_type == QUOTA_EXCEEDED
+        rule = _rule_with_answer(limits, error.outcome) if may_have_answer else None
+        if rule is not None:
+            content = content._replace(status=HTTPStatus(rule.refusal_status or content.status))
+            response = _answer_of(rule, content) if rule.refusal_body else None
+    has_handler = response is None and limits.settings[_HANDLER] is not None
     handler = conf.function_of(conf.REFUSAL_HANDLER, limits.settings) if has_handler else None
-    response = None if handler is None else _own(handler, request, error)
+    response = response if handler is None else _own(handler, request, error)
     if response is None and _wants_page(request):
         response = _page(request, content)
     response = response or _problem(content)
@@ -81,6 +91,27 @@ def refusal(
         response.headers["Retry-After"] = str(content.retry_after)
     setattr(response, REFUNDS, refunds)
     set_headers(response, limits, limits.refuse(error))
+    return response
+
+
+def _rule_with_answer(limits: RequestLimits, outcome: Outcome) -> UrlRule | None:
+    """Return the first URL rule with a status or a body of its own of which a limit rejects a request."""
+    rejecting = {(status.resource, None if status.shared else status.entity) for status in outcome.violations}
+    for charge in limits.by_rules:
+        if charge.key in rejecting or (charge.resource, None) in rejecting:
+            return next((rule for rule in charge.rules if rule.has_answer), None)
+    return None
+
+
+def _answer_of(rule: UrlRule, content: Refusal) -> HttpResponse:
+    """Return the body of a rule: a JSON object, or text that browsers do not read as HTML."""
+    try:
+        is_json = isinstance(loads(rule.refusal_body), dict)
+    except ValueError:
+        is_json = False
+    content_type = "application/json" if is_json else "text/plain; charset=utf-8"
+    response = HttpResponse(rule.refusal_body, status=content.status, content_type=content_type)
+    response.headers["X-Content-Type-Options"] = "nosniff"
     return response
 
 
@@ -103,6 +134,8 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     seconds = retry_after_seconds(None if rejecting is None else rejecting.retry_after)
     text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     used_up = gettext("The limit of %(limits)s has been reached.") % {"limits": listed}
+    if rejecting is not None and rejecting.level == BLOCK_LEVEL:
+        used_up = gettext("Too many requests have been made: further requests are rejected for a while.")
     if rejecting is not None and rejecting.capacity == 0:  # a cool-down
         used_up = gettext("The service behind this resource is busy.")
     return Refusal(

@@ -22,6 +22,7 @@ from limits_app.engine.outcome import Outcome
 from limits_app.integrations.headers import set_headers
 from limits_app.integrations.holding import ACQUISITION, ViewCall
 from limits_app.integrations.request import RequestLimits
+from limits_app.integrations.responses import settle_responses
 from limits_app.services.integration import Acquisition
 
 ChargeHolder = RequestLimits | ViewCall
@@ -52,6 +53,8 @@ def finish(response: HttpResponseBase, limits: RequestLimits, holder: ChargeHold
         set_headers(response, limits, outcomes)
     if holder is None:
         return
+    if limits.by_rules and holder is limits:
+        settle_responses(limits, response)
     if limits.log_ins:
         limits.settle_log_ins(response.status_code, getattr(limits.request, "user", None))
     acquisitions = acquired if holder is limits else holder.acquired

@@ -115,7 +115,7 @@ class RequestLimits(ChargedRequest):
         """Returns the request; None when it is over."""
         self.settings = conf.current()
         """The settings, which do not change while the request is answered."""
-        self.charges, self.log_ins, self.calls = [], [], []
+        self.charges, self.log_ins, self.calls, self.uncounted = [], [], [], []
         self.throttled: dict[ChargeKey, Outcome] = {}
         """The outcomes with which throttles of the REST framework rejected the request."""
         self.identities: list[Identity] = []
@@ -352,8 +352,9 @@ class RequestLimits(ChargedRequest):
         requested = requested or partial(one_of_each, charge.named)
         if not self.takes_permits:
             requested = partial(without_permits, requested)
-        plan = self.plan_of(charge.entity) if self.table.may_have_plan else None
-        request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
+        plan = self.plan_of(charge.client or charge.entity) if self.table.may_have_plan else None
+        make = charge.make_request if charge.rules else AmountsRequest
+        request = make((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
         acquisition = request.acquire(timeout)
         if self.charges or not self.has_middleware:
             self.note(charge, acquisition)
@@ -381,7 +382,7 @@ class RequestLimits(ChargedRequest):
         requested = requested or partial(one_of_each, charge.named)
         if not self.takes_permits:
             requested = partial(without_permits, requested)
-        plan = await self.aplan_of(charge.entity) if self.table.may_have_plan else None
+        plan = await self.aplan_of(charge.client or charge.entity) if self.table.may_have_plan else None
         request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
         acquisition = await request.aacquire(timeout)
         self.note(charge, acquisition)

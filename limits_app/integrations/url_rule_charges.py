@@ -16,6 +16,7 @@ from limits_app.integrations.identity import (
     entity_of_user,
 )
 from limits_app.integrations.request_identities import names_of
+from limits_app.integrations.request_parts import combined_entity
 from limits_app.services.integration import CountedBy, GivenAmount, is_currency, usage_of_units
 from limits_app.services.url_rules import UrlRule
 
@@ -49,16 +50,21 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
     """The charges of the matching rules of a request, in order, each resource and entity once. May query the database.
 
     Two rules with the same resource and entity charge the larger amounts. The first rule with `stop` that does not
-    exempt the request is the last one. `confirmed` is True for rules that are known to be current.
+    exempt the request is the last one. `confirmed` is True for rules that are known to be current. Rules that need the
+    response are left out where nothing tells when it was sent, as for a proxy.
     """
     charged: dict[ChargeKey, Charge] = {}
     for rule in rules:
-        entity = entity_of(rule, limits)
+        if rule.needs_response and not limits.takes_permits:
+            continue
+        client = entity_of(rule, limits)
         if rule.exemptions:
             names = names_of(limits, rule.exemptions.entities.kinds)
-            if rule.exemptions.apply(limits, [entity, limits.entity, *names]):
+            if rule.exemptions.apply(limits, [client, limits.entity, *names]):
                 continue
-        charge = charged.setdefault((rule.resource, entity), Charge(rule.resource, entity, rule.amounts))
+        entity = combined_entity(rule, limits.request, client) if rule.parts else client
+        key = rule.resource, entity
+        charge = charged.setdefault(key, Charge(*key, rule.amounts, client=client if rule.parts else None))
         charge.rules = (*charge.rules, rule)
         if len(charge.rules) > 1:
             charge.named = _larger(charge.named, rule.amounts)
@@ -66,7 +72,8 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
             charge.requested = rule.confirm(charge.named)
         if rule.stop:
             break
-    return [*charged.values()]
+    limits.by_rules = [*charged.values()]
+    return limits.by_rules
 
 
 def _larger(amounts: Mapping[str, GivenAmount], other: Mapping[str, GivenAmount]) -> dict[str, GivenAmount]:

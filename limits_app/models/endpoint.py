@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import models, router
 from django.db.models import ProtectedError, Q
 from django.utils import timezone
 from django.utils.text import slugify
@@ -22,6 +22,14 @@ from limits_app.models.fields import ExactTextField
 from limits_app.models.limit import Limit, noted_limits, validate_limits
 from limits_app.models.policy import Policy
 from limits_app.models.resource import Resource
+from limits_app.models.rule_fields import (
+    parts_of,
+    validate_block,
+    validate_cost,
+    validate_error_status,
+    validate_parts,
+    validate_statuses,
+)
 from limits_app.models.snapshots import Snapshot
 from limits_app.models.usage import UsagePeriod, UsageSnapshot
 from limits_app.models.validators import (
@@ -119,6 +127,67 @@ class Endpoint(Configuration):
         validators=[validate_header],
         help_text=_("The request header to count by, such as “X-Tenant”; only for “a request header”."),
     )
+    combined_with = models.TextField(
+        _("combined with"),
+        blank=True,
+        default="",
+        max_length=600,
+        validators=[validate_text, validate_parts],
+        help_text=_(
+            "Other parts of the request that are counted together with it, one per line: “header:X-Device”, "
+            "“cookie:device”, “query:q”, “form:username”, “path:pk” (a parameter of the URL) or “ip”. Each value has a "
+            "counter, of at most 1,024 for each client. Requests without the part have one counter together."
+        ),
+    )
+    responses = models.CharField(
+        _("count only responses"),
+        max_length=100,
+        blank=True,
+        default="",
+        validators=[validate_statuses],
+        help_text=_(
+            "Such as “401,403”, “4xx” or “errors”; all responses when left empty. A request is counted when it begins, "
+            "and no longer once another response was made: so the limit is also the number of these requests at the "
+            "same time."
+        ),
+    )
+    cost = models.CharField(
+        _("cost from the response"),
+        max_length=255,
+        blank=True,
+        default="",
+        validators=[validate_cost],
+        help_text=_(
+            "How much a request has used: a header of the response such as “header:X-Cost”, or a function of the site "
+            "with @cost_function such as “shop.costs.of_report”. It replaces the amounts per request afterwards."
+        ),
+    )
+    block_for = models.CharField(
+        _("block for"),
+        max_length=16,
+        blank=True,
+        default="",
+        validators=[validate_block],
+        help_text=_(
+            "Such as “10m”: once the limit was exceeded, all further requests that this rule counts are rejected until "
+            "then. Further requests do not extend the block. A reset ends it."
+        ),
+    )
+    refusal_status = models.PositiveSmallIntegerField(
+        _("status of rejections"),
+        null=True,
+        blank=True,
+        validators=[validate_error_status],
+        help_text=_("The status in place of 429."),
+    )
+    refusal_body = models.TextField(
+        _("body of rejections"),
+        blank=True,
+        default="",
+        max_length=4000,
+        validators=[validate_text],
+        help_text=_("The body in place of the usual one: a JSON object, or plain text."),
+    )
     limits = models.CharField(
         _("limits"),
         max_length=500,
@@ -210,6 +279,9 @@ class Endpoint(Configuration):
             setattr(self, name, "\n".join(lines_of(getattr(self, name))))
         self.methods = ",".join(sorted(self.method_set))
         self.limits = " ".join(self.limits.split())
+        self.combined_with = "\n".join(lines_of(self.combined_with))
+        self.responses = ",".join(dict.fromkeys(filter(None, map(str.strip, self.responses.lower().split(",")))))
+        self.block_for, self.cost = self.block_for.strip(), self.cost.strip()
         if bool(self.limits) is (self.resource is not None):
             raise ValidationError({"limits": _LIMITS_OR_RESOURCE})
         if self.counted_by == CountedBy.EVERYONE:
@@ -261,6 +333,24 @@ class Endpoint(Configuration):
         """The methods that it matches; all if empty."""
         words = (word.strip().upper() for word in self.methods.split(","))
         return frozenset(word for word in words if word)
+
+    @property
+    def needs_response(self) -> bool:
+        """Whether it counts by the response, so that it does not apply where nobody reports one."""
+        return bool(self.responses or self.cost)
+
+    @property
+    def is_escaped(self) -> bool:
+        """Whether a client can change what it is counted by, and so get the limit many times."""
+        return any(part.is_chosen for part in parts_of(self.combined_with))
+
+    def is_bounded(self) -> bool:
+        """Whether another enabled rule for the same requests counts a client whatever it sends."""
+        others = Endpoint.objects.using(self._state.db or router.db_for_read(Endpoint)).filter(
+            enabled=True, path=self.path, view_name=self.view_name
+        )
+        fixed = others.exclude(pk=self.pk).exclude(counted_by__in=[CountedBy.HEADER, CountedBy.SESSION])
+        return any(not rule.is_escaped for rule in fixed)
 
     @property
     def has_exemptions(self) -> bool:

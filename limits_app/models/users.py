@@ -22,7 +22,7 @@ _COUNTED: Final = frozenset({AutoField, BigAutoField})
 _SURELY_VALID: Final = len(str(2**31))
 """Numbers with fewer digits are in the range of all columns of 32 bits or more."""
 KINDS_OF_NO_USER: Final = frozenset(
-    {"account", "digest", "get", "header", "ip", "key", "post", "ratelimit", "session", "throttle"}
+    {"account", "digest", "get", "header", "ip", "key", "part", "post", "ratelimit", "session", "throttle"}
 )
 """The kinds of identifiers that integrations make of requests, and no user has."""
 

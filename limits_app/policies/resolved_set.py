@@ -146,10 +146,11 @@ class ResolvedSet:
         )
 
     def with_scopes(self, scoped: Iterable[ScopedLimits]) -> LimitSet:
-        """The limit set with the limits of more scopes."""
+        """The limit set with the limits of more scopes, and without slices."""
         old = self.limit_set
+        own = [replace(scope, slice_us=0) if scope.slice_us else scope for scope in self.own]
         added = ResolvedSet.of(
-            (*self.own, *scoped),
+            (*own, *scoped),
             self.store_version,
             self.members,
             resource=old.resource,

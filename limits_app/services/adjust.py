@@ -11,7 +11,17 @@ from django.utils import timezone
 
 from limits_app import audit, conf
 from limits_app.acquiring import credit_scopes, credited_parts
-from limits_app.engine import Amount, EntityName, ScopedLimits, check_idempotency_key, scope_of, shown, total_scope
+from limits_app.engine import (
+    Amount,
+    EntityName,
+    ScopedLimits,
+    block_scope,
+    check_idempotency_key,
+    counted_scope,
+    scope_of,
+    shown,
+    total_scope,
+)
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit, MeteredLimit
 from limits_app.models import AuditEvent, Entity, Verb, changes, write_alias
@@ -158,7 +168,8 @@ def _keys_of(resource: str | None, entity: str | None) -> list[str]:
     """The keys of the scopes that belong to the entity alone, whether or not it has limits there now."""
     if resource is None:
         return [total_scope(entity, of_system=of_system).key for of_system in (False, True)]
-    return [scope_of(resource, entity).key]
+    scope = scope_of(resource, entity)
+    return [scope.key, block_scope(scope).key, counted_scope(scope).key]  # a reset ends a block for a time
 
 
 class _AuditedOnce:

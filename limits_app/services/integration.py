@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from limits_app.acquiring import Acquisition, checked_timeout
 from limits_app.engine import (
+    BLOCK_LEVEL,
     MAX_ENTITY_LENGTH,
     RESOURCE_PATTERN,
     Amount,
@@ -13,6 +14,7 @@ from limits_app.engine import (
     check_resource,
     checked_limits,
     is_currency,
+    parse_amount,
     shown,
     usage_of_units,
 )
@@ -21,12 +23,24 @@ from limits_app.models import CountedBy
 from limits_app.models.namespaces import is_of_thread
 from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
+from limits_app.models.rule_fields import HEADER as HEADER_COST
+from limits_app.models.rule_fields import CountedPart
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.models.users import KINDS_OF_NO_USER, entity_name, identifier_of_user, is_logged_in
-from limits_app.policies import LIMITED, Access, AccessTable, AccessVerdict, DefaultLimits, IdentityAndPlan
+from limits_app.policies import (
+    LIMITED,
+    Access,
+    AccessTable,
+    AccessVerdict,
+    DefaultLimits,
+    IdentityAndPlan,
+    ResolutionKey,
+)
 from limits_app.usage.denial_counter import WEB_REQUEST
 
 __all__ = [
+    "BLOCK_LEVEL",
+    "HEADER_COST",
     "KINDS_OF_NO_USER",
     "LIMITED",
     "MAX_ENTITY_LENGTH",
@@ -40,12 +54,14 @@ __all__ = [
     "Acquisition",
     "Amount",
     "CountedBy",
+    "CountedPart",
     "DefaultLimits",
     "EntityName",
     "GivenAmount",
     "IdentityAndPlan",
     "LimitDefinition",
     "RateLimitAlgorithm",
+    "ResolutionKey",
     "check_entity",
     "check_resource",
     "checked_limits",
@@ -56,6 +72,7 @@ __all__ = [
     "is_logged_in",
     "is_malformed_network",
     "is_of_thread",
+    "parse_amount",
     "shown",
     "usage_of_units",
 ]

@@ -12,7 +12,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import router
 from django.http import HttpRequest
 from django.urls import Resolver404, resolve
@@ -89,7 +89,7 @@ class EndpointTable:
         for row in rows:
             try:
                 self._add(compiled(row, self._confirming), row)
-            except (ImproperlyConfigured, ValueError, re.error):
+            except (ImproperlyConfigured, ValidationError, ValueError, re.error):
                 logger.exception("the rule %s is ignored until it is corrected", shown(row.name))
 
     def keep(self, seconds: float) -> None:

@@ -14,6 +14,7 @@ from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.models import CountedBy, Endpoint
 from limits_app.models.endpoint import lines_of
 from limits_app.models.patterns import Patterns
+from limits_app.models.rule_fields import CountedPart, CountedStatuses, parts_of, seconds_of_block, statuses_of
 from limits_app.models.validators import WILDCARD
 from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.exempt_requests import Exemptions
@@ -47,13 +48,36 @@ class UrlRule:
     confirm: Confirm
     if_current: RequestedAmounts
     is_plain: bool
-    """Whether it charges every request for the entity of the request."""
+    """Whether it charges every request for the entity of the request, as its limits say."""
+    parts: tuple[CountedPart, ...] = ()
+    """Further parts of a request that are counted together with who is counted."""
+    statuses: CountedStatuses | None = None
+    """The statuses of the responses that it counts; None for all."""
+    cost: str = ""
+    block_seconds: float = 0
+    refusal_status: int | None = None
+    refusal_body: str = ""
     reported: bool = False
 
     def fits(self, path: str, method: str) -> bool:
         """Whether the method and the route match; a rule without methods fits any, one with GET also fits HEAD."""
         fits = not self.methods or fits_method(self.methods, method)
         return fits and (self.route is None or self.route.fits(path.removeprefix("/")))
+
+    @property
+    def needs_response(self) -> bool:
+        """Whether the response decides what is charged in the end."""
+        return self.statuses is not None or bool(self.cost)
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether rejections have a status or a body of its own."""
+        return self.refusal_status is not None or bool(self.refusal_body)
+
+    @property
+    def is_charged_alone(self) -> bool:
+        """Whether what it charges is not charged together with other rules, since it may be undone or begin a block."""
+        return self.statuses is not None or self.block_seconds > 0
 
     def report(self, error: InvalidRequest) -> None:
         """Log once that its amounts are invalid for the effective limits."""
@@ -87,5 +111,17 @@ def compiled(row: Endpoint, confirm: Confirm) -> UrlRule:
         stop=row.stop,
         confirm=confirm,
         if_current=confirm(amounts),
-        is_plain=row.counted_by == CountedBy.ENTITY and not exemptions,
+        is_plain=row.counted_by == CountedBy.ENTITY and not exemptions and not _has_conditions(row),
+        parts=parts_of(row.combined_with),
+        statuses=statuses_of(row.responses),
+        cost=row.cost,
+        block_seconds=seconds_of_block(row.block_for),
+        refusal_status=row.refusal_status,
+        refusal_body=row.refusal_body,
     )
+
+
+def _has_conditions(row: Endpoint) -> bool:
+    """Whether more than the limits decides on a request, or on the answer to its rejection."""
+    texts = row.combined_with, row.responses, row.cost, row.block_for, row.refusal_body
+    return any(texts) or row.refusal_status is not None

@@ -28,7 +28,7 @@ from limits_app.models.patterns import begins
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
 
-PREFIXES: Final = ("ip:", "key:", "account:")
+PREFIXES: Final = ("ip:", "key:", "account:", "part:")
 """What the identifiers of one-time clients begin with."""
 HOUR_KEPT: Final = 1_000
 """How many rows of one-time clients an hour keeps, of usage and of rejections each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -16,7 +17,7 @@ from limits_app.testing.conformance.contract import ALGORITHMS, HOUR, KEY, Contr
 SECONDS = 600
 
 
-class Blocked:
+class BlockedClient:
     """The limits of one client, with their block; requests are charged as integrations do it."""
 
     def __init__(self, store: Store, *limits: object, entity: str = "one") -> None:
@@ -25,9 +26,9 @@ class Blocked:
         self.limits = limits_in(store, part, self.block.scoped)
         self.part, self.store = part, store
 
-    def request(self, *, begins: bool = True, **amounts: int) -> Acquisition:
+    def request(self, amounts: Mapping[str, int] | None = None, *, begins: bool = True) -> Acquisition:
         """Charge a request, which begins the block where it is rejected for it."""
-        acquired = self.limits.try_acquire({**amounts, self.block.key: 0})
+        acquired = self.limits.try_acquire({**(amounts or {}), self.block.key: 0})
         if begins and not acquired and self.block.begins_with(acquired):
             self.block.start()
         return acquired
@@ -48,15 +49,16 @@ class TimedBlocks(Contract):
     def test_a_block_lasts_its_time_and_is_not_extended(
         self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
     ) -> None:
-        client = Blocked(store, CallLimit(5, 10, algorithm))
+        client = BlockedClient(store, CallLimit(5, 10, algorithm))
         for _ in range(5):
             assert client.request()
         clock.advance(1)
-        assert not client.request(call_count=5)
-        for seconds in (0, 11, SECONDS - 13, 1):
+        assert not client.request({"call_count": 5})
+        for seconds in (0, 11, SECONDS - 13):
             clock.advance(seconds)
-            rejected = client.request()
-            assert not rejected
+            assert not client.request()
+        clock.advance(1)
+        rejected = client.request()
         assert rejected.outcome.binding is not None
         assert rejected.outcome.binding.retry_after == 1
         assert [status.level for status in rejected.outcome.violations] == ["block"]
@@ -66,13 +68,13 @@ class TimedBlocks(Contract):
         assert [status.level for status in admitted.outcome.passed] == ["set"]
 
     def test_a_block_is_of_one_client(self, store: Store) -> None:
-        clients = [Blocked(store, CallLimit(1, HOUR), entity=name) for name in ("one", "two")]
+        clients = [BlockedClient(store, CallLimit(1, HOUR), entity=name) for name in ("one", "two")]
         assert clients[0].request()
         assert not clients[0].request()
         assert clients[1].request()
 
     def test_a_reset_ends_a_block(self, store: Store) -> None:
-        client = Blocked(store, CallLimit(1, HOUR))
+        client = BlockedClient(store, CallLimit(1, HOUR))
         for _ in range(3):
             client.request()
         store.reset([client.part.key])
@@ -81,21 +83,21 @@ class TimedBlocks(Contract):
         assert client.request()
 
     def test_no_block_begins_without_an_exceeded_limit(self, store: Store) -> None:
-        client = Blocked(store, CallLimit(5, HOUR), ResourceLimit("db", 1))
-        held = client.request(db=1)
-        assert not client.request(db=1), "permits are held"
+        client = BlockedClient(store, CallLimit(5, HOUR), ResourceLimit("db", 1))
+        holding = client.request({"db": 1})
+        assert not client.request({"db": 1}), "permits are held"
         with pytest.raises(NeverAdmissible) as error:
-            client.request(call_count=6)
+            client.request({"call_count": 6})
         rejected = rejected_acquisition(error.value)
         assert rejected is not None
         assert not client.block.begins_with(rejected)
-        assert not client.request(call_count=5, begins=False), "for instance a request that waits"
-        held.release()
-        assert client.request(db=1)
+        assert not client.request({"call_count": 5}, begins=False), "for instance a request that waits"
+        holding.release()
+        assert client.request({"db": 1})
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_responses_that_do_not_count_begin_no_block(self, store: Store, algorithm: RateLimitAlgorithm) -> None:
-        client = Blocked(store, CallLimit(5, HOUR, algorithm))
+        client = BlockedClient(store, CallLimit(5, HOUR, algorithm))
         for _ in range(4):
             running = [client.request(begins=False) for _ in range(12)]
             assert sum(map(bool, running)) == 5, "as many as the limit at the same time"
@@ -111,42 +113,42 @@ class TimedBlocks(Contract):
     def test_the_counted_response_that_uses_up_the_limit_begins_the_block(
         self, store: Store, clock: FakeClock, limit: CallLimit | QuotaLimit
     ) -> None:
-        client, amounts = Blocked(store, limit), {limit.key: 1}
+        client, amounts = BlockedClient(store, limit), {limit.key: 1}
         for _ in range(4):
-            client.respond(client.request(**amounts), counts=True)
-        good, bad = client.request(begins=False, **amounts), None
+            client.respond(client.request(amounts), counts=True)
+        good = client.request(amounts, begins=False)
         assert good
-        assert not client.request(begins=False, **amounts), "all of the limit is used up or runs"
+        assert not client.request(amounts, begins=False), "all of the limit is used up or runs"
         client.respond(good, counts=False)
-        bad = client.request(begins=False, **amounts)
+        bad = client.request(amounts, begins=False)
         assert bad, "no block was begun by requests that run"
         client.respond(bad, counts=True)
-        rejected = client.request(begins=False, **amounts)
+        rejected = client.request(amounts, begins=False)
         assert "block" in [status.level for status in rejected.outcome.violations]
         clock.advance(SECONDS - 1)
         store.reset([client.part.key])
-        assert not client.request(begins=False, **amounts)
+        assert not client.request(amounts, begins=False)
         clock.advance(1)
-        assert client.request(begins=False, **amounts)
+        assert client.request(amounts, begins=False)
 
     def test_threads_begin_one_block_together(self, store: Store, clock: FakeClock) -> None:
-        client, barrier = Blocked(store, RateLimit(KEY, 5, HOUR)), Barrier(8)
+        client, barrier = BlockedClient(store, RateLimit(KEY, 5, HOUR)), Barrier(8)
 
         def request(_number: int) -> bool:
             barrier.wait()
-            return bool(client.request(**{KEY: 1}))
+            return bool(client.request({KEY: 1}))
 
         with ThreadPoolExecutor(8) as threads:
             admitted = sum(threads.map(request, range(16)))
         assert admitted == 5
         clock.advance(SECONDS - 1)
         store.reset([client.part.key])
-        assert not client.request(**{KEY: 1})
+        assert not client.request({KEY: 1})
         clock.advance(1)
-        assert client.request(**{KEY: 1})
+        assert client.request({KEY: 1})
 
     def test_a_block_is_seen_by_other_limit_sets_of_the_scope(self, store: Store) -> None:
-        first = Blocked(store, CallLimit(1, HOUR))
+        first = BlockedClient(store, CallLimit(1, HOUR))
         first.request()
         first.request()
         store.reset([first.part.key])

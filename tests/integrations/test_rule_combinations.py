@@ -1,0 +1,169 @@
+"""Rules for URLs that count by a combination of parts of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from pytest_django import Settings
+
+from limits_app import services
+from limits_app.integrations.request_parts import COUNTERS_OF_A_CLIENT
+from limits_app.models import Endpoint, Plan
+from limits_app.services.url_matching import endpoints
+from tests.integrations.site import endpoint, fine
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def posted(request: HttpRequest, **captured: object) -> HttpResponse:
+    """Answer with what the form has."""
+    return HttpResponse(request.POST.get("username", ""))
+
+
+@pytest.fixture
+def rule(serve: Any) -> Any:
+    """Limit requests to 1 an hour for each combination."""
+
+    def make(parts: str, **fields: Any) -> Endpoint:
+        serve({"x/": posted, "item/<int:pk>/": fine})
+        path = {} if "view_name" in fields or "path" in fields else {"path": "/*"}
+        return endpoint(None, **(path | {"limits": "1/h", "counted_by": "ip", "combined_with": parts} | fields))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("parts", "first", "same", "another"),
+    [
+        ("header:X-D", {"headers": {"X-D": "a"}}, {"headers": {"X-D": " A "}}, {"headers": {"X-D": "b"}}),
+        ("cookie:device", {"headers": {"Cookie": "device=a"}}, {"headers": {"Cookie": "x=1; device=a"}}, {}),
+        ("query:q", {"query_params": {"q": "a"}}, {"query_params": {"q": ["b", "a"]}}, {"query_params": {"q": "b"}}),
+        ("form:username", {"data": {"username": "ann"}}, {"data": {"username": "ANN "}}, {"data": {"username": "bob"}}),
+        ("form:username", {"data": {}}, {"data": {"username": ""}}, {"data": {"username": "bob"}}),
+        ("form:username", {}, {"data": "{}", "content_type": "application/json"}, {"data": {"username": "bob"}}),
+        (
+            "form:username\nheader:X-Device",
+            {"data": {"username": "ann"}, "headers": {"X-Device": "a"}},
+            {"data": {"username": "ann"}, "headers": {"X-Device": "a"}},
+            {"data": {"username": "a"}, "headers": {"X-Device": "ann"}},
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("counted_by", ["ip", "everyone"])
+def test_each_value_has_its_counter(
+    rule: Any, counted_by: str, parts: str, first: Any, same: Any, another: Any
+) -> None:
+    rule(parts, counted_by=counted_by)
+    statuses = [Client().post("/x/", **request).status_code for request in (first, same, another)]
+    assert statuses == [200, 429, 200]
+
+
+def test_a_user_and_a_parameter_of_the_url(rule: Any) -> None:
+    rule("path:pk", counted_by="user", path="/item/<int:pk>/")
+    ann, bob = Client(), Client()
+    ann.force_login(User.objects.create_user("ann"))
+    bob.force_login(User.objects.create_user("bob"))
+    requests = [(ann, 1), (ann, 1), (ann, 2), (bob, 1), (bob, 2), (bob, 2)]
+    assert [client.get(f"/item/{pk}/").status_code for client, pk in requests] == [200, 429, 200, 200, 200, 429]
+
+
+def test_a_user_and_an_address(rule: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"TRUSTED_PROXIES": ["127.0.0.1"]}
+    rule("ip", counted_by="user")
+    ann = Client()
+    ann.force_login(User.objects.create_user("ann"))
+    addresses = ["192.0.2.1", "192.0.2.1", "192.0.2.2"]
+    statuses = [ann.get("/x/", headers={"X-Forwarded-For": address}).status_code for address in addresses]
+    assert statuses == [200, 429, 200]
+
+
+def test_views_read_the_form_themselves(rule: Any) -> None:
+    rule("form:username")
+    assert Client().post("/x/", {"username": "ann"}).content == b"ann"
+    encoded = Client().post("/x/", "username=bob", content_type="application/x-www-form-urlencoded")
+    assert encoded.content == b"bob"
+
+
+@pytest.mark.parametrize("data", ["--x\r\n", b"\xff\xfe"])
+def test_a_form_that_cannot_be_read_has_no_value(rule: Any, data: Any) -> None:
+    rule("form:username")
+    statuses = [
+        Client(raise_request_exception=False)
+        .post("/x/", data, content_type="multipart/form-data; boundary=x")
+        .status_code
+        for _ in range(2)
+    ]
+    assert statuses[1] == 429
+
+
+def test_a_client_has_a_bounded_number_of_counters(rule: Any) -> None:
+    rule("cookie:device", limits="1000/h")
+    client, entities = Client(), set[str]()
+    for number in range(3 * COUNTERS_OF_A_CLIENT):
+        response = client.get("/x/", headers={"Cookie": f"device={number}"})
+        entities.update(charge.entity for charge in response.wsgi_request.limits.by_rules)
+    assert len(entities) <= COUNTERS_OF_A_CLIENT
+    assert all(entity.startswith("part:") and entity.endswith(":ip:127.0.0.1") for entity in entities)
+
+
+def test_values_are_not_stored(rule: Any) -> None:
+    rule("form:username")
+    response = Client().post("/x/", {"username": "a-secret"})
+    assert all("a-secret" not in str(charge.entity) for charge in response.wsgi_request.limits.by_rules)
+
+
+def test_a_combination_has_the_plan_of_its_client(rule: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": lambda request: "pro"}
+    endpoint_row = rule("query:q", counted_by="entity")
+    plan = Plan.objects.create(name="pro")
+    resource = Endpoint.objects.get(pk=endpoint_row.pk).resource_name
+    services.set_plan_limits(plan.name, "3/h", resource=resource)
+    client = Client(headers={"X-Who": "ann"})
+    assert [client.get("/x/?q=a").status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    ["x", "header", "header:", "header:a b", "nothing:x", "form:a:b", "\n".join(f"query:{n}" for n in range(6))],
+)
+def test_invalid_parts_are_rejected(parts: str) -> None:
+    row = Endpoint(name="x", path="/x/", limits="1/h", combined_with=parts)
+    with pytest.raises(ValidationError) as error:
+        row.full_clean()
+    assert list(error.value.message_dict) == ["combined_with"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("responses", "600"),
+        ("responses", "ok"),
+        ("responses", "4xxx"),
+        ("block_for", "10"),
+        ("block_for", "0s"),
+        ("block_for", "400d"),
+        ("cost", "X-Cost"),
+        ("cost", "header:"),
+        ("cost", "header:X Cost"),
+        ("refusal_status", 200),
+        ("refusal_status", 499),
+    ],
+)
+def test_invalid_values_are_rejected(field: str, value: object) -> None:
+    row = Endpoint(name="x", path="/x/", limits="1/h", **{field: value})
+    with pytest.raises(ValidationError) as error:
+        row.full_clean()
+    assert list(error.value.message_dict) == [field]
+
+
+def test_a_rule_that_was_written_past_the_validation_is_ignored(rule: Any, caplog: pytest.LogCaptureFixture) -> None:
+    row = rule("query:q")
+    Endpoint.objects.filter(pk=row.pk).update(combined_with="nonsense")
+    endpoints.clear()
+    assert [Client().get("/x/").status_code for _ in range(2)] == [200, 200]
+    assert "is ignored until it is corrected" in caplog.text
