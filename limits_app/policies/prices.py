@@ -53,14 +53,12 @@ def price_lists(
     if not any(pool for _, pool in places):
         rows = rows.filter(member="")
     columns: list[Any] = read(using, lambda: [*rows.values_list(*_COLUMNS)], [])
-    stored = [_stored(*row) for row in columns]
+    of_all, of_members = dict[str, list[StoredPrice]](), dict[str, list[StoredPrice]]()
+    for price in (_stored(*row) for row in columns):
+        (of_members if price.target.member else of_all).setdefault(price.target.resource, []).append(price)
     return {
         (resource, pool): PriceList(
-            [
-                price
-                for price in stored
-                if (price.target.resource == pool if price.target.member else price.target.resource in of_resource)
-            ]
+            [*of_members.get(pool or "", ()), *[price for name in of_resource for price in of_all.get(name, ())]]
         )
         for (resource, pool), of_resource in places.items()
     }

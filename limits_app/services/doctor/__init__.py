@@ -22,6 +22,7 @@ from limits_app.services.doctor.environment import (
     waiting,
 )
 from limits_app.services.doctor.forwarded import not_forwarded
+from limits_app.services.doctor.prices import priced
 from limits_app.services.emergency import emergency
 from limits_app.services.explain_text import emergency_text
 
@@ -72,6 +73,7 @@ def _of_database(show: ShowChecked) -> Iterator[Finding]:
         yield from _lifted()
         yield from configured(using, show)
         yield from not_forwarded(using)
+        yield from priced(using)
         yield from used(using)
     except (*DATABASE_ERRORS, Unresolved) as error:
         yield Finding(

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from limits_app.models import MAX_LEVELS, Counted, Entity, Policy
+from limits_app.models import MAX_LEVELS, Counted, Entity, Policy, Price
 from limits_app.models.patterns import is_pattern, patterns_in
 from limits_app.models.snapshots import batches
 from limits_app.models.users import identifiers_of_client
@@ -150,12 +150,12 @@ class StoredObjects:
 
 
 def general_objects(using: str) -> list[FileEntry]:
-    """Give all objects except for entities, and for the policies of clients."""
+    """Give all objects except for entities, for the policies of clients, and for prices with their history."""
     general = Q(entity=None) | patterns_in("entity__identifier")
     return [
         entry
         for section in SECTIONS.values()
-        if section.model is not Entity
+        if section.model not in {Entity, Price}
         for entry in stored_where(section, general if section.model is Policy else Q(), using)
     ]
 
