@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,7 +12,8 @@ from django.contrib import messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied, ValidationError
 from django.db import router, transaction
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path, reverse
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
@@ -33,7 +34,7 @@ from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Polic
 from limits_app.models.limit import limit_texts
 from limits_app.models.validators import validate_json
 from limits_app.services import block_confirmation, definitions
-from limits_app.services.safe_text import csv_text, unguarded
+from limits_app.services.safe_text import csv_lines, unguarded
 
 _MARKS: Final = {-1: "<del>{}</del>", 0: "{}", 1: "<ins>{}</ins>"}
 
@@ -258,9 +259,10 @@ TABLES: Final[Mapping[type[Any], type[ExchangeTable]]] = {
 class GuardedCSV(CSV):  # type: ignore[misc]
     """CSV that a spreadsheet can open without executing anything; the import restores the text."""
 
-    def export_data(self, dataset: Any, **options: Any) -> Any:
-        """Write the rows."""
-        return csv_text(dataset.headers, dataset)
+    @staticmethod
+    def pieces(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+        """Write rows as they are read."""
+        return csv_lines(columns, rows)
 
     def create_dataset(self, in_stream: Any, **options: Any) -> Any:
         """Read the rows, with the text that was exported."""
@@ -268,7 +270,20 @@ class GuardedCSV(CSV):  # type: ignore[misc]
         return Dataset(*[[*map(unguarded, row)] for row in dataset], headers=dataset.headers)
 
 
-_FORMATS: Final = {"csv": GuardedCSV, "json": JSON}
+class PiecewiseJSON(JSON):  # type: ignore[misc]
+    """A list of objects."""
+
+    @staticmethod
+    def pieces(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+        """Write rows as they are read."""
+        before = "["
+        for row in rows:
+            yield before + json.dumps(dict(zip(columns, row, strict=True)), default=str)
+            before = ",\n"
+        yield "[]" if before == "[" else "]"
+
+
+_FORMATS: Final[Mapping[str, Any]] = {"csv": GuardedCSV, "json": PiecewiseJSON}
 
 
 class ConfirmImport(ConfirmBlock, ConfirmImportForm):  # type: ignore[misc]  # of a package without types
@@ -355,7 +370,7 @@ class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of 
             self.message_user(request, warning, messages.WARNING)
         return response
 
-    def export_view(self, request: HttpRequest, kind: str) -> HttpResponse:
+    def export_view(self, request: HttpRequest, kind: str) -> HttpResponseBase:
         """Return the filtered rows of the list as a file; the list handles invalid filters."""
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -367,6 +382,7 @@ class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of 
         except IncorrectLookupParameters:
             changelist_url = reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_changelist")
             return HttpResponseRedirect(f"{changelist_url}?{request.GET.urlencode()}")
-        response = HttpResponse(form.export_data(table.export(queryset=rows)), content_type=form.get_content_type())
+        columns, records = table.get_export_headers(), map(table.export_resource, table.iter_queryset(rows))
+        response = StreamingHttpResponse(form.pieces(columns, records), content_type=form.get_content_type())
         response["Content-Disposition"] = f'attachment; filename="{self.opts.model_name}.{kind}"'
         return response

@@ -6,8 +6,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Final
 
 _GUARD: Final = "'"
@@ -18,11 +19,18 @@ _ESCAPED: Final = re.compile(r"\\(?:\\|n|r|t|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]
 
 def csv_text(columns: Iterable[object], rows: Iterable[Sequence[object]]) -> str:
     """A CSV file in which no text is a formula or has a control character; numbers and empty cells are as they are."""
+    return "".join(csv_lines(columns, rows))
+
+
+def csv_lines(columns: Iterable[object], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """The rows of such a file, which are made while they are written."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    for row in ([*columns], *rows):
+    for row in chain([[*columns]], rows):
         writer.writerow(map(_csv_cell, row))
-    return written.getvalue()
+        yield written.getvalue()
+        written.seek(0)
+        written.truncate()
 
 
 def _csv_cell(cell: object) -> object:

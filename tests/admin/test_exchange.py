@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
+from benchmarks.site.copies import copy_row
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
@@ -54,7 +56,7 @@ def exported(client: Client, model: str, kind: str = "json", query: str = "") ->
     response = client.get(address(f"{model}_export", kind) + query)
     assert response.status_code == 200
     assert response.headers["content-disposition"] == f'attachment; filename="{model}.{kind}"'
-    return str(response.content.decode())
+    return str(response.getvalue().decode())
 
 
 def events() -> list[AuditEvent]:
@@ -246,6 +248,20 @@ def test_lists_are_exported_as_they_are_filtered_in_two_formats(admin_client: Cl
     page = admin_client.get(address("entity_changelist") + "?q=acme").content.decode()
     assert f"{address('entity_export', 'csv')}?q=acme" in page
     assert admin_client.get(address("entity_export", "exe")).status_code == 404
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_an_export_of_many_rows_takes_as_much_memory_as_one_of_fewer(kind: str, admin_client: Client) -> None:
+    entity, peaks = limits.set_entity("tenant:0"), []
+    for count in (500, 2_000):
+        copy_row(entity, count, identifier=f"'user:' || ({count} * 10000 + number)")
+        response = admin_client.get(address("entity_export", kind))
+        tracemalloc.start()
+        written = sum(map(len, response))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert written > 20 * count
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 @pytest.mark.parametrize("query", ["?zzz=1", "?id__exact=abc", "?id__exact=abc&e=1"])

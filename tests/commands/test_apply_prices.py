@@ -51,7 +51,7 @@ def test_file_is_applied_exactly_and_then_changes_nothing(time: Any) -> None:
     assert apply(FILE) == {}
     time.shift(timedelta(days=3))
     assert apply(FILE) == {}
-    assert limits_file.apply(limits_file.read_content(limits_file.export())).drift is False
+    assert limits_file.apply(limits_file.read_content("".join(limits_file.export()))).drift is False
 
 
 def test_price_of_the_future_is_changed_and_deleted() -> None:

@@ -14,7 +14,7 @@ from limits_app import audit, limits
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.services import limits_file
 from limits_app.services.limits_file import InvalidFile
-from limits_app.services.limits_file.content import stored_content
+from limits_app.services.limits_file.content import SECTIONS, stored_pages
 from limits_app.services.limits_file.proposed import dropped_limits
 
 pytestmark = pytest.mark.django_db
@@ -203,7 +203,7 @@ def test_warnings_are_those_of_all_configuration(policy: str) -> None:
     limits.set_entity_limits("user:1", ["day=1/day"], resource="other")
     planned = apply(f"policies: [{policy}]")
     [name] = [step.entry.name for step in planned.steps if step.entry.section.name == "policies"]
-    stored = stored_content("default")
+    stored = {entry.name: entry for section in SECTIONS.values() for entry in stored_pages(section, "default")}
     assert planned.warnings == tuple(dropped_limits(stored.values(), [stored[name]], "default"))
     assert planned.warnings
 

@@ -283,14 +283,14 @@ def test_a_limits_file_has_the_limits_in_the_rule() -> None:
     text = "endpoints: [{name: Log in, path: /log-in/, limits: 60/min}]"
     apply(read_content(text))
     assert made() == {"rule-log-in": "calls=60/min"}
-    exported = export()
+    exported = "".join(export())
     [section] = [line for line in exported.splitlines() if line.endswith(":")]
     assert ("limits: 60/min" in exported, section) == (True, "endpoints:")
     assert {step.change for step in plan(read_content(exported)).steps} == {PlannedChange.UNCHANGED}
     apply(read_content(text.replace("60/min", "9/s")))
     assert made() == {"rule-log-in": "calls=9/s"}
     services.set_entity_limits("user:1", [CallLimit(9, 60)], resource="rule-log-in")
-    exported = export()
+    exported = "".join(export())
     Policy.objects.filter(entity__isnull=False).delete()
     Endpoint.objects.all().delete()
     apply(read_content(exported))

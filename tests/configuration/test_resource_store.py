@@ -88,7 +88,7 @@ def test_a_limits_file_says_in_which_store_resources_are() -> None:
     limits_file.apply(content)
     assert dict(Resource.objects.values_list("name", "store")) == {"api": "scratch", "web": ""}
     assert {step.change for step in limits_file.plan(content).steps} == {limits_file.PlannedChange.UNCHANGED}
-    assert limits_file.export() == FILE
+    assert "".join(limits_file.export()) == FILE
     schema = limits_file.schema()
     jsonschema.validate({"resources": {"api": {"store": "scratch"}}}, schema)
     with pytest.raises(limits_file.InvalidFile, match=r"line 5.*has no store 'gone'"):

@@ -88,7 +88,7 @@ def test_pages_and_exports_show_what_is_stored(admin_client: Client) -> None:
     lists = [reverse(f"admin:limits_app_{name}_changelist") for name in ("policy", "resource", "entity")]
     for page in (*lists, "/admin/limits_app/overview/", "/admin/limits_app/limitsentry/limit/"):
         assert admin_client.get(page, follow=True).status_code == 200, page
-    assert STORED in export().replace("''", "'")
+    assert STORED in "".join(export()).replace("''", "'")
     [finding] = [one for one in diagnose() if one.id == "limits_app.D030"]
     assert f"policy resource api has the invalid limit {STORED}" in finding.message
 

@@ -13,10 +13,9 @@ from typing import Any, Final
 from limits_app.management.limits.arguments import AGES, age, argument, limit, positive, resource_name
 from limits_app.management.limits.output import Format, Output, Table, bar, cell
 from limits_app.management.limits.subcommand import ExitCode, actor, fail, subcommand
-from limits_app.models import AlertRule, CandidateState
-from limits_app.services import block_confirmation, candidates, limits_file
+from limits_app.models import AlertRule, Candidate, CandidateState
+from limits_app.services import block_confirmation, limits_file
 from limits_app.services.limits_file import Content, FilePlan, PlannedChange, Step
-from limits_app.services.safe_text import json_text
 from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import SimulationReport, replay
@@ -138,16 +137,14 @@ def export(options: Namespace, out: Output) -> None:
     if options.schema:
         out.write(json.dumps(limits_file.schema(), indent=2))
         return
-    if out.form is Format.JSON:
-        out.write(json_text(limits_file.exported(name=options.name)))
-    else:
-        try:
-            out.write(limits_file.export(name=options.name))
-        except ImportError:
-            fail("YAML requires PyYAML: pip install 'limits-app[yaml]', or use --format json.")
+    write = limits_file.export_json if out.form is Format.JSON else limits_file.export
+    try:
+        out.write_pieces(write(name=options.name))
+    except ImportError:
+        fail("YAML requires PyYAML: pip install 'limits-app[yaml]', or use --format json.")
     for name, count in limits_file.left_out(name=options.name).items():
         out.note(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}.")
-    if any(candidate.state == CandidateState.TESTING for candidate in candidates()):
+    if Candidate.objects.filter(state=CandidateState.TESTING).exists():
         out.note("Omitted: the candidates of policies; `limits candidates list` shows them.")
     if AlertRule.objects.exclude(secret="").exists():
         out.note("Omitted: the secrets of webhooks of alert rules; enter them in the admin of another site.")

@@ -104,6 +104,14 @@ class Output:
         """Write text to stdout."""
         self._stdout.write(text)
 
+    def write_pieces(self, pieces: Iterable[str]) -> None:
+        """Write a text to stdout that is made while it is written."""
+        last = ""
+        for piece in pieces:
+            self._stdout.write(piece, ending="")
+            last = piece
+        self._stdout.write("", ending="" if last.endswith("\n") else "\n")
+
     def show_text(self, text: str) -> None:
         """Write text to people, of one or more lines, also while a counter is shown."""
         if self._status is not None:

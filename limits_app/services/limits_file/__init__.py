@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from limits_app.services.limits_file.applying import DEFAULT_NAME, apply, export, exported, left_out, plan
+from limits_app.services.limits_file.applying import apply, plan
 from limits_app.services.limits_file.content import Content
 from limits_app.services.limits_file.planning import FilePlan, PlannedChange, Step
 from limits_app.services.limits_file.reading import MAX_CHARACTERS, FileProblem, InvalidFile, read_content, schema
+from limits_app.services.limits_file.writing import DEFAULT_NAME, export, export_json, left_out
 
 __all__ = [
     "DEFAULT_NAME",
@@ -18,7 +19,7 @@ __all__ = [
     "Step",
     "apply",
     "export",
-    "exported",
+    "export_json",
     "left_out",
     "plan",
     "read_content",

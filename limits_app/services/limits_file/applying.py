@@ -1,42 +1,33 @@
-"""Applying a limits file in one transaction that is audited, and writing one."""
+"""Applying a limits file in one transaction that is audited."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from django.db import IntegrityError
 
 from limits_app import audit
-from limits_app.models import Entity, Manifest, Resource, write_alias
+from limits_app.models import Entity, Manifest, write_alias
 from limits_app.models.plan import group_names
 from limits_app.models.snapshots import batches
 from limits_app.services import definitions
 from limits_app.services.limits_file.content import (
     GROUPS,
-    LIMITS,
     SECTIONS,
     Content,
     FileEntry,
-    FileState,
     Name,
     Section,
-    stored_content,
     stored_where,
     where_named,
 )
-from limits_app.services.limits_file.planning import FilePlan, PlannedChange, Step, managed, plan_of
+from limits_app.services.limits_file.planning import FilePlan, PlannedChange, Step, plan_of
 from limits_app.services.limits_file.reading import FileProblem, InvalidFile
-
-DEFAULT_NAME: Final = "limits"
-"""The name of a file that does not say it."""
 
 ApplyProgress = Callable[[int, int], None]
 _DELETED_FIRST: Final = ("endpoints", "policies")
 """Nothing refers to them, and new ones may take their place."""
-_MADE: Final = ("resources", "policies")
-"""Those that were made for the limits of rules are made again where a file is applied."""
 
 
 def plan(content: Content, *, file: str = "limits.yaml") -> FilePlan:
@@ -211,58 +202,3 @@ def _generations(entries: Iterable[FileEntry]) -> Iterator[list[FileEntry]]:
         yield ready
         for entry in ready:
             del waiting[entry.key[0]]
-
-
-def export(*, name: str = DEFAULT_NAME) -> str:
-    """Give the configuration as the text of a limits file, which applied where it comes from changes nothing.
-
-    It has what the file of this name manages and what no file does; `left_out` counts what files of other names have.
-    Needs the extra `yaml`; ImportError without it.
-    """
-    import yaml
-
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(exported(name=name), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
-
-
-def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
-    """Give the same as plain data; fields with their defaults are left out."""
-    document: dict[str, Any] = {"version": 1, "name": name}
-    using = write_alias()
-    _, others = managed(name, using)
-    made = set(Resource.objects.using(using).filter(made_for_rule=True).values_list("name", flat=True))
-    for entry in stored_content(using).values():
-        section = entry.section
-        identity = dict(zip(section.identity, entry.key, strict=False))
-        values = {field: value for field, value in identity.items() if value != section.default(field)}
-        is_made = section.name in _MADE and values.keys() <= {"name", "resource"} and entry.key[0] in made
-        if is_made or (section.kind, entry.pk) in others:
-            continue
-        if section.named:
-            document.setdefault(section.name, {})[entry.key[0]] = dict(_written(section, entry.state))
-        else:
-            document.setdefault(section.name, []).append(values | dict(_written(section, entry.state)))
-    return document
-
-
-def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
-    """How many objects a file of this name leaves out, by the names of the files that they belong to."""
-    using = write_alias()
-    _, others = managed(name, using)
-    counted = Counter[str]()
-    for section in SECTIONS.values():
-        rows = section.model._base_manager.using(using).order_by()
-        for batch in batches([pk for kind, pk in others if kind == section.kind]):
-            existing = rows.filter(pk__in=batch).values_list("pk", flat=True)
-            counted.update(others[section.kind, pk] for pk in existing)
-    return {owner: counted[owner] for owner in sorted(counted)}
-
-
-def _written(section: Section, state: FileState | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name in section.fields:
-        if state[name] != section.default(name):
-            yield name, state[name]
-    if section.has_limits and state[LIMITS]:
-        yield LIMITS, [*state[LIMITS]]
-    if section.parts is not None and (members := state[section.parts.name]):
-        yield section.parts.name, {name: dict(_written(section.parts, member)) for name, member in members.items()}

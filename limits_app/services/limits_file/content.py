@@ -48,6 +48,8 @@ UTC, limits as a tuple of texts, and the members of a pool by their names."""
 LIMITS: Final = "limits"
 GROUPS: Final = "groups"
 """The groups of users that objects name; they are no objects of files."""
+_PAGE: Final = 2_000
+"""How many objects are read together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +252,15 @@ def _in_order(value: Any) -> Any:
             return value
 
 
-def stored_content(using: str) -> dict[Name, FileEntry]:
-    """Give all configuration, by section and key, in the order in which a file would have it."""
-    return {entry.name: entry for section in SECTIONS.values() for entry in _section(section, using)}
+def stored_pages(section: Section, using: str) -> Iterator[FileEntry]:
+    """Give all objects of a section: of a counted one in the order of rules, otherwise by primary key and in pages."""
+    if section.counted:
+        yield from _whole(section, stored_entries(section, using), using)
+        return
+    rows, last = _all(section, using).order_by("pk"), None
+    while keys := [*(rows if last is None else rows.filter(pk__gt=last)).values_list("pk", flat=True)[:_PAGE]]:
+        last = keys[-1]
+        yield from stored_where(section, models.Q(pk__gte=keys[0], pk__lte=last), using)
 
 
 def stored_entries(section: Section, using: str, where: models.Q | None = None) -> Iterator[FileEntry]:
@@ -296,12 +304,6 @@ def where_named(section: Section, keys: Iterable[FileKey]) -> Iterator[models.Q]
         yield models.Q(resource=None, entity=None, plan=None)
     for batch in batches(resources - {""}):
         yield models.Q(resource__name__in=batch, entity=None, plan=None)
-
-
-def _section(section: Section, using: str) -> list[FileEntry]:
-    """The objects of a section: by their names, whatever the database sorts by, or in the order of rules."""
-    entries = _whole(section, stored_entries(section, using), using)
-    return [*entries] if section.counted else sorted(entries, key=lambda entry: entry.key)
 
 
 def _whole(
