@@ -42,6 +42,8 @@ from limits_app.models.validators import validate_text
 
 MAX_CURRENCY_LENGTH: Final = 16
 _HOUR: Final = timedelta(hours=1)
+_LEAD: Final = timedelta(minutes=1)
+"""How long before its hour a price is written at the latest, so that no request of this hour is charged without it."""
 
 
 class Per(models.IntegerChoices):
@@ -86,10 +88,10 @@ def validate_currency(value: str) -> None:
 
 
 def next_full_hour(now: datetime | None = None) -> datetime:
-    """The first full hour that is not in the past, from which a new price may be valid."""
-    moment = aware(timezone.now() if now is None else now).astimezone(UTC)
-    hour = moment.replace(minute=0, second=0, microsecond=0)
-    return in_site_time(hour if hour == moment else hour + _HOUR)
+    """The first full hour that begins in a minute or later, from which a new price may be valid."""
+    earliest = aware(timezone.now() if now is None else now).astimezone(UTC) + _LEAD
+    hour = earliest.replace(minute=0, second=0, microsecond=0)
+    return in_site_time(hour if hour == earliest else hour + _HOUR)
 
 
 def validate_full_hour(value: datetime) -> None:
@@ -102,7 +104,7 @@ def validate_full_hour(value: datetime) -> None:
 
 
 def validate_new_hour(value: datetime) -> None:
-    """Reject times of the past, and other times than full hours."""
+    """Reject times of the past and of the next minute, and other times than full hours."""
     validate_full_hour(value)
     if aware(value) < aware(next_full_hour()):
         raise ValidationError(

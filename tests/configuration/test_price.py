@@ -105,8 +105,9 @@ def test_unit_has_one_price_from_an_hour_on() -> None:
 @pytest.mark.parametrize(
     ("now", "hour"),
     [
-        (datetime(2026, 3, 1, 10, 0, tzinfo=UTC), datetime(2026, 3, 1, 10, tzinfo=UTC)),
-        (datetime(2026, 3, 1, 10, 0, 0, 1, tzinfo=UTC), datetime(2026, 3, 1, 11, tzinfo=UTC)),
+        (datetime(2026, 3, 1, 10, 0, tzinfo=UTC), datetime(2026, 3, 1, 11, tzinfo=UTC)),
+        (datetime(2026, 3, 1, 10, 59, tzinfo=UTC), datetime(2026, 3, 1, 11, tzinfo=UTC)),
+        (datetime(2026, 3, 1, 10, 59, 0, 1, tzinfo=UTC), datetime(2026, 3, 1, 12, tzinfo=UTC)),
         (datetime(2026, 3, 1, 23, 59, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC)),
     ],
 )
