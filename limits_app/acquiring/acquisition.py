@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Final, Protocol, Self, cast
 from weakref import ref
 
@@ -18,6 +18,7 @@ from limits_app.engine import (
     BLOCK_LEVEL,
     IDEMPOTENCY_LEVEL,
     LEASE_LEVEL,
+    NOTHING,
     Amounts,
     Bucket,
     Claim,
@@ -54,8 +55,6 @@ logger = logging.getLogger("limits_app")
 
 _REPORTING: Final = lock_over_forks()
 NOTHING_USED: Final[ReportedUse] = {}
-NOTHING: Final[Mapping[str, GivenAmount]] = MappingProxyType({})
-"""The amounts of a request that names none."""
 _NO_BLOCK: Final[Block] = []
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
@@ -308,12 +307,14 @@ class Acquisition(Claim):
                 if limit.is_sum:
                     for key in limit.keys:
                         reported = self._reports.get(key) if self.successful else None
-                        use = LimitUse(requested_of(self.parts(), limit, key), reported)  # type: ignore[arg-type]  # a number
+                        use = LimitUse(requested_of(self.parts(), limit, key), reported, limit.rule.limit)  # type: ignore[arg-type]  # a number
                         uses.setdefault(key, use)
                 else:
                     used = part.used.get(limit.place) if part.successful else None
                     requested = units_of(limit.rule, charged_for(self.parts(), part, limit))
-                    uses[limit.key] = LimitUse(requested, None if used is None else units_of(limit.rule, used))
+                    uses[limit.key] = LimitUse(
+                        requested, None if used is None else units_of(limit.rule, used), limit.rule.limit
+                    )
         return uses
 
     @property

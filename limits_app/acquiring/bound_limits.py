@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from limits_app.acquiring.blocks import held_here
@@ -121,10 +122,11 @@ class BoundLimits:
 
     def __getitem__(self, key: str) -> AnyLimit:
         try:
-            return self._shapes.limits[key]
+            limit = self._shapes.limits[key]
         except KeyError:
             keys = ", ".join(self._shapes.limits) or "none"
             raise KeyError(f"the set has no limit {shown(key)}, only: {keys}") from None
+        return limit.of_set(partial(self._stats_of, key))
 
     def __iter__(self) -> Iterator[AnyLimit]:
         return iter(self._shapes.limits.values())
@@ -166,6 +168,9 @@ class BoundLimits:
         claim = self.claim_of_nothing()
         self.store.peek(claim)
         return stats_of(claim)
+
+    def _stats_of(self, key: str) -> Stats:
+        return self.get_stats()[key]
 
     def claim_of_nothing(self) -> Claim:
         """Return a claim with all limits that requests 0 of each, to read their states."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
-from limits_app.acquiring.acquisition import NOTHING, Acquisition
+from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
 from limits_app.acquiring.blocks import BLOCKS
 from limits_app.acquiring.bound_limits import BoundLimits
@@ -15,6 +15,7 @@ from limits_app.acquiring.free_acquisition import FreeAcquisition
 from limits_app.acquiring.modes import Mode, checked_mode, store_of
 from limits_app.acquiring.store import Store, is_remote
 from limits_app.engine import (
+    NOTHING,
     GivenAmount,
     Scope,
     ScopedLimits,
@@ -24,7 +25,7 @@ from limits_app.engine import (
     schema_of,
 )
 from limits_app.engine.errors import LimitTimeout, NeverAdmissible
-from limits_app.engine.limits import LimitDefinition
+from limits_app.engine.limits import AnyLimit, LimitDefinition
 from limits_app.engine.outcome import Outcome
 
 
@@ -94,6 +95,16 @@ class LimitSet(BoundLimits):
         limit_set._share_free()
         limit_set.resource, limit_set.identity, limit_set.changes_at = resource, identity, changes_at
         return limit_set
+
+    @property
+    def limits(self) -> tuple[AnyLimit, ...]:
+        """Its limits, as iterating over the set gives them."""
+        return tuple(self)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other threads, processes or machines may share its state, as its mode says."""
+        return not self.is_private
 
     def _share_free(self) -> None:
         # Without limits, and without a configuration that may add some, the store is not called.

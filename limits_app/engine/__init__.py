@@ -13,6 +13,7 @@ from limits_app.engine.amounts import (
     MAX_AMOUNT,
     MICRO,
     MILLI,
+    NOTHING,
     Amount,
     GivenAmount,
     PermitsOnly,

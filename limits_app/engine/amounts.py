@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from limits_app.engine.errors import InvalidRequest
@@ -21,6 +22,10 @@ GivenAmount = Amount | Decimal | str
 
 Requested = Mapping[str, GivenAmount] | None
 """The requested amounts by key; None requests the default amounts."""
+
+
+NOTHING: Final[Mapping[str, GivenAmount]] = MappingProxyType({})
+"""The amounts of a request that names none, and takes nothing from rates; callers who pass `{}` have forgotten them."""
 
 
 class PermitsOnly(dict[str, GivenAmount]):

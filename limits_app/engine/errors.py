@@ -86,6 +86,10 @@ class LeaseEnded(LimitsError, RuntimeError):
     """The lease of a token has ended, or the token was settled before: nothing was changed."""
 
 
+class NotOfSet(LimitsError, RuntimeError):
+    """A limit that was not taken from a set has no state."""
+
+
 class NotShareable(LimitsError, TypeError):
     """State in memory cannot be sent to another process with its limit set."""
 

@@ -22,6 +22,7 @@ from limits_app.engine.limit_checks import (
     parse_per,
     parse_rate,
 )
+from limits_app.engine.limit_of_set import LimitOfSet
 from limits_app.engine.period_starts import AS_THE_CALENDAR, CLIENT_START, PeriodStart
 from limits_app.engine.periods import DAY, HOUR, MINUTE, SECOND, WEEK, QuotaPeriod
 from limits_app.engine.rate_algorithms import RateLimitAlgorithm
@@ -48,7 +49,7 @@ class RateOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimit:
+class RateLimit(LimitOfSet):
     """At most `capacity` units per `window_seconds`; requests name their amount and report the usage.
 
     `burst` (default: `capacity`) is the largest amount at one time; windows do not take it.
@@ -127,7 +128,7 @@ class RateLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class CallLimit:
+class CallLimit(LimitOfSet):
     """At most `capacity` calls per `window_seconds`; a call counts 1 unless more is requested.
 
     The key is always `call_count`. Fields and errors are those of RateLimit.
@@ -192,7 +193,7 @@ class CallLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaLimit:
+class QuotaLimit(LimitOfSet):
     """At most `capacity` units per period; requests name their amount and report the usage.
 
     The period is a calendar period (`period`: hour, day, week or month, as clocks in `time_zone` show it),
@@ -335,7 +336,7 @@ class QuotaLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceLimit:
+class ResourceLimit(LimitOfSet):
     """At most `capacity` permits held at the same time, returned when their holder is done.
 
     `max_hold_seconds` takes a permit away from a holder that keeps it longer (default: never).
@@ -370,7 +371,7 @@ class ResourceLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(LimitOfSet):
     """Rejects every request: the effect of a policy that is blocked.
 
     `until` is the end of a cool-down, in microseconds of the clock of the store; None for no end.

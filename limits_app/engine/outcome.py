@@ -5,10 +5,13 @@ These are plain values: amounts in units, times in seconds.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from operator import attrgetter
-from typing import Final, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
+
+if TYPE_CHECKING:
+    from limits_app.engine.limits import AnyLimit
 
 OutcomeAmount = int | float
 """An amount in units, with at most three decimals."""
@@ -24,6 +27,8 @@ class LimitUse:
 
     requested: OutcomeAmount
     used: OutcomeAmount | None
+    limit: AnyLimit | None = field(default=None, compare=False, repr=False)
+    """The definition of the limit."""
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -102,13 +102,15 @@ class Shapes:
         """Return the shape of a request; permits of the limits `held` are not taken again unless they are named.
 
         Raises InvalidRequest when a rate must be requested and nothing is, and for a request that is not a mapping.
-        `{}` takes nothing from rates and quotas; it is invalid where the set has only those.
+        `{}` is the same as nothing. `NOTHING` takes nothing from rates and quotas; it is invalid where the set has only
+        those.
         """
         if isinstance(requested, PermitsOnly):
-            return self.find(dict(requested), held).permits_only()
-        if requested is None or (self._are_only_rates and requested == {}):
-            if self.rates:
-                raise nothing_requested(", ".join(self.rates))
+            return self._found(tuple(requested), requested, held).permits_only()
+        is_empty = type(requested) is dict and not requested
+        if self.rates and (requested is None or is_empty or (self._are_only_rates and requested == {})):
+            raise nothing_requested(", ".join(self.rates))
+        if requested is None:
             return self._found(None, {}, held)
         if not isinstance(requested, Mapping):
             raise InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")

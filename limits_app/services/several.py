@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from limits_app.acquiring import Acquisition, LimitSet
-from limits_app.engine import EntityName, GivenAmount, check_amounts, check_resource, nothing_requested, shown
+from limits_app.engine import NOTHING, EntityName, GivenAmount, check_amounts, check_resource, nothing_requested, shown
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.policies import ResolutionKey, ResolvedSet, joined_set, resolver
 from limits_app.services.amounts import LimitsInCode, RequestedAmounts, amounts_for, key_of
@@ -147,7 +147,7 @@ class SharesSource:
         for share, resolved, prefix in zip(self.shares, self._sets, self._prefixes, strict=False):
             amounts = _amounts(share, resolved.limit_set)
             requested |= {prefix + key: amount for key, amount in amounts.items() if prefix + key in known_keys}
-        return requested
+        return requested or NOTHING
 
 
 def _amounts(share: Share, limits: LimitSet) -> Mapping[str, GivenAmount]:

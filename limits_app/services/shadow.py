@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from limits_app import signals
 from limits_app.acquiring import Acquisition, BoundLimits, LimitSet, rejected_acquisition
-from limits_app.engine import GivenAmount, PermitsOnly
+from limits_app.engine import NOTHING, GivenAmount, PermitsOnly
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome
@@ -182,7 +182,7 @@ def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str,
 
 def _known(shadow: BoundLimits, amounts: Mapping[str, GivenAmount]) -> Mapping[str, GivenAmount]:
     of_shadow = {key: amount for key, amount in amounts.items() if key in shadow}
-    return PermitsOnly(of_shadow) if isinstance(amounts, PermitsOnly) else of_shadow
+    return PermitsOnly(of_shadow) if isinstance(amounts, PermitsOnly) else of_shadow or NOTHING
 
 
 def block_in_shadow(entity: str | None, level: str, resource: str | None) -> object:

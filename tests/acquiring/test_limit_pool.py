@@ -20,6 +20,7 @@ from limits_app.acquiring.balancing import Balancer, balancer_named, checked_wei
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.acquiring.store import Store
+from limits_app.engine.amounts import NOTHING
 from limits_app.engine.errors import InvalidRequest, LimitTimeout, NeverAdmissible, NotShareable, StoreUnavailable
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, ResourceLimit
 from limits_app.stores.memory import MemoryStore
@@ -104,16 +105,16 @@ def test_only_sets_that_have_all_requested_rates_are_asked(store: MemoryStore) -
     assert set(many(pool, 4, {"tpm": 1})) == {"b", "c"}
     assert many(pool, 1, {"tpm": 1, "out": 1}) == "c"
     assert many(pool, 2) == "aa", "the others must be told how much"
-    assert set(many(pool, 3, {})) == {"a", "b", "c"}, "a request that names nothing leaves rates alone"
+    assert set(many(pool, 3, NOTHING)) == {"a", "b", "c"}, "a request that names nothing leaves rates alone"
 
 
 def test_a_request_that_names_nothing_is_served_by_sets_from_which_it_takes_something(store: MemoryStore) -> None:
     limits = {"a": [CALLS, DB], "b": [TPM], "c": [TPM, CALLS], "d": []}
     pool = LimitPool([LimitSet(some, store=store, config={"name": name}) for name, some in limits.items()])
-    assert many(pool, 6, {}) == "acdccd", "a has one permit"
-    assert pool.peek({}).allowed
+    assert many(pool, 6, NOTHING) == "acdccd", "a has one permit"
+    assert pool.peek(NOTHING).allowed
     with pytest.raises(InvalidRequest, match=r"nothing is requested of tpm: rates and quotas need \{key: amount\}"):
-        LimitPool([pool[1], LimitSet([TPM], store=store)]).try_acquire({})
+        LimitPool([pool[1], LimitSet([TPM], store=store)]).try_acquire(NOTHING)
 
 
 def test_a_rate_that_no_set_has_is_an_error_that_says_what_they_have(store: MemoryStore) -> None:

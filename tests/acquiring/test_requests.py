@@ -14,6 +14,7 @@ import pytest
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet, Unlimited
+from limits_app.engine.amounts import NOTHING
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, NeverAdmissible
 from limits_app.engine.limits import (
     CallLimit,
@@ -82,7 +83,7 @@ def test_a_request_that_takes_nothing_is_an_error(
         pytest.param({"rpm": 1, "tpm": 2}, {"tpm": 2, "rpm": 1, "call_count": 1, "db": 1}, id="two_rates"),
         pytest.param({"call_count": 4}, {"tpm": 0, "rpm": 0, "call_count": 4, "db": 1}, id="calls"),
         pytest.param({"db": 3}, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 3}, id="permits"),
-        pytest.param({}, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 1}, id="no_rate"),
+        pytest.param(NOTHING, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 1}, id="no_rate"),
         pytest.param({"db": 0}, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 0}, id="no_permit"),
         pytest.param({"call_count": 0}, {"tpm": 0, "rpm": 0, "call_count": 0, "db": 1}, id="no_call"),
         pytest.param({"tpm": 0}, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 1}, id="nothing_of_a_rate"),
@@ -348,7 +349,7 @@ def test_a_set_is_a_collection_of_its_limits(store: MemoryStore) -> None:
     assert list(limits) == [TPM, RPM, CALLS, DB]
     assert len(limits) == 4
     assert limits["tpm"] == TPM
-    assert limits["call_count"] is CALLS
+    assert limits["call_count"] == CALLS
     assert "tpm" in limits
     assert TPM in limits
     assert "typo" not in limits

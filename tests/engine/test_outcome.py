@@ -12,6 +12,7 @@ import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.survey import survey_scopes
+from limits_app.engine.amounts import NOTHING
 from limits_app.engine.errors import (
     LimitExceeded,
     LimitsError,
@@ -247,7 +248,7 @@ def test_debt_leaves_nothing_and_never_less(store: MemoryStore) -> None:
 
 def test_blocked_refuses_everything_without_saying_when_to_come_back(store: MemoryStore, clock: FakeClock) -> None:
     limits = scoped_set(store, Blocked(), TPM)
-    for requested in ({"tpm": 1}, {"tpm": 0}, {}):
+    for requested in ({"tpm": 1}, {"tpm": 0}, NOTHING):
         refused = limits.try_acquire(requested)
         assert not refused
         assert refused.outcome.retry_after is None

@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from limits_app import CallLimit, RateLimit, limits
+from limits_app.engine.amounts import NOTHING
 from limits_app.engine.change_log import ALL
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import CodeLimits, Denial, code_limits
@@ -65,7 +66,7 @@ def test_policies_replace_them_and_say_so() -> None:
 
 def test_calls_that_differ_are_all_named_and_those_used_last_apply() -> None:
     for own in ((Blocked(),), PER_MINUTE, (RateLimit("tpm", 5, 60), CallLimit(3, 60))):
-        limits.try_acquire("login", default_limits=own, requested={})  # type: ignore[arg-type]
+        limits.try_acquire("login", default_limits=own, requested=NOTHING)  # type: ignore[arg-type]
     explanation = limits.explain("login")
     assert {one.effective.limit.key for one in explanation.chain[0].limits} == {"call_count", "tpm"}
     assert explanation.other_code_limits == ("calls=2/min", "blocked")

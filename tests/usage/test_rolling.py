@@ -14,6 +14,7 @@ from pytest_django import DjangoDbBlocker
 
 from limits_app import limits as site_limits
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.amounts import NOTHING
 from limits_app.engine.counting import Batch, Count, Rejected, Times
 from limits_app.engine.keys import Scope, member_scope, scope_of, shared_scope
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit
@@ -60,7 +61,7 @@ def test_hours_and_days_sum_up_what_was_admitted(store: MemoryStore, clock: Fake
             acquisition.update({"tokens": 4})
         roll_up(store)
     clock.advance(HOUR)
-    assert limits.try_acquire({})
+    assert limits.try_acquire(NOTHING)
     roll_up(store)
     assert snapshots() == [
         (NOON, "entity", "user:1", "call_count", 3_000),

@@ -19,6 +19,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.admin.pages import common
+from limits_app.engine.amounts import NOTHING
 from limits_app.models import (
     AuditEvent,
     BucketKind,
@@ -391,7 +392,7 @@ def test_the_live_state_has_totals_and_the_tightest_limits(admin_client: Client)
     Entity.objects.create(identifier="user:1")
     for entity, times in (("user:1", 3), ("user:2", 1), (None, 2)):
         for _ in range(times):
-            limits.acquire("api", entity=entity, requested={}).release()
+            limits.acquire("api", entity=entity, requested=NOTHING).release()
         used("api", entity or "", "call_count", times, refused=times)
     used("elsewhere", "eu", "tokens", 1, bucket=BucketKind.MEMBER)
     state = get(admin_client, STATE).json()
