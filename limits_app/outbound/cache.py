@@ -39,7 +39,7 @@ class CachingClient(WrappingClient):
         until, response = self._responses.get(key, (0.0, None))
         if response is not None and loop.time() < until:
             self._responses.move_to_end(key)
-            return response.model_copy(update={"cached": True})
+            return response.model_copy(update={"cached": True, "request_id": request.request_id})
         self._responses.pop(key, None)
         response = await self._client.send(request)
         seconds = self._lifetime(response)

@@ -123,6 +123,7 @@ class HttpClient(Closable):
             content=answer.content,
             upstream=self.name,
             seconds=seconds,
+            request_id=request.request_id,
         )
 
     async def aclose(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from uuid import uuid4
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
 
@@ -62,9 +64,31 @@ RequestAmounts = Annotated[
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _new_id() -> str:
+    return uuid4().hex
+
+
+_OF_ONE_MESSAGE: Final = frozenset({"request_id", "timestamp"})
+
+
 class _Frozen(BaseModel):
+    """Messages are equal when they say the same, whatever their id and time."""
+
     # Errors do not show invalid values, which may be secrets.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and type(self) is type(other) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def _content(self) -> tuple[object, ...]:
+        return tuple([value for name, value in self if name not in _OF_ONE_MESSAGE])
 
 
 class Request(_Frozen):
@@ -75,6 +99,7 @@ class Request(_Frozen):
     - `amounts` are acquired from a limit set, by key; calls and permits need not be named.
     - `timeout_seconds` is for one response, `wait_seconds` for the wait before it is sent (None: not bounded).
     - `repeatable`: the upstream may receive it twice; by default that depends on the method.
+    - `request_id` names it in logs, and its response has the same; it is not sent. `timestamp` is when it was made.
     """
 
     method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] = "GET"
@@ -86,6 +111,8 @@ class Request(_Frozen):
     timeout_seconds: Seconds = 30.0
     wait_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 60.0
     repeatable: bool | None = None
+    request_id: Annotated[str, Field(min_length=1, max_length=200, default_factory=_new_id)]
+    timestamp: Annotated[datetime, Field(default_factory=_now)]
 
     if TYPE_CHECKING:  # a mapping may be passed where the field is a tuple
 
@@ -101,6 +128,8 @@ class Request(_Frozen):
             timeout_seconds: float = 30.0,
             wait_seconds: float | None = 60.0,
             repeatable: bool | None = None,
+            request_id: str = ...,
+            timestamp: datetime = ...,
         ) -> None: ...
 
     @classmethod
@@ -122,7 +151,10 @@ class Request(_Frozen):
 
 
 class Response(_Frozen):
-    """A response of an upstream, whatever its status; `seconds` is how long it took."""
+    """A response of an upstream, whatever its status; `seconds` is how long it took.
+
+    `request_id` is that of the request, and `timestamp` is when it was received.
+    """
 
     status: int
     headers: Pairs = Field(default=(), repr=False)
@@ -130,6 +162,8 @@ class Response(_Frozen):
     upstream: str = ""
     seconds: float = 0.0
     cached: bool = False
+    request_id: str = ""
+    timestamp: Annotated[datetime, Field(default_factory=_now)]
 
     if TYPE_CHECKING:
 
@@ -142,6 +176,8 @@ class Response(_Frozen):
             upstream: str = "",
             seconds: float = 0.0,
             cached: bool = False,
+            request_id: str = "",
+            timestamp: datetime = ...,
         ) -> None: ...
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import cast
 
 from limits_app.acquiring import RetryPolicy
 from limits_app.outbound.breaker import Breaker, BreakerClient, BreakerRules
@@ -11,7 +12,7 @@ from limits_app.outbound.cache import CachingClient
 from limits_app.outbound.client import Closable, ResourceClient
 from limits_app.outbound.events import Observer, silent
 from limits_app.outbound.executor import Executor
-from limits_app.outbound.limited import LimitedClient, Limits, UsageOfResponse, as_requested
+from limits_app.outbound.limited import LimitedClient, Limits, PooledClient, PoolOfLimits, UsageOfResponse, as_requested
 from limits_app.outbound.messages import Request, Response
 from limits_app.outbound.pace import Pace, PacedClient
 from limits_app.outbound.retry import RequestRetryPolicy, RetryingClient
@@ -24,6 +25,11 @@ class OutboundService(Closable):
     From the outside in: cache (with `cache_seconds`), retries, limits (with `limits`), circuit breaker, pace, and
     `client`. At most `concurrency` requests are sent at the same time, and at most `capacity` wait in the queue of
     `enqueue`. The observer receives all events, under `name`.
+    `report` is called with the seconds for which the upstream refuses requests: see `LimitedClient`.
+
+    In place of one client, `clients` are those of several regions, accounts or keys by name. `limits` is then a pool:
+    see `PooledClient`. Each has a circuit breaker and a pace of its own, by name in `breakers` and `paces`.
+    Raises ValueError unless it gets either, and for options that go with the other.
 
     The end of an `async with` block processes the queue and the running requests, for at most `grace_seconds`, and
     closes the client.
@@ -31,11 +37,13 @@ class OutboundService(Closable):
 
     def __init__(
         self,
-        client: ResourceClient,
+        client: ResourceClient | None = None,
         *,
+        clients: Mapping[str, ResourceClient] | None = None,
         name: str = "upstream",
-        limits: Limits | None = None,
+        limits: Limits | PoolOfLimits | None = None,
         usage: UsageOfResponse = as_requested,
+        report: Callable[[float], Awaitable[None]] | None = None,
         pace: Pace | None = None,
         breaker: BreakerRules | None = None,
         retry: RetryPolicy | None = None,
@@ -45,11 +53,24 @@ class OutboundService(Closable):
         grace_seconds: float = 30.0,
         observer: Observer = silent,
     ) -> None:
-        self.breaker = Breaker(breaker, name=name, observer=observer)
-        self.pace = pace or Pace(name=name, observer=observer)
-        chain: ResourceClient = BreakerClient(PacedClient(client, self.pace), self.breaker)
-        if limits is not None:
-            chain = LimitedClient(chain, limits, usage=usage, name=name, observer=observer)
+        members = _members(client, clients, name)
+        if clients is not None and (limits is None or pace is not None or report is not None):
+            raise ValueError(
+                "clients= needs limits= that is a pool, without pace= and report=: each client has its own"
+            )
+        if clients is None and report is not None and limits is None:
+            raise ValueError("report= goes with limits=: without them, the pace waits for the upstream")
+        self.breakers = {name: Breaker(breaker, name=name, observer=observer) for name in members}
+        self.paces = {name: pace or Pace(name=name, observer=observer) for name in members}
+        guarded = {
+            name: BreakerClient(PacedClient(member, self.paces[name]), self.breakers[name])
+            for name, member in members.items()
+        }
+        chain: ResourceClient = guarded[next(iter(guarded))]
+        if clients is not None:
+            chain = PooledClient(cast("PoolOfLimits", limits), guarded, usage=usage, observer=observer)
+        elif limits is not None:
+            chain = LimitedClient(chain, limits, usage=usage, report=report, name=name, observer=observer)
         chain = RetryingClient(chain, retry or RequestRetryPolicy(), name=name, observer=observer)
         if cache_seconds is not None:
             chain = CachingClient(chain, seconds=cache_seconds)
@@ -65,21 +86,31 @@ class OutboundService(Closable):
         )
 
     @property
+    def breaker(self) -> Breaker:
+        """The circuit breaker, of several clients that of the first one."""
+        return next(iter(self.breakers.values()))
+
+    @property
+    def pace(self) -> Pace:
+        """The pace, of several clients that of the first one."""
+        return next(iter(self.paces.values()))
+
+    @property
     def failures(self) -> list[FailedItem[Request]]:
         """The requests of `enqueue` that raised, each with its exception."""
         return self._queue.failures
 
     async def send(self, request: Request) -> Response:
         """Send a request and return the response; raises as `ResourceClient.send` does, and LimitTimeout."""
-        return await self._executor.run(lambda: self._client.send(request))
+        return await self._executor.run(lambda: self._send(request))
 
     def submit(self, request: Request) -> asyncio.Task[Response]:
         """Send a request in a task, and return the task."""
-        return self._executor.submit(lambda: self._client.send(request))
+        return self._executor.submit(lambda: self._send(request))
 
     async def map(self, requests: Iterable[Request]) -> list[Response]:
         """Send several requests; returns the responses in their order. The first exception cancels the others."""
-        return await self._executor.map(self._client.send, requests)
+        return await self._executor.map(self._send, requests)
 
     async def enqueue(self, request: Request) -> None:
         """Send a request later, without its response; waits while the queue is full."""
@@ -90,7 +121,11 @@ class OutboundService(Closable):
         await self._queue.join()
 
     def stats(self) -> Mapping[str, object]:
-        """Return the current state: requests that wait, run, are queued, done or failed, and the circuit breaker."""
+        """Return the current state: requests that wait, run, are queued, done or failed, and the circuit breaker.
+
+        Of several clients, `breaker` has the states by their names.
+        """
+        states = {name: str(breaker.state) for name, breaker in self.breakers.items()}
         return {
             "running": self._executor.running,
             "waiting": self._executor.waiting,
@@ -98,9 +133,9 @@ class OutboundService(Closable):
             "queue_running": self._queue.running,
             "queue_done": self._queue.done,
             "queue_failed": len(self._queue.failures),
-            "in_line": self.pace.waiting,
-            "in_flight": self.pace.in_flight,
-            "breaker": str(self.breaker.state),
+            "in_line": sum([pace.waiting for pace in self.paces.values()]),
+            "in_flight": sum([pace.in_flight for pace in self.paces.values()]),
+            "breaker": states if len(states) > 1 else str(self.breaker.state),
         }
 
     async def aclose(self) -> None:
@@ -113,3 +148,18 @@ class OutboundService(Closable):
 
     async def _process(self, request: Request) -> None:
         await self.send(request)
+
+    async def _send(self, request: Request) -> Response:
+        response = await self._client.send(request)
+        if response.request_id:
+            return response
+        return response.model_copy(update={"request_id": request.request_id})  # of a client of the site
+
+
+def _members(
+    client: ResourceClient | None, clients: Mapping[str, ResourceClient] | None, name: str
+) -> dict[str, ResourceClient]:
+    """Return the clients by name."""
+    if (client is None) is not bool(clients):
+        raise ValueError("a service needs either a client or clients= by name")
+    return dict(clients) if clients else {name: cast("ResourceClient", client)}

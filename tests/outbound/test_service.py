@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from limits_app import CallLimit, LimitSet, LimitTimeout
+from limits_app import CallLimit, LimitPool, LimitSet, LimitTimeout
 from limits_app.outbound import (
     BreakerRules,
     CircuitOpen,
@@ -108,3 +110,65 @@ def test_a_server_whose_quota_is_unknown_refuses_few_of_the_first_requests() -> 
         assert asyncio.run(scenario(server.url)) == [200] * callers
     assert len(server.admitted) == callers
     assert 1 <= len(server.refused) <= 10
+
+
+def two_regions() -> LimitPool:
+    sets = [LimitSet([CallLimit(2, 60)], config={"name": name}) for name in ("eu", "us")]
+    return LimitPool(sets, load_balancing="failover")
+
+
+@on_a_fake_clock
+async def test_several_clients_serve_as_the_pool_chooses_each_with_its_own_breaker() -> None:
+    eu, us = Scripted([answer(500)]), Scripted([answer()])
+    rules = BreakerRules(min_calls=2, failure_ratio=0.5)
+    service = OutboundService(clients={"eu": eu, "us": us}, limits=two_regions(), breaker=rules)
+    async with service:
+        statuses = [(await service.send(Request(path=f"/{number}", wait_seconds=0))).status for number in range(4)]
+        assert statuses == [500, 500, 200, 200]
+        assert service.stats()["breaker"] == {"eu": "open", "us": "closed"}
+        assert list(service.breakers) == list(service.paces) == ["eu", "us"]
+    assert eu.closed
+    assert us.closed
+
+
+@on_a_fake_clock
+async def test_what_the_upstream_asks_for_is_reported() -> None:
+    seconds: list[float] = []
+
+    async def report(pause: float) -> None:
+        seconds.append(pause)
+
+    client, limits = Scripted([answer(RateLimit='"day";r=0;t=7'), answer()]), LimitSet([CallLimit(9, 60)])
+    async with OutboundService(client, limits=limits, report=report) as service:
+        assert (await service.send(GET)).ok
+    assert seconds == [7]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clients": {}},
+        {"client": Scripted([answer()]), "clients": {"eu": Scripted([answer()])}},
+        {"clients": {"eu": Scripted([answer()])}},
+        {"clients": {"eu": Scripted([answer()])}, "limits": two_regions(), "pace": Pace()},
+        {"client": Scripted([answer()]), "report": asyncio.sleep},
+    ],
+)
+def test_options_that_do_not_go_together_are_an_error(options: Any) -> None:
+    with pytest.raises(ValueError, match=r"clients=|report="):
+        OutboundService(**options)
+
+
+@on_a_fake_clock
+async def test_a_response_has_the_id_of_its_request() -> None:
+    before = datetime.now(UTC)
+    async with OutboundService(Scripted([answer()]), cache_seconds=10) as service:
+        first, second = Request(path="/"), Request(path="/", request_id="trace-7")
+        responses = [await service.send(request) for request in (first, second)]
+        assert [response.cached for response in responses] == [False, True]
+    assert [response.request_id for response in responses] == [first.request_id, "trace-7"]
+    assert first.request_id != Request(path="/").request_id
+    assert before <= first.timestamp
+    assert before.tzinfo is responses[0].timestamp.tzinfo
+    assert Request(path="/") == Request(path="/")
