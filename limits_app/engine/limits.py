@@ -385,7 +385,7 @@ class Blocked(LimitOfSet):
 
 
 @dataclass(frozen=True, slots=True)
-class CountedUnit:
+class CountedUnit(LimitOfSet):
     """A unit that is counted and not limited: one with a price, of which no limit is set.
 
     Requests name it by the key `requested_as`, which is another one for requests that are counted under the unit of a

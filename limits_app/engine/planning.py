@@ -145,13 +145,13 @@ class Shapes:
         permit_keys = frozenset(self._permits.values())
         left_out = permit_keys.intersection([key for key in named if _milli(requested[key]) == 0])
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
-        held = frozenset([place for place in held if self._permits.get(place) not in {None, *named}])
+        nested = frozenset([place for place in held if self._permits.get(place) not in {None, *named}])
         many_calls = self._many_calls(named, requested)
-        shape = self._compiled(tuple(named), left_out, held, many_calls)
+        shape = self._compiled(tuple(named), left_out, nested, many_calls)
         # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
         metered = [key for key in named if is_metered(self.limits[key])]
         depends_on_keys = len(metered) == len(requested) and not self._unpriced
-        if depends_on_keys and not permit_keys.intersection(requested) and not held and keys != ():
+        if depends_on_keys and not permit_keys.intersection(requested) and not nested and keys != ():
             self.by_keys[keys] = shape
         return shape
 
