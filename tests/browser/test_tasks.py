@@ -131,6 +131,36 @@ def test_a_team_gets_tokens_that_its_members_share(window: Browser, place: Place
     assert run(place, "print(Entity.objects.filter(parent__identifier='team:x', cascade=True).count())") == "3"
 
 
+def test_a_team_gets_a_budget_and_a_mail_at_80_percent_of_it(window: Browser, place: Place) -> None:
+    run(place, "Entity.objects.create(identifier='team:y')")
+    clicks = Clicks(window)
+    clicks.follow("overview/")
+    clicks.follow("limitsentry/limit/")
+    clicks.type(who="a team", entity="team:y", number_1="500", unit_1="USD", per_1="per calendar month")
+    clicks.reads("500 USD per month")
+    clicks.press("input[name=_save]")
+    assert "500 usd per month" in clicks.done()
+    clicks.press(".limits-alert a")
+    clicks.type(target="ops@example.org")
+    window.take("task-budget")
+    clicks.press("input[name=_save]")
+    assert "team:y 80 %" in clicks.done()
+    assert clicks.count <= 5
+    values = "AlertRule.objects.filter(entity='team:y').values_list('kind', 'percent', 'target')"
+    code = f"from limits_app.models import AlertRule; print(*{values})"
+    assert run(place, code) == "('threshold', 80, 'ops@example.org')"
+
+
+def test_spend_of_each_client_of_last_month_is_a_file(window: Browser) -> None:
+    clicks = Clicks(window)
+    clicks.follow("activityentry/")
+    clicks.follow("usagesnapshot/")
+    link = window.one(".limits-spans a[href*='format=spend']")
+    assert "span=last_month" in str(link.get_attribute("href"))
+    clicks.press(".limits-spans a[href*='format=spend']")
+    assert clicks.count <= 3
+
+
 def test_a_group_gets_a_plan(window: Browser, place: Place) -> None:
     run(place, "from django.contrib.auth.models import Group; Group.objects.create(name='free')")
     clicks = Clicks(window)

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import audit
+from limits_app import audit, conf
 from limits_app.admin.base import version_of
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.limit_form import SimpleLimitForm
@@ -25,7 +25,7 @@ from limits_app.admin.limit_links import full_form_address, limit_address
 from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
 from limits_app.engine.errors import InvalidLimit
-from limits_app.models import Endpoint, Entity, Plan, Policy, UsageSnapshot
+from limits_app.models import AlertKind, AlertRule, Endpoint, Entity, Plan, Policy, UsageSnapshot
 from limits_app.services.clients import client_names, find_clients
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_form import saving
@@ -44,6 +44,7 @@ from limits_app.services.rights import (
 from limits_app.services.site_urls import SiteUrls
 
 _MOST_SUGGESTED: Final = 200
+_MOST_ALERT_NAME: Final = 100
 _UNDO_SECONDS: Final = 600
 _SALT: Final = "limits_app.undo"
 _EXAMPLES: Final[Mapping[str, tuple[Any, Mapping[str, object]]]] = {
@@ -134,6 +135,7 @@ def _shown(
         "effect": effect,
         "is_unread": is_unread,
         "undo": _undo_token(request),
+        "alert": _alert_address(site, request, instance),
         "examples": {name: label for name, (label, _example) in _EXAMPLES.items()} if instance is None else {},
         "paths": sorted(path for path in SiteUrls().routes if not path.startswith(reverse(f"{site.name}:index"))),
         "resources": resource_names(),
@@ -144,6 +146,26 @@ def _shown(
     }
     title = gettext("Change a limit") if instance is not None else gettext("Limit something")
     return page(site, request, "limit", title=title, context=context)
+
+
+def _alert_address(site: AdminSite, request: HttpRequest, instance: RuleOrPolicy | None) -> str:
+    """Where a mail at a share of the limits of a client can be set up, after they were saved; empty for others."""
+    entity = instance.entity if isinstance(instance, Policy) else None
+    if (
+        entity is None
+        or "saved" not in request.GET
+        or not may(request.user, Action.LIMIT_SOMETHING, permission("add", AlertRule))
+    ):
+        return ""
+    percent = round(conf.get(conf.NEAR_THRESHOLDS)[0] * 100)
+    query = {
+        "name": f"{entity.identifier} {percent} %"[:_MOST_ALERT_NAME],
+        "kind": AlertKind.THRESHOLD,
+        "percent": percent,
+        "entity": entity.identifier,
+        "resource": instance.resource.name if isinstance(instance, Policy) and instance.resource else "",
+    }
+    return reverse(f"{site.name}:limits_app_alertrule_add", query=query)
 
 
 def _live(form: SimpleLimitForm) -> dict[str, Any]:
