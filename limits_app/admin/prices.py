@@ -44,6 +44,12 @@ def _currencies() -> list[tuple[str, str]]:
     return [(currency, currency.upper()) for currency in conf.get(conf.CURRENCIES)]
 
 
+def _with_hour(price: Any) -> str:
+    """A price of `with_states` in words, with the hour from which it is valid."""
+    values = {"price": price.in_words, "hour": moment(price.valid_from), "state": _STATES[state_of(price)]}
+    return gettext("%(price)s from %(hour)s (%(state)s)") % values
+
+
 class PriceForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
     """A price, with the currencies of the site to choose from."""
 
@@ -200,17 +206,7 @@ class PriceAdmin(AuditedAdmin):
         """All prices of the unit in the currency, the latest first, and the way to a new one."""
         same = Price.objects.using(write_alias()).filter(resource=row.resource, member=row.member)
         prices = with_states(same.filter(unit=row.unit, currency=row.currency).order_by("-valid_from"))
-        lines = format_html_join(
-            "",
-            "<li>{}</li>",
-            [
-                (
-                    gettext("%(price)s from %(hour)s (%(state)s)")
-                    % {"price": price.in_words, "hour": moment(price.valid_from), "state": _STATES[state_of(price)]},
-                )
-                for price in prices
-            ],
-        )
+        lines = format_html_join("", "<li>{}</li>", [(_with_hour(price),) for price in prices])
         table = self._table_url(row.resource, row.member)
         return format_html('<ul>{}</ul><a href="{}">{}</a>', lines, table, gettext("New price from a later hour"))
 
@@ -242,7 +238,7 @@ class PriceAdmin(AuditedAdmin):
         ]
         formset: Any = RowFormSet(request.POST or None, initial=initial, prefix="rows")
         for row, prices in zip(formset.forms, units.values(), strict=False):
-            row.prices = [f"{price.in_words} ({moment(price.valid_from)})" for price in prices]
+            row.prices = [*map(_with_hour, prices)]
         return formset
 
     def _written(self, request: HttpRequest, form: TableForm, rows: Any) -> bool:

@@ -122,6 +122,8 @@ _BATCH: Final = 5_000
 _BATCH_DAYS_KEPT: Final = 31
 """How long the names of collected batches are kept, so that a batch that a store offers again is not added twice."""
 
+_MOST_PRICES: Final = 100
+"""How many prices of a day a query names; databases limit the size of a condition."""
 _ENTITY_DAYS_KEPT: Final = 1
 """How long the entities of a candidate are kept after the time for which it is watched."""
 
@@ -190,6 +192,8 @@ def _old_hours(begun: datetime, days_begun: datetime | None) -> Iterator[Q]:
         hours = Q(period=UsagePeriod.HOUR, start__lt=in_site_time(day))
         yield hours if since is None else hours & Q(start__gte=in_site_time(since))
         since = min(day + timedelta(days=1), begun)
+        if len(prices) > _MOST_PRICES:  # as after an import: all hours of the day are kept
+            continue
         priced = reduce(or_, [_of_price(resource, using) & Q(key=unit) for resource, unit in sorted(prices)])
         yield Q(period=UsagePeriod.HOUR, start__gte=in_site_time(day), start__lt=in_site_time(since)) & ~priced
     hours = Q(period=UsagePeriod.HOUR, start__lt=in_site_time(begun))

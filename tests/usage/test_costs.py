@@ -219,3 +219,14 @@ def test_costs_of_many_clients_are_read_in_few_queries(django_assert_max_num_que
     add(*[count(f"key:{number}", hour, input_tokens=1_000) for number in range(99) for hour in (4, 30)])
     with django_assert_max_num_queries(5):
         assert len(limits.usage(by=("entity", "resource"), cost=True, **SPAN)) == 99
+
+
+def test_pruning_keeps_the_hours_of_a_day_with_an_import(settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"USAGE_HOURS_KEPT": 24}
+    values = {"unit": "input_tokens", "amount": Decimal(1), "per": 1, "currency": "usd", "valid_from": START + 9 * HOUR}
+    Price.objects.bulk_create([Price(resource=f"llm/{number}", **values) for number in range(2000)])
+    add(*[count("user:ann", hour, resource="llm/7", input_tokens=1000) for hour in range(48)])
+    fold(now=START + timedelta(days=3))
+    before = spent(("period",))
+    assert prune(now=START + timedelta(days=10))["usage-hours"] == 24
+    assert spent(("period",)) == before == {("usd", START): 15, ("usd", START + timedelta(days=1)): 24}
