@@ -283,6 +283,16 @@ class AccessSerializer(StrictSerializer):
     policy = serializers.IntegerField(allow_null=True)
 
 
+class ExplainedUnitSerializer(StrictSerializer):
+    """A unit that has a price; one that is unlimited is only counted."""
+
+    key = _text()
+    is_unlimited = serializers.BooleanField()
+    per_million = serializers.DictField(
+        child=serializers.CharField(), help_text="What 1,000,000 of it cost, by currency."
+    )
+
+
 class ExplanationSerializer(StrictSerializer):
     """Why a request would be allowed or rejected now."""
 
@@ -299,4 +309,8 @@ class ExplanationSerializer(StrictSerializer):
     chain = ExplainedLinkSerializer(many=True)
     changes_at = serializers.CharField(allow_null=True)
     pool = ExplainedPoolSerializer(allow_null=True)
+    units = ExplainedUnitSerializer(many=True)
+    unpriced = serializers.ListField(
+        child=serializers.CharField(), help_text="Currencies of limits in which the resource has no price."
+    )
     text = _text()

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import lcm
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from limits_app.engine.plan import Amounts, PlannedLimit, PlannedScope, PlanShape, ReportedUse
 
+NOTHING_USED: Final[ReportedUse] = {}
+
 
 class UnitCosts(NamedTuple):
-    """What a limit in money is charged for the units of a request, in parts.
+    """What the limit in money at a place is charged for the units of a request, in parts.
 
-    Each term is the place of a unit in the request and its weight, which is its price for one part of it, in parts of
-    the limit times `divisor`.
+    Each term is the place of a unit in the request and its weight, which is its price for one part of it in millionths
+    times `divisor`. The `permits` are terms whose whole amount is used. A millionth is `parts_per_unit` parts of the
+    limit, and `has_own` says whether the request names an amount under the currency.
     """
 
-    limit: PlannedLimit
+    place: int
     terms: tuple[tuple[int, int], ...]
+    permits: tuple[tuple[int, int], ...]
     divisor: int
-
-    def of(self, amounts: Amounts) -> int:
-        """Return the cost of amounts in parts of the limit: whole millionths, rounded up."""
-        cost = sum([weight * amounts[place] for place, weight in self.terms])
-        return -(-cost // self.divisor) * self.limit.rule.parts_per_unit
+    parts_per_unit: int
+    has_own: bool
 
 
 class PricedShape(PlanShape):
@@ -46,41 +47,51 @@ class PricedShape(PlanShape):
         super().__init__(limits, scopes, positions, named, many_calls=many_calls)
         self._costs = tuple([_unit_costs(limit, self) for limit in self.limits if limit.priced])
         if self.fixed_amounts is not None:
-            self.fixed_amounts, self.fits = self._charged([*self.fixed_amounts], self.fits)
+            self.fixed_amounts, self.fits = self.amounts({})
 
-    def amounts(self, requested: Mapping[str, object]) -> tuple[Amounts, bool]:
+    def amounts(self, requested: Mapping[str, object]) -> tuple[list[int], bool]:
         """See `PlanShape.amounts`."""
-        amounts, fits = super().amounts(requested)
-        return self._charged([*amounts], fits)
+        amounts, fits = PlanShape.amounts(self, requested)
+        for costs in self._costs:
+            place = costs.place
+            parts = amounts[place] + _cost(costs, NOTHING_USED, amounts)
+            limit = self.limits[place]
+            if parts > limit.rule.most_parts:
+                parts, fits = limit.bounded(parts), fits and limit.rule.is_soft
+            amounts[place] = parts
+        return amounts, fits
 
     def own_amounts(self, amounts: Amounts) -> Amounts:
         """See `PlanShape.own_amounts`."""
         own = [*amounts]
         for costs in self._costs:
-            place = costs.limit.place
-            own[place] = max(own[place] - costs.of(amounts), 0)
+            own[costs.place] = max(amounts[costs.place] - _cost(costs, NOTHING_USED, amounts), 0)
         return own
 
     def changes(self, used: ReportedUse, amounts: Amounts) -> list[int]:
         """See `PlanShape.changes`: the cost of the used units is at the prices at which they were charged."""
-        changes = super().changes(used, amounts)
-        units = [*amounts]
-        for place in used:
-            if not self.limits[place].is_permit:  # permits that were held are used
-                units[place] = used[place]
+        changes = PlanShape.changes(self, used, amounts)
         for costs in self._costs:
-            place, cost = costs.limit.place, costs.of(amounts)
-            own = used[place] if place in used else max(amounts[place] - cost, 0)
-            changes[place] = own + costs.of(units) - amounts[place]
+            place, own = costs.place, 0
+            if costs.has_own:
+                is_reported = place in used
+                own = used[place] if is_reported else max(amounts[place] - _cost(costs, NOTHING_USED, amounts), 0)
+            changes[place] = own + _cost(costs, used, amounts) - amounts[place]
         return changes
 
-    def _charged(self, amounts: list[int], fits: bool) -> tuple[Amounts, bool]:
-        """Return amounts with the costs of units, and whether they can ever fit."""
-        for costs in self._costs:
-            limit = costs.limit
-            parts = amounts[limit.place] = limit.bounded(amounts[limit.place] + costs.of(amounts))
-            fits = fits and parts <= limit.rule.most_parts
-        return amounts, fits
+
+def _cost(costs: UnitCosts, used: ReportedUse, amounts: Amounts) -> int:
+    """Return the cost of the used units in parts, rounded up to whole millionths; what is not reported counts as used.
+
+    Without a comprehension, which takes as long as the rest: each acquisition calls it twice.
+    """
+    _, terms, permits, divisor, parts_per_unit, _ = costs
+    cost = 0
+    for place, weight in terms:
+        cost += weight * (used[place] if place in used else amounts[place])
+    for place, weight in permits:
+        cost += weight * amounts[place]
+    return -(-cost // divisor) * parts_per_unit
 
 
 def _unit_costs(limit: PlannedLimit, shape: PlanShape) -> UnitCosts:
@@ -92,7 +103,14 @@ def _unit_costs(limit: PlannedLimit, shape: PlanShape) -> UnitCosts:
             places.append((unit.place, price.numerator, price.denominator * unit.rule.parts_per_unit))
     divisor = lcm(*[denominator for _, _, denominator in places])
     terms = [(place, numerator * divisor // denominator) for place, numerator, denominator in places if numerator]
-    return UnitCosts(limit, tuple(terms), divisor)
+    return UnitCosts(
+        limit.place,
+        tuple([term for term in terms if not shape.limits[term[0]].is_permit]),
+        tuple([term for term in terms if shape.limits[term[0]].is_permit]),
+        divisor,
+        limit.rule.parts_per_unit,
+        bool(limit.keys),
+    )
 
 
 def _unit(key: str, shape: PlanShape) -> PlannedLimit | None:

@@ -262,7 +262,7 @@ class PlanShape:
         """Return the shape of its permits; with the limits of an idempotency key, whose amount must be 0."""
         return self.part([limit for limit in self.limits if limit.is_permit or limit.level == IDEMPOTENCY_LEVEL])
 
-    def amounts(self, requested: Mapping[str, object]) -> tuple[Amounts, bool]:
+    def amounts(self, requested: Mapping[str, object]) -> tuple[list[int], bool]:
         """Return the amounts of a request in parts, and whether they can ever fit.
 
         Raises InvalidRequest with the key of an invalid amount.

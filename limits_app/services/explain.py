@@ -38,6 +38,7 @@ from limits_app.policies import (
 from limits_app.services.amounts import LimitsInCode
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import sentences
+from limits_app.services.explain_units import ExplainedUnit, explained_units, unpriced
 from limits_app.services.shadow import with_shadow
 from limits_app.services.status import in_slices
 
@@ -108,7 +109,8 @@ class Explanation:
     (None: the default one). A resource that is not `known` has no row: only policies for all resources, and the limits
     that code sets, apply to it. `other_code_limits` are further limits that code sets, as where calls differ.
     `emergency` is the emergency switch; it is off where `LIMITS["ENABLED"]` is False. `access` says whether requests of
-    the entity are blocked, exempt or limited on all URLs.
+    the entity are blocked, exempt or limited on all URLs. `units` are those that have a price, and `unpriced` the
+    currencies of limits in which the resource has none.
     """
 
     resource: str
@@ -123,6 +125,8 @@ class Explanation:
     other_code_limits: tuple[str, ...] = ()
     emergency: Emergency = ENFORCED
     access: AccessVerdict = LIMITED
+    units: tuple[ExplainedUnit, ...] = ()
+    unpriced: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """The explanation as plain data, for JSON."""
@@ -140,6 +144,8 @@ class Explanation:
             "chain": [link.as_dict() for link in self.chain],
             "changes_at": None if self.changes_at is None else self.changes_at.isoformat(),
             "pool": None if self.pool is None else self.pool.as_dict(),
+            "units": [unit.as_dict() for unit in self.units],
+            "unpriced": list(self.unpriced),
         }
 
     def text(self) -> str:
@@ -233,6 +239,8 @@ def _explained(resolution: Resolution, requested: Requested, other_code_limits: 
         resolution.known,
         other_code_limits,
         resolution.emergency,
+        units=explained_units(limit_set),
+        unpriced=tuple(dict.fromkeys(unpriced(limit_set))),
     )
 
 

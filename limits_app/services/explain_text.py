@@ -70,6 +70,9 @@ def sentences(explanation: Explanation) -> Iterator[str]:
     if explanation.pool is not None:
         yield from _pool(explanation.pool, blocked=explanation.outcome.blocked)
     yield from _most_per_window(first.limits)
+    yield from (unit.text() for unit in explanation.units)
+    for currency in explanation.unpriced:
+        yield f"{explanation.resource} has no price in {currency}, in which it is limited."
     for status in explanation.outcome.shadowed:
         yield f"In shadow mode, {_status(status)}; it would reject the request."
     if explanation.changes_at is not None:

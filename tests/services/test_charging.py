@@ -231,3 +231,17 @@ def test_limit_that_is_replaced_by_a_price_keeps_its_use() -> None:
     use(requested={"input_tokens": 5000})
     limits.set_entity_limits(USER, ["input_tokens=1500/day"], resource="llm")
     assert used(key="input_tokens") == 1000
+
+
+def test_explanation_has_prices_and_units_without_a_limit() -> None:
+    limits.set_entity_limits(USER, ["usd=1/month", "eur=1/month", "input_tokens=500/h"], resource="llm")
+    explanation = limits.explain("llm", entity=USER)
+    assert explanation.as_dict()["units"] == [
+        {"key": "input_tokens", "is_unlimited": False, "per_million": {"usd": "2.5"}},
+        {"key": "output_tokens", "is_unlimited": True, "per_million": {"usd": "10"}},
+    ]
+    assert explanation.unpriced == ("eur",)
+    text = explanation.text()
+    assert "input_tokens: 1,000,000 cost 2.5 USD." in text
+    assert "output_tokens: unlimited and counted; 1,000,000 cost 10 USD." in text
+    assert "llm has no price in eur, in which it is limited." in text
