@@ -51,7 +51,10 @@ class PricedShape(PlanShape):
 
     def amounts(self, requested: Mapping[str, object]) -> tuple[list[int], bool]:
         """See `PlanShape.amounts`."""
-        amounts, fits = PlanShape.amounts(self, requested)
+        return self.charged(*PlanShape.amounts(self, requested))
+
+    def charged(self, amounts: list[int], fits: bool = True) -> tuple[list[int], bool]:
+        """See `PlanShape.charged`."""
         for costs in self._costs:
             place = costs.place
             parts = amounts[place] + _cost(costs, NOTHING_USED, amounts)

@@ -278,6 +278,10 @@ class PlanShape:
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
+    def charged(self, amounts: list[int], fits: bool = True) -> tuple[list[int], bool]:
+        """Add to amounts what limits in money are charged for units with prices; return whether they can ever fit."""
+        return amounts, fits
+
     def own_amounts(self, amounts: Amounts) -> Amounts:
         """Return the amounts without what limits in money are charged for units with prices."""
         return amounts

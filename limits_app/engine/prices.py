@@ -131,6 +131,13 @@ class PriceList:
                 chosen[place] = stored
         return tuple([chosen[place].price for place in sorted(chosen)])
 
+    def replaced(self, proposed: Iterable[StoredPrice]) -> PriceList:
+        """The prices with proposed ones, each in place of all prices of its unit that are for the same."""
+        added = tuple(proposed)
+        places = {(price.target, price.price.unit, price.price.currency) for price in added}
+        kept = [price for price in self._prices if (price.target, price.price.unit, price.price.currency) not in places]
+        return PriceList([*kept, *added])
+
     def changes_at(self, at_us: int) -> int | None:
         """The next time after another at which a price of the resource, or of a member, begins; None for never."""
         return next((stored.valid_from_us for stored in self._prices if stored.valid_from_us > at_us), None)

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from limits_app.acquiring import Store
-from limits_app.engine import Noted, ScopedLimits
+from limits_app.engine import EPOCH, MICROSECOND, Noted, PriceList, ScopedLimits, StoredPrice
+from limits_app.models.patterns import prefixes_of
 from limits_app.models.plan import plans_by_groups
 from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
 from limits_app.policies.dropped import OF_CODE, Dropping, always_applies
 from limits_app.policies.precedence import applied_policies, changes_at, judge, rollout_position
+from limits_app.policies.prices import stored_prices
 from limits_app.policies.resolved_set import compiled
 from limits_app.policies.stored import plans_of_clients, stored_code_limits
 from limits_app.policies.stores import VersionedStore
@@ -46,13 +48,14 @@ class ProposedRows:
     """Policies by numbers from 1 on, and other rows by their names.
 
     `priorities` are those of plans, and `plans_of_groups` has the plan of each group of users that is proposed. Users,
-    the plans of other groups, and the limits that code sets, are those of the database.
+    the plans of other groups, the limits that code sets, and other prices than `prices`, are those of the database.
     """
 
     policies: dict[int, ProposedPolicy] = field(default_factory=dict)
     entities: dict[str, EntityRow] = field(default_factory=dict)
     priorities: dict[str, int] = field(default_factory=dict)
     plans_of_groups: dict[str, str] = field(default_factory=dict)
+    prices: list[StoredPrice] = field(default_factory=list)
 
 
 class ProposedLimits:
@@ -61,6 +64,7 @@ class ProposedLimits:
     def __init__(self, rows: ProposedRows, using: str, store: Store) -> None:
         self._collector = proposed_collector(rows, using)
         self._store_version = VersionedStore("proposed", store, 0)
+        self._proposed_prices, self._prices = rows.prices, dict[str, PriceList]()
 
     def alike(self, resource: str, entity: str | None) -> Hashable:
         """What the limits of a client without rows depend on; None for one with rows."""
@@ -73,9 +77,22 @@ class ProposedLimits:
         """The limits of a client at a time, and when they change next (None: never)."""
         links = [*self._collector.links(resource, entity)]
         choices = [judge(link, now) for link in links]
-        resolved = compiled(resource, choices, (), store_version=self._store_version)
+        prices, time_us = self._prices_of(resource), (now - EPOCH) // MICROSECOND
+        resolved = compiled(resource, choices, (), store_version=self._store_version, prices=prices, time_us=time_us)
         changes = [change for link in links if (change := changes_at(link, now)) is not None]
+        next_price_us = prices.changes_at(time_us)
+        if next_price_us is not None:
+            changes.append(EPOCH + next_price_us * MICROSECOND)
         return resolved.limit_set.scoped, min(changes, default=None)
+
+    def _prices_of(self, resource: str) -> PriceList:
+        """The stored prices of a resource, with the proposed ones."""
+        prices = self._prices.get(resource)
+        if prices is None:
+            names = {resource, *prefixes_of(resource)}
+            proposed = [price for price in self._proposed_prices if price.target.resource in names]
+            prices = self._prices[resource] = stored_prices(resource).replaced(proposed)
+        return prices
 
     def applies(self, number: int, resource: str, entity: str | None, now: datetime) -> bool:
         """Whether the policy of a number applies to a client at a time."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 
 from limits_app.acquiring import LimitSet
+from limits_app.engine import exact_decimal
 from limits_app.engine.limits import CountedUnit
 from limits_app.services.limit_words import limit_name
 
@@ -40,7 +42,7 @@ def explained_units(limits: LimitSet) -> tuple[ExplainedUnit, ...]:
     for scoped in limits.scoped[:1]:
         for price in scoped.prices or ():
             # As many of a currency for a million units as millionths for one.
-            cost = (Decimal(price.numerator) / Decimal(price.denominator)).normalize()
+            cost = exact_decimal(Fraction(price.numerator, price.denominator))
             per_million.setdefault(price.unit, {})[price.currency] = cost
     counted = {key for scoped in limits.scoped for rule in scoped.schema.rules for key in scoped.keys_of(rule)}
     limited = {

@@ -226,3 +226,5 @@ def _show_report(report: SimulationReport, options: Namespace, out: Output) -> N
             f"{total.refused} of {total.asked} {unit} would be rejected ({total.share:.1%}), "
             f"for {report.entities_refused} of {report.entities} entities"
         )
+    for currency, (asked, refused) in report.costs.items():
+        out.note(f"It would cost {asked:f} {currency.upper()}, of which {refused:f} would be rejected")

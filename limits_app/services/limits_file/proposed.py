@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
+from decimal import Decimal
 
+from limits_app.engine import PricedFor, StoredPrice, UnitPrice
 from limits_app.models import Counted
 from limits_app.policies import EntityRow, ProposedPolicy, ProposedRows, dropped_by_proposed
 from limits_app.services.limits_file.content import FileEntry, noted_limits
@@ -23,6 +25,8 @@ def proposed_rows(entries: Iterable[FileEntry]) -> ProposedRows:
                 rows.entities[entry.key[0]] = EntityRow(*[fields[column] for column in EntityRow._fields])
             case "plans":
                 rows.priorities[entry.key[0]] = entry.state["priority"]
+            case "prices":
+                rows.prices.extend(_proposed_price(entry))
             case "plan_groups":
                 rows.plans_of_groups[entry.key[0]] = entry.state["plan"]
     return rows
@@ -32,6 +36,14 @@ def _proposed_policy(number: int, entry: FileEntry) -> ProposedPolicy:
     state = dict(zip(entry.section.identity, entry.key, strict=True)) | {**entry.state}
     dates = {name: _date(state[name]) for name in ("valid_from", "valid_until")}
     return ProposedPolicy.of(entry.label, {**state, **dates}, noted_limits(state), number=number)
+
+
+def _proposed_price(entry: FileEntry) -> Iterator[StoredPrice]:
+    """A price that has not begun yet, as if it had always been valid; members of pools are left out."""
+    resource, member, unit, currency, valid_from = entry.key
+    if not member and datetime.fromisoformat(valid_from) > datetime.now(UTC):
+        price = UnitPrice.of(unit, currency, Decimal(entry.state["amount"]), int(entry.state["per"]))
+        yield StoredPrice(PricedFor(resource), price, 0)
 
 
 def _date(text: str) -> datetime | None:

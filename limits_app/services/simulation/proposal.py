@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
 
 from django.db.models import Q
 
-from limits_app.engine import DAY, Noted, Schema, limit_text
+from limits_app.engine import DAY, Noted, Prices, Schema, limit_text
+from limits_app.engine.limits import CountedUnit
 from limits_app.models import Counted, Policy, PolicyEffect, write_alias
 from limits_app.models.entity import HAS_FLAG
 from limits_app.policies import ProposedLimits
@@ -20,8 +21,8 @@ from limits_app.services.limits_file.proposed import proposed_rows
 from limits_app.services.limits_file.stored import client_policies, general_objects
 from limits_app.stores.memory import MemoryStore
 
-RequestPart = tuple[tuple[Any, ...] | None, Schema]
-"""A scope and its limits; None for the requesting entity on the requested resource."""
+RequestPart = tuple[tuple[Any, ...] | None, Schema, Prices | None]
+"""A scope, its limits and the prices of the resource; None for the requesting entity on the requested resource."""
 
 _FOREVER: Final = 2**63
 _YEAR_SECONDS: Final = 366 * DAY
@@ -29,10 +30,16 @@ _YEAR_SECONDS: Final = 366 * DAY
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The effective limits of an entity on a resource, until a time in microseconds."""
+    """The effective limits of an entity on a resource, until a time in microseconds.
+
+    `prices` are those of the resource, and `requested_as` has the keys by which requests name units that usage counts
+    under other ones.
+    """
 
     parts: tuple[RequestPart, ...]
     until_us: int = _FOREVER
+    prices: Prices = ()
+    requested_as: Mapping[str, str] = field(default_factory=dict)
 
 
 _HAS_EFFECT: Final = Q(plan__isnull=False) | Q(parent__isnull=False) | Q(billing_from__isnull=False) | HAS_FLAG
@@ -121,5 +128,8 @@ class Proposal:
             scope = scoped.scope
             own = not (scope.shared or scope.total) and scope.entity == entity
             whose = (resource, None, scoped.schema.limits[0].key) if scope.shared else (resource, scope.entity)
-            parts.append((None if own else (scope.key,) if scope.total else whose, scoped.schema))
-        return Tried(tuple(parts), until)
+            key = None if own else (scope.key,) if scope.total else whose
+            parts.append((key, scoped.schema, scoped.prices))
+        units = [limit for scoped in scopes for limit in scoped.schema.limits if isinstance(limit, CountedUnit)]
+        prices = scopes[0].prices if scopes else None
+        return Tried(tuple(parts), until, prices or (), {unit.key: unit.requested_as for unit in units})

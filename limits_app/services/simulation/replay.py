@@ -7,18 +7,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
 from typing import Any, Final
 
 from limits_app import engine
 from limits_app.engine import (
+    CALL_KEYS,
+    MICRO,
     MILLI,
     Amount,
     Claim,
     PlanShape,
+    Prices,
     Record,
-    Rule,
     Scope,
     ScopedLimits,
+    cost_of,
+    exact_decimal,
+    given_currency,
     new_record,
     plan_for,
     units_of_usage,
@@ -90,6 +98,21 @@ class SimulationReport:
     entities: int = 0
     entities_refused: int = 0
     _refused: dict[tuple[str, str | None, str], list[int]] = field(default_factory=dict)
+    _costs: dict[str, list[Fraction]] = field(default_factory=dict)
+
+    def cost(self, prices: Prices, asked: Wanted, refused: Wanted, *, calls: int = 0) -> None:
+        """Count what the requested amounts cost, and the rejected ones; `calls` are made without naming them."""
+        for place, wanted in enumerate((asked, refused)):
+            for currency, amount in costs_of(prices, wanted, calls=calls if wanted or not place else 0).items():
+                self._costs.setdefault(currency, [Fraction(0), Fraction(0)])[place] += amount
+
+    @property
+    def costs(self) -> dict[str, tuple[Decimal, Decimal]]:
+        """What everything would have cost, and the rejected part of it, by currency."""
+        return {
+            currency: (exact_decimal(asked), exact_decimal(refused))
+            for currency, (asked, refused) in sorted(self._costs.items())
+        }
 
     def add(self, unit: str, minute: int, asked_milli: int, refused_milli: int) -> None:
         """Count the requested amount in a minute since 1970."""
@@ -160,11 +183,40 @@ class SimulationReport:
             "entities": self.entities,
             "entities_rejected": self.entities_refused,
             "rejections": [asdict(refusal) for refusal in self.refusals()],
+            "costs": {
+                currency: {"asked": f"{asked:f}", "rejected": f"{refused:f}"}
+                for currency, (asked, refused) in self.costs.items()
+            },
             "charted": self.charted,
             "chart": [
                 {"start": point.start, "asked": point.asked, "rejected": point.refused} for point in self.chart()
             ],
         }
+
+
+def costs_of(prices: Prices, wanted: Wanted, *, calls: int = 0) -> dict[str, Fraction]:
+    """What amounts cost by currency, with those under the currencies themselves."""
+    amounts = dict(wanted)
+    costs: dict[str, Fraction] = {}
+    for price in prices:
+        milli = amounts.get(price.unit, calls if price.unit in CALL_KEYS else 0)
+        costs[price.currency] = costs.get(price.currency, Fraction(0)) + cost_of(milli, price)
+    for currency in costs:
+        costs[currency] += Fraction(amounts.get(currency, 0), MICRO * MILLI)
+    return costs
+
+
+def _as_requested(recorded: Wanted, tried: Tried) -> Wanted:
+    """Recorded usage by the keys of requests: without money that was charged for units, which is charged again."""
+    wanted = dict(recorded)
+    for price in tried.prices:
+        wanted.pop(price.currency, None)
+    for key, milli in recorded:
+        name = given_currency(key) or tried.requested_as.get(key, key)
+        if name != key:
+            del wanted[key]
+            wanted[name] = milli if given_currency(key) else wanted.get(name, milli)
+    return tuple(wanted.items())
 
 
 def _moment(microseconds: int) -> datetime:
@@ -188,9 +240,13 @@ class RequestForm:
         named = {key for key, _ in requested}
         left_out = set()
         scoped = []
-        for number, (_, schema) in enumerate(tried.parts):
-            scoped.append(ScopedLimits(Scope(f"simulation:{number}"), schema))
-            left_out |= {rule.key for rule in schema.rules if _is_left_out(rule, named, implied=implied, holds=holds)}
+        for number, (_, schema, prices) in enumerate(tried.parts):
+            part = ScopedLimits(Scope(f"simulation:{number}"), schema, prices=prices)
+            scoped.append(part)
+            for rule in schema.rules:
+                key = part.keys_of(rule)[0]
+                if (rule.is_permit and not holds) or (key not in named and not implied):
+                    left_out.add(key)
         self.plan = plan_for(scoped, named, left_out=left_out)
         self.keys = [tried.parts[position][0] for position in self.plan.shape.positions]
         self._amounts: dict[Wanted, tuple[list[int], tuple[str, ...]]] = {}
@@ -200,21 +256,17 @@ class RequestForm:
         amounts = self._amounts.get(key_amounts)
         if amounts is None:
             requested = dict(key_amounts)
-            parts, never = [], []
+            parts = []
             for limit in self.plan.shape.limits:
-                amount = requested.get(limit.rule.key, MILLI) * limit.rule.parts_per_unit // MILLI
-                parts.append(amount)
-                if amount > limit.rule.most_parts:
-                    never.append(limit.rule.key)
+                milli = requested.get(limit.key, MILLI) if limit.keys else 0
+                parts.append(milli * limit.rule.parts_per_unit // MILLI)
+            parts, _ = self.plan.shape.charged(parts)
+            limits = zip(self.plan.shape.limits, parts, strict=True)
+            never = [limit.rule.key for limit, amount in limits if amount > limit.rule.most_parts]
             amounts = parts, tuple(dict.fromkeys(never))
             if len(self._amounts) < _MOST_AMOUNTS:
                 self._amounts[key_amounts] = amounts
         return amounts
-
-
-def _is_left_out(rule: Rule, named: set[str], *, implied: bool, holds: bool) -> bool:
-    """Whether a request leaves a limit out that it would take from by default."""
-    return (rule.is_permit and not holds) or (rule.key not in named and not implied)
 
 
 class Road:
@@ -258,19 +310,26 @@ class _Machine:
         self._forms: dict[int, tuple[Tried, dict[object, RequestForm]]] = {}
         self._held: list[tuple[int, int, Claim, list[RefusalKey]]] = []
         self._grants = 0
+        self._rest = Counter[str]()
+        """What was rejected of recorded usage."""
 
     def decide(self, event: SimulatedRequest) -> bool:
         """Charge an event, recorded usage as far as it fits; return whether all of it was admitted."""
         minute, report = event.now_us // _MINUTE_US, self.report
+        tried = self._road_at(event).tried
+        if not event.implied:
+            event = event._replace(wanted=_as_requested(event.wanted, tried))
         if event.implied:
             keys, never = self._charge(event)
             refused = dict.fromkeys(keys, MILLI)
             report.add(EVENTS, minute, MILLI, MILLI if refused else 0)
+            report.cost(tried.prices, event.wanted, event.wanted if refused else (), calls=MILLI)
         else:
-            refused, never = Counter(), False
+            refused, never, self._rest = Counter(), False, Counter()
             self._charge_parts(event, refused)
             for key, milli in event.wanted:
                 report.add(key, minute, milli, refused[key])
+            report.cost(tried.prices, event.wanted, tuple(self._rest.items()))
         road = self._roads[event.resource, event.entity]
         for key, milli in refused.items():
             road.refused = True
@@ -293,6 +352,11 @@ class _Machine:
             if not keys:
                 return self._charge_parts(event._replace(wanted=rest), refused)
         refused.update({key: milli for key, milli in rest if key in keys})
+        prices = self._road_at(event).tried.prices
+        for currency in {price.currency for price in prices}.intersection(keys):
+            cost = costs_of(prices, rest)[currency]
+            refused[currency] += ceil(cost * MICRO) * MILLI - dict(rest).get(currency, 0)
+        self._rest.update(dict(rest))
         return keys
 
     def _charge(self, event: SimulatedRequest) -> tuple[Sequence[str], bool]:
@@ -300,10 +364,7 @@ class _Machine:
         now, resource, entity, requested, hold_us, implied = event
         while self._held and self._held[0][0] <= now:
             self._release_first()
-        pair = (resource, entity)
-        road = self._roads.get(pair)
-        if road is None or now >= road.tried.until_us:
-            road = self._road(pair, now)
+        pair, road = (resource, entity), self._road_at(event)
         shape = (tuple([key for key, _ in requested]), implied, hold_us > 0)
         form = road.forms.get(shape)
         if form is None:
@@ -351,6 +412,12 @@ class _Machine:
                 record = engine.carry_over(record, schema, now)
             records.append(record)
         return records
+
+    def _road_at(self, event: SimulatedRequest) -> Road:
+        """The limits of an event at its time."""
+        pair = (event.resource, event.entity)
+        road = self._roads.get(pair)
+        return self._road(pair, event.now_us) if road is None or event.now_us >= road.tried.until_us else road
 
     def _road(self, pair: tuple[str, str | None], now: int) -> Road:
         """Find the limits from now on; entities with the same limits share their forms of requests."""
