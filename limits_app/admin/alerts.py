@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -14,9 +16,10 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.base import ReadOnly, RobustListAdmin, moment_column
-from limits_app.models import Alert, AlertRule
+from limits_app.models import Alert, AlertChannel, AlertRule
 from limits_app.services.rights import Action, may
 
+_NOT_SENDING: Final = tuple(f"django.core.mail.backends.{name}.EmailBackend" for name in ("dummy", "console"))
 _CONFIDENTIAL = ("target", "secret")
 
 
@@ -71,12 +74,37 @@ class AlertRuleAdmin(RobustListAdmin):
             self.message_user(request, gettext("The test alert was sent."), messages.SUCCESS)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_alertrule_change", args=[object_id]))
 
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
+        """Say above the form why alerts would not be sent."""
+        context["notices"] = [*_reasons_for_silence(options.get("obj"))]
+        return super().render_change_form(request, context, *args, **options)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Say above the list why alerts would not be sent."""
+        notices = [*_reasons_for_silence(None)]
+        if not notices and not AlertRule.objects.exists():
+            notices = [gettext("There is no alert rule, so nobody is notified of anything.")]
+        return super().changelist_view(request, {"notices": notices, **(extra_context or {})})
+
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Save the rule, and warn if no events are recorded."""
+        """Save the rule, and warn if nothing would be sent."""
         super().save_model(request, obj, form, change)
-        if not conf.get(conf.ALERTS):
-            warning = gettext("This process records no events for alerts: set LIMITS['ALERTS'] = True.")
-            self.message_user(request, warning, messages.WARNING)
+        for reason in _reasons_for_silence(obj):
+            self.message_user(request, reason, messages.WARNING)
+
+
+def _reasons_for_silence(rule: AlertRule | None) -> Iterator[str]:
+    """Why the alerts of a rule, or of all rules, would not be sent."""
+    if not conf.get(conf.ALERTS):
+        yield gettext("Alerts are switched off on this site, so nothing is sent: set LIMITS['ALERTS'] = True.")
+    if rule is None:
+        return
+    if not rule.enabled:
+        yield gettext("This rule is not enabled, so it sends nothing.")
+    if rule.channel == AlertChannel.EMAIL and settings.EMAIL_BACKEND in _NOT_SENDING:
+        yield gettext("E-mail is not sent by this site: its EMAIL_BACKEND is %(backend)s.") % {
+            "backend": settings.EMAIL_BACKEND
+        }
 
 
 @admin.register(Alert)

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db import router
 from django.db.models import Case, Value, When
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -31,7 +31,7 @@ from limits_app.models import BucketKind, Endpoint, Entity, Plan, PlanGroup, Pol
 from limits_app.models.plan import groups_have_plans
 from limits_app.policies import Pair
 from limits_app.services import RowState
-from limits_app.services.clients import client_names, user_names, with_name
+from limits_app.services.clients import client_names, lately_used, user_names, with_name, with_names
 from limits_app.services.limit_sentences import has_total
 from limits_app.services.limit_words import limits_in_words
 from limits_app.services.rights import Action, may, to_replace_row
@@ -45,6 +45,7 @@ _LATELY: Final = timedelta(hours=2)
 _MOST_USES: Final = 500
 _IN_NEED: Final = timedelta(hours=1)
 _MOST_IN_NEED: Final = 50
+_MOST_LATELY: Final = 20
 _REJECTED: Final = "limits_rejected_lately"
 """The attribute of a request with the clients that were rejected."""
 
@@ -159,6 +160,14 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
     form = BlockForm
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list below a search for any client, and without rows the clients that used something lately."""
+        context: dict[str, Any] = {"finds_clients": may(request.user, Action.VIEW_LIMITS)}
+        context["text"] = request.GET.get(SEARCH_VAR, "")
+        if may(request.user, Action.VIEW_USAGE) and not Entity.objects.exists():
+            context["lately"] = with_names(lately_used(most=_MOST_LATELY))
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def get_ordering(self, request: HttpRequest) -> list[Any]:
         """Those that were rejected in the last hour come first."""

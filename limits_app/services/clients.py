@@ -25,6 +25,8 @@ from limits_app.services.usage import spend, usage
 from limits_app.usage.reading import Use, was_used
 
 _MOST_FOUND: Final = 20
+_MOST_ROWS_EACH: Final = 10
+"""How many rows of usage of each client are looked at, to find those that used something last."""
 _MOST_RESOURCES: Final = 12
 _MOST_CHANGES: Final = 10
 _MOST_POLICIES: Final = 500
@@ -109,6 +111,19 @@ def users_named(text: str) -> list[str]:
         return [user_identifier(key) for key in keys]
     except FieldError:  # a name that is not a field of the table
         return []
+
+
+def lately_used(*, most: int) -> list[str]:
+    """The clients that used something last, as of the last roll-up; they need not have rows."""
+    rows = UsageSnapshot.objects.filter(period="hour", bucket=BucketKind.ENTITY).exclude(entity="").order_by("-start")
+    return [*dict.fromkeys(rows.values_list("entity", flat=True)[: most * _MOST_ROWS_EACH])][:most]
+
+
+def with_names(identifiers: Iterable[str]) -> list[tuple[str, str]]:
+    """Clients with their names, which may be empty."""
+    clients = [*identifiers]
+    names = client_names(clients)
+    return [(identifier, names.get(identifier, "")) for identifier in clients]
 
 
 def _of_usage(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,18 +13,16 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit, services
 from limits_app.admin.action_forms import QuickBoostForm
 from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.formatting import written_limits
+from limits_app.admin.pages.client_limits import limits_of_client
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
-from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
 from limits_app.models import BucketKind, Entity, Plan, Policy, PolicyEffect, write_alias
-from limits_app.policies import Access, AccessVerdict
 from limits_app.services.boosts import boosted_together, is_boost
 from limits_app.services.clients import (
     changes_of,
@@ -37,10 +35,8 @@ from limits_app.services.clients import (
     user_names,
 )
 from limits_app.services.display import amount, day, moment, money
-from limits_app.services.explain import explain_each
 from limits_app.services.limit_words import limit_name
 from limits_app.services.policy_words import policy_in_words
-from limits_app.services.quota_pace import used_up_at
 from limits_app.services.rejections import rejections_of
 from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity
 from limits_app.usage.reading import Use, never_used
@@ -72,6 +68,8 @@ def client_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         matches = find_clients(text)
         if len(matches) == 1 or (matches and matches[0].identifier == text):
             return HttpResponseRedirect(client_address(site, matches[0].identifier))
+        if not matches and ":" in text:  # an identifier, whose client need not have a row
+            return HttpResponseRedirect(client_address(site, text))
         return _finding(site, request, {"text": text, "found": matches})
     if request.method == "POST":
         return _changed(site, request, identifier)
@@ -186,7 +184,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "boost": boost,
         "plans": _plans(request, row),
         "may_view_row": may_change_rows(request.user, "view", Entity),
-        **_limits(site, identifier, resources_of(uses, policies), uses if sees_usage else ()),
+        **limits_of_client(site, identifier, resources_of(uses, policies), uses if sees_usage else ()),
     }
     if sees_usage:
         plan = None if row is None else row.plan
@@ -221,35 +219,6 @@ def _plans(request: HttpRequest, row: Entity | None) -> list[str]:
     if not may(request.user, Action.VIEW_LIMITS, permission("change", Entity), *to_create):
         return []
     return [*Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_PLANS]]
-
-
-def _limits(site: AdminSite, identifier: str, resources: Collection[str], uses: Collection[Use]) -> dict[str, Any]:
-    """What limits the client on these resources, and when it uses up its quotas; a problem where that is unknown."""
-    try:
-        explained = explain_each(resources, entity=identifier)
-    except (LimitsError, ValueError) as error:
-        return {"problem": str(error), "state": gettext("Unknown")}
-    shown, now = [], timezone.now()
-    for explanation in explained:
-        links = [shown_link(site, link) for link in explanation.chain]
-        limits = [{**limit, "whose": link["entity"]} for link in links for limit in link["limits"]]
-        for limit, own in zip(limits, explanation.chain[0].limits, strict=False):
-            limit["used_up"] = moment(used_up_at(own, explanation.resource, uses, now))
-        shown.append({"name": explanation.resource, "limits": limits})
-    access = explained[0].access if explained else AccessVerdict()
-    at_limit = [explanation.resource for explanation in explained if not explanation.outcome.allowed]
-    return {"resources": shown, "access": access, "state": _state(access, at_limit)}
-
-
-def _state(access: AccessVerdict, at_limit: list[str]) -> str:
-    """The state of the client in a few words."""
-    if access.access is Access.BLOCKED:
-        return gettext("Blocked")
-    if access.access is Access.EXEMPT:
-        return gettext("Unlimited")
-    if at_limit:
-        return gettext("At its limit on %(resources)s") % {"resources": ", ".join(at_limit)}
-    return gettext("Below its limits")
 
 
 def _days(uses: Iterable[Use]) -> Iterator[dict[str, Any]]:

@@ -25,8 +25,8 @@ from limits_app.admin.limit_links import full_form_address, limit_address
 from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
 from limits_app.engine.errors import InvalidLimit
-from limits_app.models import AlertKind, AlertRule, Endpoint, Entity, Plan, Policy, UsageSnapshot
-from limits_app.services.clients import client_names, find_clients
+from limits_app.models import AlertKind, AlertRule, Endpoint, Entity, Plan, Policy
+from limits_app.services.clients import find_clients, lately_used, with_names
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_form import saving
 from limits_app.services.limit_form.effects import LimitEffect, effect_of, matches_in_words, resource_names
@@ -174,17 +174,9 @@ def _live(form: SimpleLimitForm) -> dict[str, Any]:
     if text:
         clients = [(client.identifier, client.name) for client in find_clients(text)]
     else:
-        identifiers = _suggested_clients()
-        names = client_names(identifiers)
-        clients = [(identifier, names.get(identifier, "")) for identifier in identifiers]
+        rows = Entity.objects.order_by("identifier").values_list("identifier", flat=True)[:_MOST_SUGGESTED]
+        clients = with_names(dict.fromkeys([*rows, *lately_used(most=_MOST_SUGGESTED)]))
     return {"matches": matches_in_words(*form.chosen_target), "clients": clients}
-
-
-def _suggested_clients() -> list[str]:
-    """Clients to suggest: those with a row, then those that used something last."""
-    identifiers = Entity.objects.order_by("identifier").values_list("identifier", flat=True)[:_MOST_SUGGESTED]
-    seen = UsageSnapshot.objects.filter(period="hour", bucket="entity").exclude(entity="").order_by("-start")
-    return list(dict.fromkeys([*identifiers, *seen.values_list("entity", flat=True)[:_MOST_SUGGESTED]]))
 
 
 def _is_outdated(request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None) -> bool:

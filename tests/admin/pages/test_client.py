@@ -13,7 +13,7 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, limits
-from limits_app.models import Entity, Plan, Policy
+from limits_app.models import Endpoint, Entity, Plan, Policy
 from tests.admin.browsing import address, said
 from tests.admin.pages.snapshots import used
 from tests.admin.pages.test_pages import words
@@ -53,7 +53,7 @@ def test_everything_about_a_client_is_on_one_page(
     for _ in range(8):
         limits.try_acquire("mail", entity=WHO)
     limits.try_acquire("mail", entity=WHO)
-    with django_assert_max_num_queries(17):
+    with django_assert_max_num_queries(18):
         text = shown(admin_client)
     for part in (
         "At its limit on mail",
@@ -239,7 +239,73 @@ def test_clients_are_found_by_identifier_name_and_user(admin_client: Client) -> 
     assert "margaret" in words(admin_client.get(page(f"user:{user.pk}")))
 
 
+@pytest.mark.django_db(transaction=True)
 def test_code_limits_are_shown(admin_client: Client) -> None:
     limits.acquire("reports", entity=WHO, default_limits=[CallLimit.per_hour(6)]).release()
     used("reports", WHO, "call_count", 1)
-    assert "Nothing limits" not in shown(admin_client)
+    text = shown(admin_client)
+    assert "reports: 6 requests per hour" in text
+    assert "set for everyone in code" in text
+
+
+def test_the_tightest_limit_is_first_and_a_total_is_shown_once(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    limits.set_resource_limits("maps", "calls=4/h")
+    limits.set_entity_limits(WHO, "calls=100/day", counted="total")
+    for resource, times in (("mail", 2), ("maps", 4)):
+        used(resource, WHO, "call_count", times)
+        for _ in range(times):
+            limits.try_acquire(resource, entity=WHO)
+    response = admin_client.get(page())
+    assert [(limit["name"], limit["bar"].used) for limit in response.context["limits"]] == [
+        ("maps", "4"),
+        ("mail", "2"),
+        ("All resources together", "6"),
+    ]
+    html = response.content.decode()
+    assert words(response).count("All resources together: 100 requests per day") == 1
+    assert html.count('class="limits-binds"') == 1
+    assert "At its limit on maps" in words(response)
+
+
+def test_a_limit_of_a_url_is_named_by_the_url(admin_client: Client) -> None:
+    Endpoint.objects.create(name="reports", path="/api/reports/", limits="5/min")
+    text = shown(admin_client)
+    assert "/api/reports/: 5 requests per minute" in text
+    assert "rule-reports" not in text
+
+
+@pytest.mark.parametrize(
+    ("mode", "state"),
+    [
+        ("off", "Not limited: all limits are switched off"),
+        ("shadow", "Not rejected: all limits are in shadow mode"),
+    ],
+)
+def test_the_page_says_that_all_limits_are_switched_off(admin_client: Client, mode: str, state: str) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    limits.set_emergency(mode, reason="a fire")
+    assert state in shown(admin_client)
+
+
+def test_a_client_without_a_row_is_found_by_its_identifier(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    found = admin_client.get(f"{address('client')}?find=user:99")
+    assert found.headers["location"] == f"{address('client')}?entity=user%3A99"
+    assert "mail: 8 requests per minute" in shown(admin_client, "user:99")
+    assert "No client, name or user begins with “Nina”" in words(admin_client.get(f"{address('client')}?find=Nina"))
+
+
+def test_the_list_of_clients_has_a_search_before_the_first_row(admin_client: Client) -> None:
+    used("mail", "user:7", "call_count", 3)
+    response = admin_client.get(address("entity_changelist"))
+    text = words(response)
+    assert 'id="limits-find"' in response.content.decode()
+    assert "No client has settings of its own so far." in text
+    assert "user:7" in text
+    searched = admin_client.get(f"{address('entity_changelist')}?q=user:99")
+    assert "Show “user:99”" in words(searched)
+    limits.set_entity(WHO)
+    text = words(admin_client.get(address("entity_changelist")))
+    assert "Every other client is found by its identifier too." in text
+    assert "used something last" not in text

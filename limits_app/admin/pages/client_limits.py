@@ -1,0 +1,94 @@
+"""What limits a client: each limit once, the tightest first, and the state of the client in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from django.contrib.admin import AdminSite
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.admin.pages.explain import shown_link
+from limits_app.engine.errors import LimitsError
+from limits_app.models import TOTALS, Enforcement
+from limits_app.policies import Access, AccessVerdict
+from limits_app.services.display import moment
+from limits_app.services.emergency import emergency
+from limits_app.services.explain import Explanation, explain_each
+from limits_app.services.quota_pace import used_up_at
+from limits_app.services.rule_labels import resource_labels
+from limits_app.usage.reading import Use
+
+_SWITCHED_OFF: Final[Mapping[str, Any]] = {
+    Enforcement.OFF: _("Not limited: all limits are switched off"),
+    Enforcement.SHADOW: _("Not rejected: all limits are in shadow mode"),
+}
+"""The state of every client while the emergency switch is set."""
+
+
+def limits_of_client(
+    site: AdminSite, identifier: str, resources: Collection[str], uses: Collection[Use]
+) -> dict[str, Any]:
+    """What limits the client on these resources, and when it uses up its quotas; a problem where that is unknown."""
+    try:
+        explained = explain_each(resources, entity=identifier)
+    except (LimitsError, ValueError) as error:
+        return {"problem": str(error), "state": gettext("Unknown")}
+    labels = resource_labels(resources)
+    limits = [limit for explanation in explained for limit in _limits(site, explanation, uses, timezone.now())]
+    for limit in limits:
+        resource = labels.get(limit["resource"], limit["resource"])
+        limit["name"] = gettext("All resources together") if limit["is_total"] else resource
+    access = explained[0].access if explained else AccessVerdict()
+    at_limit = [labels.get(one.resource, one.resource) for one in explained if not one.outcome.allowed]
+    switch = explained[0].emergency if explained else emergency()
+    state = _SWITCHED_OFF.get(switch.mode) or _state(access, at_limit)
+    return {"limits": _once_and_sorted(limits), "access": access, "state": str(state)}
+
+
+def _limits(
+    site: AdminSite, explanation: Explanation, uses: Collection[Use], now: datetime
+) -> Iterator[dict[str, Any]]:
+    """The limits of a client on a resource, and those of its parents that it counts for."""
+    for number, link in enumerate(explanation.chain):
+        shown = shown_link(site, link)
+        for limit, explained in zip(shown["limits"], link.limits, strict=True):
+            used_up = used_up_at(explained, explanation.resource, uses, now) if number == 0 else None
+            yield {
+                **limit,
+                "key": explained.effective.limit.key,
+                "resource": explanation.resource,
+                "whose": shown["entity"],
+                "is_total": explained.effective.policy.level in TOTALS,
+                "used_up": moment(used_up),
+            }
+
+
+def _once_and_sorted(limits: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each total once, whatever resources it is charged on; what rejects first, then by the share in use."""
+    by_place: dict[tuple[object, ...], dict[str, Any]] = {}
+    for limit in limits:
+        place = limit["whose"], limit["key"], limit.get("words") if limit["is_total"] else limit["resource"]
+        if (first := by_place.setdefault(place, limit)) is not limit:
+            first["binds"] = first["binds"] or limit["binds"]
+    return sorted(by_place.values(), key=_need)
+
+
+def _need(limit: dict[str, Any]) -> tuple[bool, int]:
+    is_full = bool(limit.get("blocked")) or limit["binds"]
+    bar = limit.get("bar")
+    return not is_full, -bar.width if bar else 0
+
+
+def _state(access: AccessVerdict, at_limit: list[str]) -> str:
+    """The state of the client in a few words."""
+    if access.access is Access.BLOCKED:
+        return gettext("Blocked")
+    if access.access is Access.EXEMPT:
+        return gettext("Unlimited")
+    if at_limit:
+        return gettext("At its limit on %(resources)s") % {"resources": ", ".join(at_limit)}
+    return gettext("Below its limits")

@@ -1,0 +1,65 @@
+"""Where alerts would not be sent, their form, their list and saving say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django import Settings
+
+from limits_app.models import AlertRule
+from tests.admin.browsing import address, changelist, said
+
+OFF = "Alerts are switched off on this site, so nothing is sent: set LIMITS['ALERTS'] = True."
+CONSOLE = "django.core.mail.backends.console.EmailBackend"
+SMTP = "django.core.mail.backends.smtp.EmailBackend"
+NOT_SENT = f"E-mail is not sent by this site: its EMAIL_BACKEND is {CONSOLE}."
+NOT_ENABLED = "This rule is not enabled, so it sends nothing."
+
+
+def rule(**fields: Any) -> AlertRule:
+    return AlertRule.objects.create(name="full", kind="emergency", target="ops@example.org", **fields)
+
+
+@pytest.mark.parametrize(
+    ("are_on", "backend", "fields", "notices"),
+    [
+        (True, SMTP, {}, []),
+        (False, SMTP, {}, [OFF]),
+        (True, CONSOLE, {}, [NOT_SENT]),
+        (True, CONSOLE, {"channel": "slack"}, []),
+        (True, SMTP, {"enabled": False}, [NOT_ENABLED]),
+        (False, CONSOLE, {"enabled": False}, [OFF, NOT_ENABLED, NOT_SENT]),
+    ],
+)
+def test_the_form_says_why_a_rule_would_send_nothing(
+    admin_client: Client,
+    settings: Settings,
+    are_on: bool,
+    backend: str,
+    fields: dict[str, Any],
+    notices: list[str],
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ALERTS": are_on}
+    settings.EMAIL_BACKEND = backend
+    page = admin_client.get(address("alertrule_change", rule(**fields).pk))
+    assert page.context["notices"] == notices
+    for notice in notices:
+        assert notice.partition("'")[0] in page.content.decode()
+
+
+def test_a_new_rule_says_before_and_after_saving_that_alerts_are_off(admin_client: Client) -> None:
+    page = admin_client.get(address("alertrule_add"))
+    assert page.context["notices"] == [OFF]
+    fields = {"name": "full", "enabled": "on", "kind": "emergency", "channel": "email", "target": "ops@example.org"}
+    assert OFF in said(admin_client.post(address("alertrule_add"), fields))
+
+
+def test_the_list_without_rules_says_that_nobody_is_notified(admin_client: Client, settings: Settings) -> None:
+    assert changelist(admin_client, "alertrule").context["notices"] == [OFF]
+    settings.LIMITS = {**settings.LIMITS, "ALERTS": True}
+    [notice] = changelist(admin_client, "alertrule").context["notices"]
+    assert notice == "There is no alert rule, so nobody is notified of anything."
+    rule()
+    assert changelist(admin_client, "alertrule").context["notices"] == []
