@@ -7,12 +7,11 @@ in the bucket `others`, with the common prefix as its entity. Totals stay the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from itertools import groupby
-from operator import or_
+from operator import itemgetter, or_
 from typing import Any, Final
 
 from django.db import connections, router, transaction
@@ -159,7 +158,7 @@ def _fold(table: _Table, period: Mapping[str, Any], most: int, using: str) -> in
         last = keys[-1]
         with transaction.atomic(using=using):
             for some in batches([key for key in keys if key not in kept]):
-                folded += _fold_rows(table, rows.filter(pk__in=some), using)
+                folded += _fold_rows(table, some, using)
     return folded
 
 
@@ -170,23 +169,25 @@ def _one_time(rows: QuerySet[Any], using: str) -> QuerySet[Any]:
     return rows.filter(kinds, ~Exists(rows_of_clients), bucket=BucketKind.ENTITY).order_by()
 
 
-def _fold_rows(table: _Table, rows: QuerySet[Any], using: str) -> int:
-    """Fold some rows; a roll-up that changes one of them at the same time makes its hour be folded again."""
+def _fold_rows(table: _Table, keys: Collection[Any], using: str) -> int:
+    """Fold the rows of some keys; a roll-up that changes one at the same time makes its hour be folded again."""
     can_skip = connections[using].features.has_select_for_update_skip_locked
-    # Read by their keys alone: a subquery cannot be locked everywhere.
-    keys = [*rows.values_list("pk", flat=True)]
     locked = table.model._base_manager.using(using).filter(pk__in=keys).order_by("pk")
     taken = [*locked.select_for_update(skip_locked=can_skip).values("pk", *table.columns)]
-
-    def target(row: CountedRow) -> tuple[Any, ...]:
-        return (*(row[name] for name in table.same), row["resource"], row["key"], prefix_of(row["entity"]))
-
+    same = itemgetter(*table.same, "resource", "key")
+    sums: dict[tuple[Any, ...], CountedRow] = {}
+    for row in taken:
+        target = (*same(row), prefix_of(row["entity"]))
+        sums[target] = table.add(sums[target], row) if target in sums else row
     names = (*table.same, "resource", "key", "entity")
-    added = []
-    for values, group in groupby(sorted(taken, key=target), target):
-        merged = reduce(table.add, group)
-        columns = {name: merged[name] for name in table.merge}
-        added.append({**dict(zip(names, values, strict=True)), "bucket": BucketKind.OTHERS, **columns})
+    added = [
+        {
+            **dict(zip(names, target, strict=True)),
+            "bucket": BucketKind.OTHERS,
+            **{name: row[name] for name in table.merge},
+        }
+        for target, row in sums.items()
+    ]
     upsert(table.model, added, table.merge, using=using)
     folded, _ = table.model._base_manager.using(using).filter(pk__in=[row["pk"] for row in taken]).delete()
     return folded
