@@ -8,150 +8,124 @@
 -- The numbers, of each request: the version that it was made for (-1: any), the amounts, the holder of permits (16 bytes,
 -- where there are any), and the boundaries of calendars. Blocked scopes are not among the requests.
 -- Replies: S stale configuration, C and the time: another rule has written a state, and carry.lua is needed, with the
--- calendar that follows, T other calendars are needed, E the lease of the token has ended, or of each request that was tried R rejected or A admitted; the
--- turn from 0 on, the time, the values of the limits, and of a rejection for each log the entry with which the amount fits
+-- calendar that follows, T other calendars are needed, E the lease of the token has ended, or of each request that was
+-- tried R rejected or A admitted; the turn from 0 on, the time, the values of the limits, and of a rejection for each log the entry with which the amount fits
 -- again.
 local requests, emptiest_first, others
 requests, emptiest_first, others, plan_at = unpack_from('<ddd', plan, plan_at)
 
--- Append the values of limits as they are to a reply, and what a rejected caller needs of logs.
-local function append_states(reply, scopes, amount_at)
-  local entries, amount = {}, nil
-  for index = 1, #scopes do
-    local limits, states = scopes[index].limits, scopes[index].states
-    for place = 1, #limits do
-      local limit = limits[place]
-      local change = rejected[limit[LETTER]]
-      amount, amount_at = unpack_from('<d', numbers, amount_at)
-      if change then
-        local time, total = change(states[place], amount, limit)
-        if time then entries[#entries + 1] = pack('<dd', time, total) end
+local turns, numbers_at = {nil}, NUMBERS_AT
+for index = 1, requests do
+  local first_key, place, first_label, size
+  first_key, place, first_label, size, plan_at = unpack_from('<dddd', plan, plan_at)
+  local version, amounts_at = unpack_from('<d', numbers, numbers_at)
+  numbers_at = numbers_at + size
+  turns[index] = {
+    number = index - 1, first_key = first_key, version = version, place = place, first_label = first_label,
+    amounts_at = amounts_at, load = 0,
+  }
+end
+if emptiest_first > 0 then
+  for _, turn in ipairs(turns) do
+    local scopes, calendar = load_request(turn.place, turn.first_key, turn.amounts_at, now)
+    if not scopes then return 'C' .. pack('<d', now) .. calendar end
+    turn.scopes, turn.after_amounts = scopes, after_amounts
+    for _, scope in ipairs(scopes) do
+      for _, limit in ipairs(scope.limits) do
+        local used = algorithms[limit.letter]('used', limit.state, 0, limit)
+        turn.load = math.max(turn.load, used / limit.capacity)
       end
-      reply[#reply + 1] = value_of(limit, states[place], 0)
     end
   end
-  reply[#reply + 1] = table.concat(entries)
+  table.sort(turns, function(a, b) return a.load < b.load or a.load == b.load and a.number < b.number end)
 end
 
--- Charge the amounts of a request to its states; returns whether all fit.
-local function charge(scopes, amount_at)
-  local amount
-  for index = 1, #scopes do
-    local scope = scopes[index]
-    for place = 1, #scope.limits do
-      local limit, state = scope.limits[place], scope.states[place]
-      local change = algorithms[limit[LETTER]]
-      amount, amount_at = unpack_from('<d', numbers, amount_at)
-      local full_at = change('take', state, amount, limit)
-      if not full_at and limit[SOFT] > 0 then full_at = change('settle', state, amount, limit) end
-      if not full_at then return false end
-      if full_at > scope.full_at then scope.full_at = full_at end
-      if limit[USAGE] > 0 and amount > 0 then count_usage(scope, limit, amount) end
-    end
-  end
-  return true
-end
-
--- Whether the server has nothing under the key of one of some scopes: others were used before, or reset.
-local function has_no_record(scopes)
-  for index = 1, #scopes do
-    if not scopes[index].is_known and call('EXISTS', scopes[index].key) == 0 then return true end
-  end
-  return false
-end
-
--- Decide on one request, and append the decision to the reply; returns its status, or what the script replies instead.
-local function decide(turn, reply)
-  if turn.version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= turn.version then return 'S' end
+local reply = ''
+for index = 1, others == 1 and requests or 1 do
+  local turn = turns[index]
   local scopes, calendar = turn.scopes, nil
+  writes = nil
+  if turn.version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= turn.version then return 'S' end
   if scopes then
     after_amounts = turn.after_amounts
   else
     scopes, calendar = load_request(turn.place, turn.first_key, turn.amounts_at, now)
     if not scopes then return 'C' .. pack('<d', now) .. calendar end
   end
-  local is_admitted = others < 2 and charge(scopes, turn.amounts_at)
-  if token_has_ended then return 'E' end
-  reply[#reply + 1] = pack('<c1dd', is_admitted and 'A' or 'R', turn.turn - 1, now)
-  if is_admitted then
-    local has_new, is_full
-    for index = 1, #scopes do
-      if not scopes[index].is_known then has_new = true end
+
+  -- Charge the amounts to the states, while all fit.
+  local is_admitted, amount, amount_at = others < 2, nil, turn.amounts_at
+  for _, scope in ipairs(scopes) do
+    for _, limit in ipairs(scope.limits) do
+      if is_admitted then
+        local change = algorithms[limit.letter]
+        amount, amount_at = unpack_from('<d', numbers, amount_at)
+        local full_at = change('take', limit.state, amount, limit)
+        if not full_at and limit.soft > 0 then full_at = change('settle', limit.state, amount, limit) end
+        is_admitted = full_at
+        if full_at and full_at > scope.full_at then scope.full_at = full_at end
+        if full_at and limit.usage > 0 and amount > 0 then count_usage(scope, limit, amount) end
+      end
     end
-    if has_new then
-      -- Without effect: does the server have memory for more? Counted usage gives way first.
-      local room = redis.pcall('SETRANGE', KEYS[1], 0, '')
-      is_full = type(room) == 'table' and string.find(room.err, 'OOM', 1, true) and has_no_record(scopes)
-      if is_full and not (drop_oldest_usage and drop_oldest_usage()) then return room end
-    end
-    for index = 1, #scopes do
-      local scope = scopes[index]
-      scope.counts = scope.counts and not is_full
-      save(scope, reply)
-    end
-    write_now()
-    for index = 1, #scopes do
-      local scope = scopes[index]
-      if scope.counts and scope.starts_hour then start_hour(scope, turn.first_label) end
-    end
-    return 'A'
   end
-  -- A caller that is rejected receives the states as they are.
+  if token_has_ended then return 'E' end
+  reply = reply .. pack('<c1dd', is_admitted and 'A' or 'R', turn.number, now)
+  if is_admitted then
+    -- New scopes are saved first, since only the first write is refused where memory is full. Counted usage gives way first.
+    local values, has_written = {nil}, false
+    for place, scope in ipairs(scopes) do
+      if scope.stored == 0 then
+        local refused
+        values[place], refused = save(scope, false, not has_written)
+        if refused then
+          local is_full
+          for _, other in ipairs(scopes) do -- others than the new ones were used before, or reset
+            is_full = is_full or other.stored == 0 and call('EXISTS', other.key) == 0
+          end
+          if is_full and not (usage_list and usage_list().drop_oldest()) then return refused end
+          for _, other in ipairs(scopes) do other.counts = other.counts and not is_full end
+          values[place] = save(scope)
+        end
+        has_written = true
+      end
+    end
+    for place, scope in ipairs(scopes) do reply = reply .. (values[place] or save(scope)) end
+    if writes then write_now() end
+    for _, scope in ipairs(scopes) do
+      if scope.counts and scope.starts_hour then -- it is noted, so that its usage is collected; that of an earlier hour is finished
+        local label = label_of(scope, turn.first_label)
+        if scope.stored_sums then add_finished_usage(label, scope.stored_sums) end
+        keep_usage('o', scope.usage_field .. scope.key .. '\0' .. label)
+      end
+    end
+    break
+  end
+
+  -- A caller that is rejected receives the states as they are, and then what it needs of logs.
   if others < 2 then
     writes = nil
     scopes = load_request(turn.place, turn.first_key, turn.amounts_at, now)
-    local is_moved = false
-    for index = 1, #scopes do
-      local scope = scopes[index]
-      -- States that were written before the clock was set back are saved, so that time passes for them from now on; and
-      -- those that were carried over, so that the present rules apply from now on.
-      if scope.is_moved then
-        is_moved = true
-        save(scope, {})
-      end
-    end
-    if is_moved then write_now() end
-  end
-  append_states(reply, scopes, turn.amounts_at)
-  return 'R'
-end
-
--- Return the next of the requests, as decide() receives it.
-local numbers_at = NUMBERS_AT
-local function next_turn(turn)
-  local first_key, place, first_label, size
-  first_key, place, first_label, size, plan_at = unpack_from('<dddd', plan, plan_at)
-  local version, at = unpack_from('<d', numbers, numbers_at)
-  numbers_at = numbers_at + size
-  return {
-    turn = turn, first_key = first_key, version = version, place = place, first_label = first_label, amounts_at = at, load = 0,
-  }
-end
-
-local turns
-if emptiest_first > 0 then
-  turns = {}
-  for index = 1, requests do
-    local turn = next_turn(index)
-    turns[index] = turn
-    local scopes, calendar = load_request(turn.place, turn.first_key, turn.amounts_at, now)
-    if not scopes then return 'C' .. pack('<d', now) .. calendar end
-    turn.scopes, turn.after_amounts = scopes, after_amounts
+    -- States that were written before the clock was set back are saved, so that time passes for them from now on; and
+    -- those that were carried over, so that the present rules apply from now on.
     for _, scope in ipairs(scopes) do
-      for at, limit in ipairs(scope.limits) do
-        local used = algorithms[limit[LETTER]]('used', scope.states[at], 0, limit)
-        turn.load = math.max(turn.load, used / limit[CAPACITY])
+      if scope.is_moved then save(scope) end
+    end
+    if writes then write_now() end
+  end
+  local entries = ''
+  amount_at = turn.amounts_at
+  for _, scope in ipairs(scopes) do
+    for _, limit in ipairs(scope.limits) do
+      local state, change = limit.state, rejected and rejected[limit.letter]
+      amount, amount_at = unpack_from('<d', numbers, amount_at)
+      if change then
+        local time, total = change(state, amount, limit)
+        if time then entries = entries .. pack('<dd', time, total) end
       end
+      state[1] = 0
+      reply = reply .. pack(limit.format, unpack(state))
     end
   end
-  table.sort(turns, function(a, b) return a.load < b.load or a.load == b.load and a.turn < b.turn end)
+  reply = reply .. entries
 end
-
-local reply = {}
-for index = 1, others == 1 and requests or 1 do
-  writes = nil
-  local status = decide(turns and turns[index] or next_turn(index), reply)
-  if status == 'A' then break end
-  if status ~= 'R' then return status end
-end
-return table.concat(reply)
+return reply

@@ -1,29 +1,19 @@
 -- Token bucket, GCRA and leaky bucket, as engine/algorithms/buckets.py: one rule, with refunds as `b` and without them as
 -- `l`. Numbers: level, tick. Parameters: rate, length of a tick, window.
-formats.b, tags.b = 'I8I8', 'I3I7I7I6I6'
-formats.l, tags.l = formats.b, tags.b
-has_parts.b, has_parts.l = true, true
-
-function current.b(state, rule)
-  if state[4] * rule[B] - now <= rule[C] then return false end
-  state[4] = -math.floor(-now / rule[B])
-  return true
-end
-current.l = current.b
-
-function reads.b(_, rule, limit)
-  return rule[PARTS] == limit[PARTS] and rule[A] == limit[A] and rule[B] == limit[B]
-end
-reads.l = reads.b
-
 function algorithms.b(verb, state, amount, rule)
-  local level, tick, rate, tick_us = state[3], state[4], rule[A], rule[B]
+  local level, tick, rate, tick_us = state[3], state[4], rule.a, rule.b
+  if verb == 'current' then
+    if tick * tick_us - now <= rule.c then return false end
+    state[4] = -math.floor(-now / tick_us)
+    return true
+  end
+  if verb == 'settle' and amount < 0 and rule.letter == 'l' then return 0 end
   if verb == 'take' or verb == 'used' or amount > 0 then -- the level has drained until now
     local this_tick = (now - now % tick_us) / tick_us
     if this_tick > tick then level, tick = math.max(level - (this_tick - tick) * rate, 0), this_tick end
   end
   if verb == 'used' then return level end
-  if verb == 'take' and level + amount > rule[CAPACITY] then return nil end
+  if verb == 'take' and level + amount > rule.capacity then return nil end
   if verb == 'undo' then -- what was in use before the charge drains first, and then the charge itself
     local passed = math.floor(now / tick_us) - math.floor(charged_at / tick_us)
     amount = math.min(amount + math.max(passed * rate - rule.before, 0), 0)
@@ -36,8 +26,4 @@ function algorithms.b(verb, state, amount, rule)
   end
   return (tick + level / rate + 1) * tick_us
 end
-
-function algorithms.l(verb, state, amount, rule)
-  if verb == 'settle' and amount < 0 then return 0 end
-  return algorithms.b(verb, state, amount, rule)
-end
+algorithms.l = algorithms.b

@@ -49,6 +49,12 @@ _NUMBER_BYTES: Final = 8
 _TIME: Final = Struct("<d")
 _MOST_CHOICES: Final = 1024
 _MOST_FRAMES: Final = 1024
+_FILES_OF_VERBS: Final = {
+    "collect": frozenset(["usage"]),
+    "reject": frozenset(["usage"]),
+    "renew": frozenset(["own_keys"]),
+}
+"""What scripts that know of no request need."""
 _VERSION: Final = Struct("<d")
 """What the numbers of each request start with in acquire.lua: the version of the configuration, -1 for any."""
 
@@ -375,7 +381,7 @@ class Calls:
 
     def script(self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        files = frozenset(["usage"] if verb in {"collect", "reject"} else [])
+        files = _FILES_OF_VERBS.get(verb, frozenset())
         prepared = PreparedScript(ScriptFrame(verb, files, self.constants + plan, key_count=len(keys)), keys)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 

@@ -7,7 +7,7 @@
 --   take    ARGV from 4 on: the name of the new batch, what follows it, and the entries. Those that are not the first ones
 --           any more were taken or dropped meanwhile. The reply: the batch, or nothing where there was no usage.
 --   forget  ARGV[4] is the name of the batch.
-local batch = KEYS[#KEYS - 1]
+local batch, waiting, list = KEYS[#KEYS - 1], KEYS[#KEYS], usage_list()
 if ARGV[3] == 'forget' then
   if call('LINDEX', batch, 0) == ARGV[4] then call('DEL', batch) end
   return {}
@@ -15,7 +15,7 @@ end
 local earlier = call('LRANGE', batch, 0, -1)
 if #earlier > 0 then return earlier end
 if ARGV[3] == 'look' then
-  drop_old_usage()
+  list.drop_old()
   local most, began = unpack_from('<dd', plan, plan_at)
   local entries, next_one = call('LRANGE', waiting, 0, most - 1), call('LINDEX', waiting, most)
   if #entries == 0 then return {} end
@@ -28,15 +28,15 @@ for index = 6, #ARGV do
   local entry = ARGV[index]
   if call('LINDEX', waiting, 0) == entry then
     call('LPOP', waiting)
-    if sub(entry, 1, 1) == 'o' then
-      local field, key, label_at = scope_of_entry(entry)
+    if string.sub(entry, 1, 1) == 'o' then
+      local field, key, label_at = list.scope_of(entry)
       local usage = call('HGET', key, field)
-      if usage and string.find(usage, '[^%z]', SUMS_AT) then
-        collected[#collected + 1] = sub(entry, label_at) .. '\0' .. usage
+      if usage and string.find(usage, '[^%z]', 9) then
+        collected[#collected + 1] = string.sub(entry, label_at) .. '\0' .. usage
       end
-      if usage then release_usage(key, field) end
+      if usage then list.release(key, field) end
     else
-      collected[#collected + 1] = sub(entry, TEXT_AT)
+      collected[#collected + 1] = string.sub(entry, list.TEXT_AT)
     end
   end
 end

@@ -1,6 +1,7 @@
 """Commands as they are sent, and the scripts that they call. No input or output here.
 
-A script is prelude.lua, the algorithms that it needs, and the file of its verb, concatenated in this order.
+A script is prelude.lua, the files of the algorithms and of all else that it needs, and the file of its verb,
+concatenated in this order. It runs as a whole in every call, so it has no file that the plan does not need.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ _TIMES: Final = Struct("<2d")
 
 
 @lru_cache(maxsize=1024)
-def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> tuple[str, str]:
-    """Return the script of a verb for limits of these algorithms, and the digest by which servers know it.
+def _script(verb: str, files: frozenset[str] = frozenset()) -> tuple[str, str]:
+    """Return the script of a verb, and the digest by which servers know it.
 
-    `algorithms` also has `usage` for scopes that count, and `carry` to read states of every rule.
+    `files` are the algorithms of limits and other files: `usage` for scopes that count, `carry` to read states of every
+    rule, `own_keys` for logs and leases.
     """
-    needed = {LUA_ALGORITHMS[name].file if name in LUA_ALGORITHMS else name for name in algorithms}
+    needed = {file for name in files for file in (LUA_ALGORITHMS[name].files if name in LUA_ALGORITHMS else (name,))}
     folder = Path(__file__).parent
     text = "\n".join([(folder / f"{name}.lua").read_text() for name in ("prelude", *sorted(needed), verb)])
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()

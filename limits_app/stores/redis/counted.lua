@@ -1,6 +1,2 @@
 -- Counted units, as engine/algorithms/counted.py. No numbers, no parameters: every amount fits.
-formats.u, tags.u = '', 'I3'
-
-function current.u() return false end
-
-function algorithms.u() return 0 end
+function algorithms.u(verb) return verb ~= 'current' and 0 end

@@ -2,47 +2,31 @@
 -- session (0: a calendar), and place of the calendar, in a tag its name. Scripts have no calendar: the numbers of a request
 -- have four boundaries of each from `after_amounts` on, and those of the call end with the time in which the period and the
 -- next one are among these. Outside of it nothing is decided, and the caller sends others.
-formats.q, tags.q = 'I8I8I8', 'I3I6Bc0'
 local known_from, known_until = unpack_from('<dd', numbers, #numbers - 15)
 if now < known_from or now >= known_until then return 'T' .. pack('<d', now) end
 
 -- The boundaries of a calendar. `bounds` are those of a rule that is not in the plan; see carry.lua.
-local function boundaries(rule)
+function boundaries(rule)
   if rule.bounds then return unpack(rule.bounds) end
-  return unpack_from('<dddd', numbers, after_amounts + rule[B])
+  return unpack_from('<dddd', numbers, after_amounts + rule.b)
 end
 
 -- Start and end of the present period, and the end of the next one.
 function periods(rule)
-  if rule[A] > 0 then return now, now + rule[A], now + 2 * rule[A] end
+  if rule.a > 0 then return now, now + rule.a, now + 2 * rule.a end
   local first, second, third, fourth = boundaries(rule)
   if now >= second then return second, third, fourth end
   return first, second, third
 end
 
--- Start of the period of a calendar that ends then: it is the present one, or the next.
-function start_of_period(rule, ends)
-  local start, present_ends = periods(rule)
-  return ends > present_ends and present_ends or start
-end
-
--- End of the period at a time from now on; where it is not known, that of the last one that is, and at least `least`.
-function end_of_period(rule, time, least)
-  if rule[A] > 0 then return time + rule[A] end
-  local _, second, third, fourth = boundaries(rule)
-  if time >= fourth then return math.max(fourth, least) end
-  return time >= third and fourth or time >= second and third or second
-end
-
-function current.q(state, rule)
-  local start, ends, next_ends = periods(rule)
-  if state[4] <= next_ends then return false end
-  state[3], state[4] = start, ends
-  return true
-end
-
 function algorithms.q(verb, state, amount, rule)
   local start, ends, count = state[3], state[4], state[5]
+  if verb == 'current' then
+    local present, present_ends, next_ends = periods(rule)
+    if ends <= next_ends then return false end
+    state[3], state[4] = present, present_ends
+    return true
+  end
   if verb == 'used' then return now < ends and count or 0 end
   if verb ~= 'take' and amount <= 0 then
     if verb ~= 'credit' and charged_at < start then return 0 end -- amounts of an earlier period are not refunded
@@ -55,7 +39,7 @@ function algorithms.q(verb, state, amount, rule)
     start, ends = periods(rule)
     count = 0
   end
-  if verb == 'take' and count + amount > rule[CAPACITY] then return nil end
+  if verb == 'take' and count + amount > rule.capacity then return nil end
   count = math.min(count + amount, MOST_DEBT)
   state[3], state[4], state[5] = start, ends, count
   return count > 0 and ends or 0

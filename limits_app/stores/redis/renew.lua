@@ -6,7 +6,7 @@
 local at, reply = plan_at, {}
 local function keep_for(key, us)
   local left = call('PTTL', key)
-  if left >= 0 and left < milliseconds(us) then call('PEXPIRE', key, milliseconds(us)) end
+  if left >= 0 and left * 1000 <= us then call('PEXPIRE', key, milliseconds(us)) end
 end
 
 for index = 1, #ARGV - 2 do
@@ -16,12 +16,12 @@ for index = 1, #ARGV - 2 do
   local expires = lease_us > 0 and tonumber(call('ZSCORE', leases, member) or 0)
   if not expires then
     local is_new = call('EXISTS', scope) == 0
-    if not is_new then write_to_known(scope) end
+    if not is_new then call('HDEL', scope, '') end -- without effect, see save()
     call('HSET', scope, '!', whole(now + 30000000))
     if is_new then call('PEXPIRE', scope, 60000) else keep_for(scope, 30000000) end
   elseif expires > now then
     if since - now > hold_us then since = now end
-    call('ZREM', leases, '') -- as write_to_known
+    call('ZREM', leases, '') -- without effect, see save()
     call('ZADD', leases, whole(math.min(now + lease_us, since + hold_us)), member)
     keep_for(leases, idle_us(lease_us))
     keep_for(scope, idle_us(lease_us))

@@ -14,58 +14,55 @@ local scopes, calendar = load_request(plan_at, 1, changes_at, charged_at, true)
 if not scopes then return 'C' .. pack('<d', now) .. calendar end
 
 -- Change a state by what its limit has charged more or less; returns when it equals an unused one.
-local function settle(scope, limit, state, rule, change)
-  if rule ~= limit and (rule[LETTER] == 'p' or limit[LETTER] == 'p') then
+local function settle(scope, limit, rule, change)
+  if rule ~= limit and (rule.letter == 'p' or limit.letter == 'p') then
     -- The limit has become a resource limit, or ceased to be one.
-    if limit[LETTER] == 'p' then return_lease(change, limit) end
+    if limit.letter == 'p' then return_lease(change, limit) end
     return 0
   end
   -- What a reset has forgotten is not refunded.
   local is_forgotten = charged_at + recorded_us < scope.reset_at
-  if change < 0 and is_forgotten and verb ~= 'credit' and limit[LETTER] ~= 'p' then return 0 end
-  if rule ~= limit then change = scaled(change, rule[PARTS], limit[PARTS]) end
-  return algorithms[rule[LETTER]](verb == 'again' and 'settle' or verb, state, change, rule)
+  if change < 0 and is_forgotten and verb ~= 'credit' and limit.letter ~= 'p' then return 0 end
+  if rule ~= limit then change = scaled(change, rule.parts, limit.parts) end
+  return algorithms[rule.letter](verb == 'again' and 'settle' or verb, limit.state, change, rule)
 end
 
-for index = 1, #scopes do
-  for _, limit in ipairs(scopes[index].limits) do
-    if limit[LETTER] == 'p' and limit[C] > 0 then
-      if not has_token_lease(sub(numbers, after_amounts, after_amounts + 15), limit) then return 'E' end
+for _, scope in ipairs(scopes) do
+  for _, limit in ipairs(scope.limits) do
+    if limit.letter == 'p' and limit.c > 0 then
+      if not has_token_lease(string.sub(numbers, after_amounts, after_amounts + 15), limit) then return 'E' end
     end
   end
 end
 
 local change_at = changes_at
-for index = 1, #scopes do
-  local scope = scopes[index]
-  for place = 1, #scope.limits do
-    local limit, change = scope.limits[place], nil
+for _, scope in ipairs(scopes) do
+  for _, limit in ipairs(scope.limits) do
+    local change
     change, change_at = unpack_from('<d', numbers, change_at)
     if change ~= 0 then
-      local rule = scope.others and scope.others[place] or limit
+      local rule = limit.other or limit
       -- Another rule counts in other parts: then nothing was in use before, so that less is returned.
       rule.before = rule == limit and verb == 'undo' and unpack_from('<d', numbers, before_at + change_at - changes_at - 8) or 0
-      scope.full_at = math.max(scope.full_at, settle(scope, limit, scope.states[place], rule, change))
-      scope.changed = scope.changed or {}
-      scope.changed[place] = true
+      scope.full_at = math.max(scope.full_at, settle(scope, limit, rule, change))
+      scope.changed, limit.changed = true, true
       -- Permits that are returned were used; those of a request that was undone were not.
-      if limit[USAGE] > 0 and verb ~= 'again' and (limit[LETTER] ~= 'p' or verb == 'undo') then
+      if limit.usage > 0 and verb ~= 'again' and (limit.letter ~= 'p' or verb == 'undo') then
         count_usage(scope, limit, change)
       end
     end
   end
 end
-for index = 1, #scopes do
-  local scope = scopes[index]
+for _, scope in ipairs(scopes) do
   if scope.changed then
     local is_late = scope.counts and scope.starts_hour -- it was charged in another hour than the current one
     scope.counts = scope.counts and not is_late
-    save(scope, {})
+    save(scope, true)
     if is_late then add_finished_usage(label_of(scope, 0), scope.sums) end
     local watched_until = call('HGET', scope.key, '!')
     -- The scope is saved: an announcement that is denied must not make this an error, after which it would be repeated.
     if watched_until and tonumber(watched_until) > now then redis.pcall('PUBLISH', channel, scope.key) end
   end
 end
-write_now()
+if writes then write_now() end
 return lease_was_lost and 'L' or 'A'

@@ -1,7 +1,6 @@
 -- Sliding window, as engine/algorithms/windows.py. The log is a string of pairs of time and running total.
 -- The numbers of a limit, in this order: `entries` of the log count, from `head` on; it is kept until the second
 -- `kept_until`. Parameters: window, longest time of an entry.
-formats.s, tags.s = 'I8I8I8I8I8I2I2I4', 'I3I6I6'
 local FIELDS = {'forgotten', 'total', 'opened', 'last', 'oldest', 'head', 'entries', 'kept_until'}
 
 -- Entries of the log; nil where it was evicted. Then all that it held counts until the last amount expires.
@@ -98,15 +97,16 @@ local function put(numbers, state)
   for place, field in ipairs(FIELDS) do numbers[place + 2] = state[field] end
 end
 
-function current.s(numbers, rule)
-  if numbers[6] - now <= rule[A] then return false end
-  local _, used = forget(named(numbers), rule[A], rule[KEY])
+local function set_back(numbers, rule)
+  if numbers[6] - now <= rule.a then return false end
+  local _, used = forget(named(numbers), rule.a, rule.key)
   put(numbers, {forgotten = 0, total = used, opened = now, last = now, oldest = now, head = 0, entries = 0, kept_until = 0})
   return true
 end
 
 function algorithms.s(verb, numbers, amount, rule)
-  local window, key = rule[A], rule[KEY]
+  local window, key = rule.a, rule.key
+  if verb == 'current' then return set_back(numbers, rule) end
   if verb == 'settle' and amount <= 0 then return 0 end
   local state = named(numbers)
   local time, used = forget(state, window, key)
@@ -114,11 +114,11 @@ function algorithms.s(verb, numbers, amount, rule)
   if verb == 'take' and amount == 0 then -- Nothing is charged, so nothing is stored: a clock may be set back.
     rule.unsaved = {unpack(numbers)}
     put(numbers, state)
-    return used <= rule[CAPACITY] and (used > 0 and time + window or 0) or nil
+    return used <= rule.capacity and (used > 0 and time + window or 0) or nil
   end
-  if verb == 'take' and used + amount > rule[CAPACITY] then return nil end
+  if verb == 'take' and used + amount > rule.capacity then return nil end
   if verb == 'take' or verb == 'settle' then
-    charge(state, time, math.min(amount, MOST_DEBT - used), window, rule[B], key)
+    charge(state, time, math.min(amount, MOST_DEBT - used), window, rule.b, key)
   elseif verb == 'credit' then -- the oldest amounts are credited, which would have expired first
     state.forgotten = math.min(state.total - used - amount, state.total)
     local log = state.entries > 0 and log_entries(state, key, state.head, state.entries)
@@ -132,7 +132,7 @@ function algorithms.s(verb, numbers, amount, rule)
     local index = log and first_entry(log, entries, 0, charged_at) or entries
     if index > 0 then closed = unpack_from('<d', log, index * 16 - 7) end
     if index < entries then
-      local left, reduced = min(-amount, unpack_from('<d', log, index * 16 + 9) - closed), {}
+      local left, reduced = math.min(-amount, unpack_from('<d', log, index * 16 + 9) - closed), {}
       for place = index, entries - 1 do
         local at, total = unpack_from('<dd', log, place * 16 + 1)
         reduced[#reduced + 1] = pack('<dd', at, total - left)
@@ -140,26 +140,19 @@ function algorithms.s(verb, numbers, amount, rule)
       write_later('SETRANGE', key, (state.head + index) * 16, table.concat(reduced))
       state.total = state.total - left
     else
-      state.total = max(state.total + amount, closed)
+      state.total = math.max(state.total + amount, closed)
     end
   end
   put(numbers, state)
   return time + window
 end
 
-function reads.s(numbers, rule, limit)
-  if limit[A] > rule[A] then -- the log is kept for a window
-    numbers[10] = math.floor((now + idle_us(limit[A])) / 1000000)
-    write_later('PEXPIRE', limit[KEY], milliseconds(idle_us(limit[A])))
-  end
-  return true
-end
-
+rejected = rejected or {}
 function rejected.s(numbers, amount, rule)
   local state = named(numbers)
-  local _, used = forget(state, rule[A], rule[KEY])
-  local excess, entries = used + amount - rule[CAPACITY], state.entries
-  local log = excess > 0 and entries > 0 and log_entries(state, rule[KEY], state.head, entries)
+  local _, used = forget(state, rule.a, rule.key)
+  local excess, entries = used + amount - rule.capacity, state.entries
+  local log = excess > 0 and entries > 0 and log_entries(state, rule.key, state.head, entries)
   local index = log and first_entry(log, entries, 8, state.forgotten + excess) or entries
   put(numbers, state)
   if index < entries then return unpack_from('<dd', log, index * 16 + 1) end

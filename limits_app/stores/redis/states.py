@@ -23,7 +23,7 @@ _KEPT_UNTIL_BYTES: Final = 4
 
 
 class LuaAlgorithm(NamedTuple):
-    """The Lua implementation of an algorithm: its letter in scripts and tags, and its file, without `.lua`.
+    """The Lua implementation of an algorithm: its letter in scripts and tags, and its files, without `.lua`.
 
     Its tag has what reads a state when the limit has changed: how much it counts for 1 of an amount (1, or millionths
     of a currency), where it `has_parts` those of a unit, and the first parameters of `Rule.lua` after the capacity, in
@@ -31,19 +31,19 @@ class LuaAlgorithm(NamedTuple):
     """
 
     letter: bytes
-    file: str
+    files: tuple[str, ...]
     tag_sizes: tuple[int, ...] = ()
     has_parts: bool = False
 
 
 LUA_ALGORITHMS: Final = {
-    "token_bucket": LuaAlgorithm(b"b", "buckets", (3, 7, 7, 6, 6), has_parts=True),
-    "leaky_bucket": LuaAlgorithm(b"l", "buckets", (3, 7, 7, 6, 6), has_parts=True),
-    "fixed_window": LuaAlgorithm(b"f", "fixed_window", (3, 6)),
-    "sliding_window": LuaAlgorithm(b"s", "sliding_window", (3, 6, 6)),
-    "quota": LuaAlgorithm(b"q", "quota", (3, 6)),
-    "permits": LuaAlgorithm(b"p", "permits"),
-    "counted": LuaAlgorithm(b"u", "counted", (3,)),
+    "token_bucket": LuaAlgorithm(b"b", ("buckets",), (3, 7, 7, 6, 6), has_parts=True),
+    "leaky_bucket": LuaAlgorithm(b"l", ("buckets",), (3, 7, 7, 6, 6), has_parts=True),
+    "fixed_window": LuaAlgorithm(b"f", ("fixed_window",), (3, 6)),
+    "sliding_window": LuaAlgorithm(b"s", ("own_keys", "sliding_window"), (3, 6, 6)),
+    "quota": LuaAlgorithm(b"q", ("quota",), (3, 6)),
+    "permits": LuaAlgorithm(b"p", ("own_keys", "permits")),
+    "counted": LuaAlgorithm(b"u", ("counted",), (3,)),
 }
 """The Lua implementations by the name in `Rule.lua`; scripts that read states of every rule have all of their files."""
 _LOG_ENTRY: Final = Struct("<dd")
@@ -61,7 +61,7 @@ def field_of(rule: Rule) -> bytes:
 
 
 def tag_of_rule(rule: Rule) -> bytes:
-    """Return what scripts write before a state of a rule; `tags` in the Lua files say how it is packed."""
+    """Return what scripts write before a state of a rule; `tags` in carry.lua say how it is packed."""
     letter, _, sizes, has_parts = LUA_ALGORITHMS[rule.lua[0]]
     _, *parameters = numbers_of(rule)
     per_amount = rule.parts_per_amount // rule.parts_per_unit

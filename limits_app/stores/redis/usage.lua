@@ -4,79 +4,85 @@
 -- time in hours, and then, of `o`, a scope that counts: the field of its usage, its key and \0, and its label; of `c`, usage
 -- of an hour that has ended or was collected, and of `r`, rejections (see reject.lua): the text that is collected.
 -- Nothing else needs to be found in it: what is counted of a scope is in the field for the limits that it has.
-local MOST_USAGE = 1000000 -- how many entries wait with one tag
-local LOOKED_AT = 256 -- with every so many of them, the list is kept for longer, and what is too old is dropped
-local TEXT_AT = 10
-local waiting = KEYS[#KEYS]
-
 -- The usage of a scope is the hour and a sum for each of its limits, in thousandths of units.
-local SUMS_AT = 9
 
 function count_usage(scope, limit, amount)
-  local place = SUMS_AT + 8 * (limit[USAGE] - 1)
-  local sum = unpack_from('<d', scope.sums, place) + floor(amount / limit[PARTS] * 1000 + 0.5)
-  scope.sums = sub(scope.sums, 1, place - 1) .. pack('<d', sum) .. sub(scope.sums, place + 8)
+  local sums, place = scope.sums, 1 + 8 * limit.usage
+  local sum = struct.unpack('<d', sums, place) + math.floor(amount / limit.parts * 1000 + 0.5)
+  scope.sums = string.sub(sums, 1, place - 1) .. struct.pack('<d', sum) .. string.sub(sums, place + 8)
   scope.counts = true
 end
 
--- The field and the key of a scope in an entry, and where its label starts.
-local function scope_of_entry(entry)
-  local field_end = TEXT_AT + 4
-  local key_end = string.find(entry, '\0', field_end + 1, true)
-  return sub(entry, TEXT_AT, field_end), sub(entry, field_end + 1, key_end - 1), key_end + 1
+-- Return the label of the usage of a scope; `first` is the first label of its request.
+function label_of(scope, first)
+  local label, at = nil, 1
+  for _ = 0, first + scope.label do label, at = struct.unpack('s', ARGV[3], at) end
+  return label
 end
 
--- Let a scope whose usage is no longer counted expire with its state.
-local function release_usage(key, field)
-  call('HDEL', key, field)
-  local kept_until, has_usage = kept_for_others(key, {})
-  if kept_until < ALWAYS and not has_usage then
-    call('PEXPIRE', key, milliseconds(max(kept_until * 1e6 - now, least_idle_us)))
+-- The functions for the list, which few requests need.
+function usage_list()
+  local waiting, TEXT_AT = KEYS[#KEYS], 10
+  local list = {TEXT_AT = TEXT_AT}
+
+  -- The field and the key of a scope in an entry, and where its label starts.
+  function list.scope_of(entry)
+    local field_end = TEXT_AT + 4
+    local key_end = string.find(entry, '\0', field_end + 1, true)
+    return string.sub(entry, TEXT_AT, field_end), string.sub(entry, field_end + 1, key_end - 1), key_end + 1
   end
-end
 
-local function drop_first(entry)
-  call('LPOP', waiting)
-  if sub(entry, 1, 1) ~= 'o' then return end
-  local field, key = scope_of_entry(entry)
-  local usage = call('HGET', key, field)
-  -- Of a later hour, there is another entry.
-  if usage and unpack_from('<d', usage) <= unpack_from('<d', entry, 2) then release_usage(key, field) end
-end
-
--- Drop the two oldest entries; returns whether there were any.
-function drop_oldest_usage()
-  local entries = call('LRANGE', waiting, 0, 1)
-  for _, entry in ipairs(entries) do drop_first(entry) end
-  return #entries > 0
-end
-
--- Drop entries that were not collected for too long; some of them, where there are many.
-local function drop_old_usage()
-  for _ = 1, 2 * LOOKED_AT do
-    local entry = call('LINDEX', waiting, 0)
-    if not entry or unpack_from('<d', entry, 2) * HOUR_US >= now - USAGE_KEPT_US then return end
-    drop_first(entry)
+  -- Let a scope whose usage is no longer counted expire with its state.
+  function list.release(key, field)
+    redis.call('HDEL', key, field)
+    local kept_until, has_usage = kept_for_others(key, {})
+    if kept_until < ALWAYS and not has_usage then
+      redis.call('PEXPIRE', key, milliseconds(math.max(kept_until * 1e6 - now, least_idle_us)))
+    end
   end
+
+  local function drop_first(entry)
+    redis.call('LPOP', waiting)
+    if string.sub(entry, 1, 1) ~= 'o' then return end
+    local field, key = list.scope_of(entry)
+    local usage = redis.call('HGET', key, field)
+    -- Of a later hour, there is another entry.
+    if usage and struct.unpack('<d', usage) <= struct.unpack('<d', entry, 2) then list.release(key, field) end
+  end
+
+  -- Drop the two oldest entries; returns whether there were any.
+  function list.drop_oldest()
+    local entries = redis.call('LRANGE', waiting, 0, 1)
+    for _, entry in ipairs(entries) do drop_first(entry) end
+    return #entries > 0
+  end
+
+  -- Drop entries that were not collected for too long; some of them, where there are many.
+  function list.drop_old()
+    for _ = 1, 512 do
+      local entry = redis.call('LINDEX', waiting, 0)
+      if not entry or struct.unpack('<d', entry, 2) * HOUR_US >= now - USAGE_KEPT_US then return end
+      drop_first(entry)
+    end
+  end
+  return list
 end
 
 -- Add an entry. Those that were not collected for too long are dropped, and the oldest where there are too many.
-local function keep_usage(letter, text)
-  local count = call('RPUSH', waiting, letter .. pack('<d', now / HOUR_US) .. text)
-  if count > MOST_USAGE then drop_oldest_usage() end
+function keep_usage(letter, text)
+  local MOST_USAGE = 1000000 -- how many entries wait with one tag
+  local LOOKED_AT = 256 -- with every so many of them, the list is kept for longer, and what is too old is dropped
+  local waiting = KEYS[#KEYS]
+  local count = redis.call('RPUSH', waiting, letter .. struct.pack('<d', now / HOUR_US) .. text)
+  if count > MOST_USAGE then usage_list().drop_oldest() end
   if count % LOOKED_AT ~= 1 then return end
-  call('PEXPIRE', waiting, milliseconds(2 * USAGE_KEPT_US))
-  drop_old_usage()
+  redis.call('PEXPIRE', waiting, milliseconds(2 * USAGE_KEPT_US))
+  usage_list().drop_old()
 end
 
 -- Let the usage of an hour that is no longer counted wait.
 function add_finished_usage(label, usage)
-  if string.find(usage, '[^%z]', SUMS_AT) then keep_usage('c', label .. '\0' .. usage) end
-end
-
--- Start to count an hour: the scope is noted, so that its usage is collected, and that of an earlier hour is finished.
-function start_hour(scope, first_label)
-  local label = label_of(scope, first_label)
-  if scope.stored_sums then add_finished_usage(label, scope.stored_sums) end
-  keep_usage('o', scope.usage_field .. scope.key .. '\0' .. label)
+  if string.find(usage, '[^%z]', 9) then -- after the hour
+    keep_usage('c', label .. '\0' .. usage)
+  end
 end

@@ -4,8 +4,8 @@ local step, least = unpack_from('<dd', plan, plan_at)
 local version = tonumber(call('GET', KEYS[1]) or 0)
 local raised = math.max(version + step, least)
 if raised > version then
-  call('PERSIST', KEYS[1]) -- as write_to_known, also for a new key, so that a change of limits always applies
-  call('SET', KEYS[1], whole(raised))
+  call('PERSIST', KEYS[1]) -- without effect, as save() does, also for a new key, so that a change of limits always applies
+  call('SET', KEYS[1], string.format('%.0f', raised))
 end
 if KEYS[2] then
   local log, changes, entries = KEYS[2], ARGV[3], ''
@@ -16,4 +16,4 @@ if KEYS[2] then
   -- 1,000 changes are read; a few more are kept, so that the log is rarely written as a whole.
   if call('APPEND', log, entries) > 1250 * 16 then call('SET', log, call('GETRANGE', log, -1001 * 16, -1)) end
 end
-return whole(raised)
+return string.format('%.0f', raised)

@@ -123,11 +123,10 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
     limits = limits_of(store, RateLimit("tokens", 10, 10, RateLimitAlgorithm.FIXED_WINDOW))
     held = limits.try_acquire({"tokens": 5}).claim
-    plan = store._calls.prepared(held.plan)
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
-    changes = [-amount for amount in held.amounts]
-    connections_of(store).run(store._calls.settle(held, changes, plan, undo=True))
+    held.undoes = True
+    store.settle(held, [-amount for amount in held.amounts])
     assert used(limits, "tokens") == 3
     store.close()
 
