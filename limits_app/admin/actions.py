@@ -39,6 +39,7 @@ from limits_app.services import block_confirmation
 from limits_app.services.limit_words import limit_key, limit_name
 from limits_app.services.policy_words import row_in_words
 from limits_app.services.rights import Action, may
+from limits_app.services.timed_blocks import end_timed_blocks
 
 MOST_ROWS: Final = 500
 """Maximum number of rows of an action: it is one transaction, and other writers wait for it."""
@@ -298,6 +299,8 @@ def _blocking(name: str, description: Any, form: type[forms.Form], *, blocked: b
         with audit.acting(reason=data["reason"]):
             entity.blocked = blocked
             entity.save(update_fields=["blocked"])
+        if not blocked:
+            end_timed_blocks(entity.identifier)
 
     return ConfirmedAction(name, description, allowed="block", form=form, do=do, change={"blocked": blocked})
 

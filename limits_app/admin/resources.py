@@ -343,6 +343,12 @@ def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
     elif others:
         note = gettext("This rule counts %(methods)s only. The view answers %(others)s too.")
         messages.info(request, note % {"methods": rule.methods, "others": ", ".join(others)})
+    if rule.enabled and rule.is_escaped and not rule.is_bounded():
+        warning = gettext(
+            "A client can send other values of what this rule combines, and so has its limits up to 1,024 times: add a "
+            "rule for the same path that counts by IP address or user alone."
+        )
+        messages.warning(request, warning)
     if (first := rule.hidden_by()) is not None:
         warning = gettext(
             "The rule “%(first)s” comes first and skips later rules, so this one never applies: "

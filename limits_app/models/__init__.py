@@ -7,7 +7,7 @@ from limits_app.models.audit_log import AuditEvent, AuditHead, Manifest, Verb
 from limits_app.models.base import Configuration
 from limits_app.models.candidate import Candidate, CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, emergency
-from limits_app.models.endpoint import CountedBy, Endpoint
+from limits_app.models.endpoint import WITHOUT_CONDITIONS, CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.jobs import (
     BackgroundJob,

@@ -54,6 +54,17 @@ _OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_f
 """The permanent policy of a resource."""
 
 
+WITHOUT_CONDITIONS: Final[Mapping[str, object]] = {
+    "combined_with": "",
+    "responses": "",
+    "cost": "",
+    "block_for": "",
+    "refusal_status": None,
+    "refusal_body": "",
+}
+"""The fields of a rule that counts every request by its limits alone."""
+
+
 class CountedBy(models.TextChoices):
     """Who is counted by a rule: what has its own counter."""
 
@@ -333,6 +344,11 @@ class Endpoint(Configuration):
         """The methods that it matches; all if empty."""
         words = (word.strip().upper() for word in self.methods.split(","))
         return frozenset(word for word in words if word)
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether more than who is counted and the limits decides on a request, or on the answer to a rejection."""
+        return any(getattr(self, name) != value for name, value in WITHOUT_CONDITIONS.items())
 
     @property
     def needs_response(self) -> bool:

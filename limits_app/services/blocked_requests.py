@@ -18,6 +18,7 @@ from limits_app.policies import AccessReason, ResolutionKey, ResolvedSet, resolv
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import block_in_shadow, note_shadowed
+from limits_app.services.timed_blocks import end_timed_blocks
 from limits_app.services.unavailable import UNLIMITED
 from limits_app.stores.memory import MemoryStore
 
@@ -68,9 +69,13 @@ def shadowed(reasons: Iterable[AccessReason], resource: str | None, counted: set
 
 
 def lift_blocks(entity: str) -> None:
-    """Unset the flag of an entity or a pattern, and delete its blocked policies, on all resources and on each."""
+    """Unset the flag of an entity or a pattern, and delete its blocked policies, on all resources and on each.
+
+    Blocks for a time that URL rules have begun end too.
+    """
     using = write_alias()
     with transaction.atomic(using=using):
+        end_timed_blocks(entity)
         row = Entity.objects.using(using).filter(identifier=entity).first()
         if row is None:
             return

@@ -10,7 +10,7 @@ from typing import Final
 from asgiref.sync import sync_to_async
 
 from limits_app import conf
-from limits_app.engine import Amount, EntityName, Requested, limit_text
+from limits_app.engine import BLOCK_LEVEL, Amount, EntityName, Requested, limit_text
 from limits_app.engine.errors import NeverAdmissible, StaleConfiguration
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome
@@ -41,6 +41,7 @@ from limits_app.services.explain_text import sentences
 from limits_app.services.explain_units import ExplainedUnit, explained_units, unpriced
 from limits_app.services.shadow import with_shadow
 from limits_app.services.status import in_slices
+from limits_app.services.timed_blocks import with_block
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -212,7 +213,8 @@ def _explained(resolution: Resolution, requested: Requested, other_code_limits: 
         outcome, pool = explained_pool(limit_set, asked or {}, whole=requested is None)
     else:
         try:
-            outcome = limit_set.peek(asked)
+            limits, requests = with_block(resolution.resolved, resolution.resource, resolution.entity, asked)
+            outcome = limits.peek(requests)
         except NeverAdmissible as error:
             outcome = error.outcome
     outcome = with_shadow(outcome, shadow, asked or {})
@@ -220,7 +222,7 @@ def _explained(resolution: Resolution, requested: Requested, other_code_limits: 
     statuses = {
         (group_of(status.level), status.entity, status.key): status
         for status in all_limits
-        if status.level != MEMBER_LEVEL
+        if status.level not in {BLOCK_LEVEL, MEMBER_LEVEL}
     }
     in_slice = {
         (group_of(scoped.level_of(index)), scoped.scope.entity, scoped.schema.rules[index].key): amount

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from limits_app.engine import UPSTREAM_LEVEL, limit_text
+from limits_app.engine import BLOCK_LEVEL, UPSTREAM_LEVEL, limit_text
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.engine.outcome import LimitStatus, plain_text
 from limits_app.models import TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope
@@ -96,6 +96,8 @@ def _head(explanation: Explanation) -> Iterator[str]:
     for status in explanation.outcome.violations:
         if status.level == UPSTREAM_LEVEL:
             yield f"Its upstream cools down for {status.retry_after:g} s."
+        if status.level == BLOCK_LEVEL:
+            yield f"A URL rule blocks it for {status.retry_after:g} s, since its limit was exceeded."
     yield from (f"Code also sets other limits here: {text}." for text in explanation.other_code_limits)
     if explanation.store is not None:
         yield f"It is counted in the store {explanation.store!r}."

@@ -253,7 +253,8 @@ def policies_of(rule: Endpoint) -> QuerySet[Policy]:
 def is_sentence(row: Endpoint | Policy) -> bool:
     """Whether a sentence says all that a rule limits, or all that a policy says."""
     if isinstance(row, Endpoint):
-        return bool(row.path and row.limits) and row.counted_by in COUNTED_BY.values() and ":shared" not in row.limits
+        is_simple = row.counted_by in COUNTED_BY.values() and not row.has_conditions
+        return bool(row.path and row.limits) and is_simple and ":shared" not in row.limits
     if (row.valid_from and not row.valid_until) or row.weekly_hours:
         return False
     if row.extends and row.valid_from:  # a boost

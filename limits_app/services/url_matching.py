@@ -102,6 +102,10 @@ class EndpointTable:
         find = self.known if len(path) + len(method) <= _LONGEST_KNOWN else self._matching
         return find(path, None if match is None else match.view_name, method)
 
+    def block_seconds(self, resource: str) -> float:
+        """Return for how long rules block clients that have exceeded limits of a resource; 0 for not at all."""
+        return max([rule.block_seconds for rule in self._rules if rule.resource == resource], default=0)
+
     def _matching(self, path: str, view_name: str | None, method: str) -> tuple[UrlRule, ...]:
         rules: list[UrlRule] = []
         for rule in self.candidates(path, view_name):

@@ -111,7 +111,7 @@ def compiled(row: Endpoint, confirm: Confirm) -> UrlRule:
         stop=row.stop,
         confirm=confirm,
         if_current=confirm(amounts),
-        is_plain=row.counted_by == CountedBy.ENTITY and not exemptions and not _has_conditions(row),
+        is_plain=row.counted_by == CountedBy.ENTITY and not exemptions and not row.has_conditions,
         parts=parts_of(row.combined_with),
         statuses=statuses_of(row.responses),
         cost=row.cost,
@@ -119,9 +119,3 @@ def compiled(row: Endpoint, confirm: Confirm) -> UrlRule:
         refusal_status=row.refusal_status,
         refusal_body=row.refusal_body,
     )
-
-
-def _has_conditions(row: Endpoint) -> bool:
-    """Whether more than the limits decides on a request, or on the answer to its rejection."""
-    texts = row.combined_with, row.responses, row.cost, row.block_for, row.refusal_body
-    return any(texts) or row.refusal_status is not None

@@ -16,6 +16,7 @@ from limits_app import limits
 from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.integrations.forward_auth import STATUS_HEADER, ext_authz, forward_auth
 from limits_app.models import CountedBy, Endpoint, Entity, Policy, PolicyEffect
+from limits_app.testing import FakeClock
 from tests.integrations.site import endpoint, fine, left, limit
 from tests.servers.redis import RedisServer
 
@@ -244,3 +245,25 @@ def test_the_store_is_asked_once(server_of_limits: RedisServer, asks: Asks) -> N
         before = int(client.info("stats")["total_reads_processed"])
         assert [asks("/api/a").status_code for _ in range(10)] == [200] * 10
         assert int(client.info("stats")["total_reads_processed"]) - before == 11  # with that of `info`
+
+
+@pytest.mark.parametrize("field", [{"responses": "4xx"}, {"cost": "header:X-Cost"}])
+def test_rules_that_need_the_response_do_not_apply(asks: Asks, field: dict[str, str]) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*", **field)
+    endpoint(limit("site", CallLimit(3, 60)), "/api/*")
+    assert [asks("/api/a").status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert left("api", f"ip:{CLIENT}") == {"call_count": 1}
+
+
+def test_a_rule_blocks_for_a_time(asks: Asks, clock: FakeClock) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*", block_for="1h")
+    assert [asks("/api/a").status_code for _ in range(2)] == [200, 429]
+    clock.advance(120)
+    assert asks("/api/a").headers["Retry-After"] == "3480"
+    assert asks("/api/a", address="203.0.113.8").status_code == 200
+
+
+def test_parts_of_a_request_are_those_that_the_proxy_passes_on(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*", combined_with="query:q\nheader:X-Device\nform:name\npath:pk")
+    requests = [("/api/a?q=1", "x"), ("/api/b?q=1", "x"), ("/api/a?q=2", "x"), ("/api/a?q=1", "y")]
+    assert [asks(uri, X_Device=device).status_code for uri, device in requests] == [200, 429, 200, 200]

@@ -21,6 +21,7 @@ from limits_app import services
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.integrations.responses import cost_function
 from limits_app.models import Endpoint, Enforcement, Policy
+from limits_app.services.blocked_requests import lift_blocks
 from limits_app.testing import FakeClock
 from tests.integrations.site import Ask, afine, endpoint, left, limit
 
@@ -182,10 +183,30 @@ def test_a_reset_ends_a_block(log_in: Any, ask: Ask) -> None:
     assert ask("/login/").status_code == 200
 
 
-@pytest.mark.parametrize(("status", "counts"), [("404", True), ("500", True)])
-def test_exceptions_of_views_count_as_the_response_that_they_become(
-    log_in: Any, ask: Ask, status: str, counts: bool
-) -> None:
+def test_unblocking_ends_a_block(log_in: Any, ask: Ask) -> None:
+    log_in(limits="1/h", responses="errors", block_for="1h")
+    assert [ask("/login/", X_Status="401").status_code for _ in range(2)] == [401, 429]
+    resource = Endpoint.objects.get().resource_name
+    assert "blocks it" in str(services.explain(resource, entity="ip:127.0.0.1"))
+    lift_blocks("ip:127.0.0.1")
+    assert "blocks it" not in str(services.explain(resource, entity="ip:127.0.0.1"))
+
+
+def test_a_block_is_explained(log_in: Any, ask: Ask, clock: FakeClock) -> None:
+    log_in(limits="1/min:sliding_window", responses="", block_for="1h")
+    resource = Endpoint.objects.get().resource_name
+    assert services.explain(resource, entity="ip:127.0.0.1").outcome.allowed
+    assert [ask("/login/").status_code for _ in range(2)] == [200, 429]
+    clock.advance(10 * MINUTES)
+    explanation = services.explain(resource, entity="ip:127.0.0.1")
+    assert "A URL rule blocks it for 3000 s, since its limit was exceeded." in str(explanation)
+    assert explanation.chain[0].limits[0].status is not None
+    assert explanation.chain[0].limits[0].status.remaining == 1
+    assert services.explain(resource, entity="ip:192.0.2.1").outcome.allowed
+
+
+@pytest.mark.parametrize("status", ["404", "500"])
+def test_exceptions_of_views_count_as_the_response_that_they_become(log_in: Any, ask: Ask, status: str) -> None:
     log_in(raises, limits="2/h", responses="errors", block_for="")
     assert [ask("/login/", X_Status=status).status_code for _ in range(3)] == [int(status), int(status), 429]
 

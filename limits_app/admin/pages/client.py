@@ -39,6 +39,7 @@ from limits_app.services.limit_words import limit_name
 from limits_app.services.policy_words import policy_in_words
 from limits_app.services.rejections import rejections_of
 from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity
+from limits_app.services.timed_blocks import end_timed_blocks
 from limits_app.usage.reading import Use, never_used
 
 _MOST_REJECTIONS: Final = 5
@@ -128,6 +129,7 @@ def _unblock(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> st
     if row is not None:
         row.blocked = False
         row.save(update_fields=["blocked"])
+    end_timed_blocks(identifier)
     return gettext("%(client)s is not blocked any more.") % {"client": identifier}
 
 

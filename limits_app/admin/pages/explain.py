@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import services
 from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, bar
 from limits_app.admin.pages.common import check, entity_or_none, page, problem_with
-from limits_app.engine import UPSTREAM_LEVEL
+from limits_app.engine import BLOCK_LEVEL, UPSTREAM_LEVEL
 from limits_app.engine.errors import LimitsError
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus
@@ -84,6 +84,9 @@ def _verdict(explanation: Explanation) -> str:
         return gettext("The next request is allowed.")
     if explanation.outcome.blocked:
         return gettext("The next request is rejected: all requests are blocked.")
+    if binding.level == BLOCK_LEVEL:
+        text = gettext("The next request is rejected: a URL rule blocks the client for %(seconds)s s.")
+        return text % {"seconds": amount(round(binding.retry_after or 0, 1))}
     if binding.level == UPSTREAM_LEVEL:
         seconds = amount(round(binding.retry_after or 0, 1))
         return gettext("The next request is rejected: its upstream cools down for %(seconds)s s.") % {

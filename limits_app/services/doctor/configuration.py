@@ -17,7 +17,16 @@ from django.utils.module_loading import import_string
 from limits_app import conf
 from limits_app.engine import parse_limit
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
-from limits_app.models import MAX_LEVELS, Endpoint, Enforcement, Entity, Policy, PolicyEffect, registered
+from limits_app.models import (
+    MAX_LEVELS,
+    WITHOUT_CONDITIONS,
+    Endpoint,
+    Enforcement,
+    Entity,
+    Policy,
+    PolicyEffect,
+    registered,
+)
 from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import with_secrets
@@ -75,6 +84,7 @@ def configured(using: str, show: ShowChecked) -> Iterator[Finding]:
     yield from unseen(endpoints)
     yield from islice(pointless(endpoints), _SHOWN)
     yield from islice(hidden(endpoints), _SHOWN)
+    yield from escaped(using)
     parts = filter(None, chain([policies], client_policies(using)))
     yield from _of_policies(parts, pools, using, show)
 
@@ -289,7 +299,9 @@ def _unknown(policies: list[FileEntry]) -> Iterator[str]:
 _ID: Final = "limits_app.D019"
 _ADVICE: Final = "Correct it, or delete the endpoint: a {what} is case-sensitive."
 _TARGET: Final = tuple(
-    name for name in registered(Endpoint).fields if name not in {"name", "limits", "resource", "amounts", "order"}
+    name
+    for name in registered(Endpoint).fields
+    if name not in {"name", "limits", "resource", "amounts", "order", *WITHOUT_CONDITIONS}
 )
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
@@ -312,6 +324,19 @@ def _is_ours(name: str) -> bool:
     except ImportError:  # an error when the site starts
         return False
     return _MIDDLEWARE in {f"{middleware.__module__}.{middleware.__qualname__}" for middleware in made_of}
+
+
+def escaped(using: str) -> Iterator[Finding]:
+    """Rules that clients escape from as far as they have many counters, where no other rule counts them alone."""
+    rules = Endpoint.objects.using(using).filter(enabled=True).exclude(combined_with="")
+    for rule in islice((rule for rule in rules if rule.is_escaped and not rule.is_bounded()), _SHOWN):
+        yield Finding(
+            "limits_app.D032",
+            Severity.INFO,
+            f"the rule {rule.name!r} combines a part of the request that clients choose: by other values a client has "
+            "its limits up to 1,024 times",
+            "Add a rule for the same path that counts by IP address or user alone, with higher limits.",
+        )
 
 
 def pointless(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:

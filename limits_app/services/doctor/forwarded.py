@@ -11,8 +11,11 @@ from limits_app.models import Endpoint, Limit
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.site_urls import SiteUrls
 
+_ID: Final = "limits_app.D031"
 _SHOWN: Final = 10
 _NAME: Final = "Use a path in place of the name, unless the rule is for pages of this site only."
+_RESPONSE: Final = "Count all responses there, unless the rule is for pages of this site only."
+_FORM: Final = "Combine a header or a cookie, unless the rule is for pages of this site only."
 _PERMITS: Final = "Limit the rate instead, unless the rule is for pages of this site only."
 
 
@@ -24,6 +27,11 @@ def not_forwarded(using: str) -> Iterator[Finding]:
     for name in rules.exclude(view_name="").values_list("name", flat=True)[:_SHOWN]:
         yield _finding(f"the rule {name!r} is for a view by its name", _NAME)
     with_path = rules.filter(view_name="").select_related("resource")
+    for name in with_path.exclude(responses="", cost="").values_list("name", flat=True)[:_SHOWN]:
+        yield _finding(f"the rule {name!r} needs the response", _RESPONSE)
+    for name in with_path.filter(combined_with__contains="form:").values_list("name", flat=True)[:_SHOWN]:
+        message = f"the rule {name!r} combines a field of a form: it is empty in requests about which a proxy asks"
+        yield Finding(_ID, Severity.INFO, message, _FORM)
     permits = set(
         Limit.objects.using(using)
         .filter(policy__resource__in=with_path.values("resource"))
@@ -40,4 +48,4 @@ def not_forwarded(using: str) -> Iterator[Finding]:
 
 def _finding(subject: str, advice: str) -> Finding:
     message = f"{subject}: it does not apply to requests about which a proxy asks"
-    return Finding("limits_app.D031", Severity.INFO, message, advice)
+    return Finding(_ID, Severity.INFO, message, advice)

@@ -19,6 +19,7 @@ from limits_app import audit
 from limits_app.engine import limit_text
 from limits_app.engine.errors import CannotRevert
 from limits_app.models import (
+    WITHOUT_CONDITIONS,
     AuditEvent,
     Candidate,
     Counted,
@@ -200,7 +201,7 @@ def entity_of(limit: SimpleLimit) -> str:
 def _rules(limit: SimpleLimit) -> QuerySet[Endpoint]:
     """The rules of the URL of a limit by which those whom it is for are counted."""
     counted = [COUNTED_BY[limit.who]] if limit.who in COUNTED_BY else _BY_CLIENT
-    rules = Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by__in=counted)
+    rules = Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by__in=counted, **WITHOUT_CONDITIONS)
     # One with limits of its own first: another limit of the URL is to replace these.
     return rules.order_by(Case(When(limits="", then=1), default=0), "order", "pk")
 
