@@ -78,5 +78,5 @@ def test_the_doctor_finds_rules_that_clients_escape_from(
     Endpoint.objects.create(name="log-in", counted_by="ip", combined_with=part, **fields)
     for other in others:
         Endpoint.objects.create(name="other", **(fields | other))
-    messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D032"]
+    messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D034"]
     assert bool(messages) is is_found

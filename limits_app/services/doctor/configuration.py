@@ -331,7 +331,7 @@ def escaped(using: str) -> Iterator[Finding]:
     rules = Endpoint.objects.using(using).filter(enabled=True).exclude(combined_with="")
     for rule in islice((rule for rule in rules if rule.is_escaped and not rule.is_bounded()), _SHOWN):
         yield Finding(
-            "limits_app.D032",
+            "limits_app.D034",
             Severity.INFO,
             f"the rule {rule.name!r} combines a part of the request that clients choose: by other values a client has "
             "its limits up to 1,024 times",
