@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 
 __all__ = ["BAR_MS", "Changed", "Crowded", "Permits", "Report", "Spent", "table"]
@@ -96,6 +97,21 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What the tokens of a client cost in US dollars."""
+
+    client: str
+    expected: Decimal | int
+    amount: Decimal
+
+    def problems(self) -> list[str]:
+        """Return a sentence if the amount is wrong by as little as a millionth."""
+        if self.amount == self.expected:
+            return []
+        return [f"{self.client}: the tokens should cost {self.expected} USD, not {self.amount}"]
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All results of a run."""
 
@@ -109,13 +125,19 @@ class Report:
     asked: Sequence[Crowded]
     """Results of the calls of tenants through the gateway."""
     spent: Sequence[Spent]
+    costs: Sequence[Cost]
     processes: int
     seconds: float
 
     def problems(self) -> list[str]:
         """Return a sentence for each wrong figure."""
-        parts: list[Crowded | Changed | Permits | Spent] = [*self.crowded, *self.changed, self.afterwards, self.permits]
-        parts += [*self.asked, *self.spent]
+        parts: list[Crowded | Changed | Permits | Spent | Cost] = [
+            *self.crowded,
+            *self.changed,
+            self.afterwards,
+            self.permits,
+        ]
+        parts += [*self.asked, *self.spent, *self.costs]
         found = [problem for part in parts for problem in part.problems()]
         if len(self.served) != self.processes:
             found.append(f"{self.processes} server processes should have responded, not {len(self.served)}")
@@ -158,10 +180,12 @@ class Report:
 
     def _gateway_text(self) -> str:
         rows = [[one.region, str(one.capacity), str(one.expected), str(one.used)] for one in self.spent]
+        costs = [[cost.client, f"{cost.expected:.2f}", f"{cost.amount:.2f}"] for cost in self.costs]
         return (
-            "Tenants call a language model in two regions, and report the tokens of each response\n"
+            "Keys and tenants call a language model in two regions, and report the tokens of each response\n"
             f"{_crowd_table(self.asked)}\n"
-            f"{table(['region', 'tokens', 'expected', 'used'], rows)}"
+            f"{table(['region', 'tokens', 'expected', 'used'], rows)}\n"
+            f"{table(['client', 'expected USD', 'spend USD'], costs)}"
         )
 
 

@@ -29,10 +29,11 @@ def run() -> Report:
         say("killing a process that has a permit")
         permits = kill_a_holder(site.address, site.cookies[VISITORS[0].name])
         say("calling a language model through the gateway")
-        asked, spent = ask_the_model(site.place)
+        asked, spent, costs = ask_the_model(site.place)
     served = Counter(response.process for response in responses)
     seconds = perf_counter() - started
-    return Report(rows, dict(served), changed, afterwards, permits, asked, spent, processes=WORKERS, seconds=seconds)
+    results = (rows, dict(served), changed, afterwards, permits, asked, spent, costs)
+    return Report(*results, processes=WORKERS, seconds=seconds)
 
 
 def run_changes(number: int) -> int:

@@ -7,12 +7,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 
 from limits_app import RateLimit, limits
-from limits_app.models import Limit, Pool, PoolMember, Resource
+from limits_app.models import Limit, Pool, PoolMember, Price, Resource
 from project.gateway.tokens import estimated_tokens
 
-__all__ = ["POOL", "RESOURCE", "Answer", "Gateway", "set_regions"]
+__all__ = ["POOL", "RESOURCE", "Answer", "Gateway", "set_budget", "set_price", "set_regions"]
 
 RESOURCE = "llm"
 POOL = "llm/regions"
@@ -33,6 +35,20 @@ def set_regions(capacities: Mapping[str, int]) -> None:
     Resource.objects.update_or_create(name=RESOURCE, defaults={"pool": pool})
 
 
+def set_price(per_1000: Decimal) -> None:
+    """Set the price of 1,000 tokens in US dollars, from the current hour on."""
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    Price.objects.create(resource=RESOURCE, unit="tokens", amount=per_1000, per=1000, currency="usd", valid_from=hour)
+
+
+def set_budget(team: str, budget: str, keys: Mapping[str, str]) -> None:
+    """Set the budget of a team in US dollars a month, and those of its keys, whose requests are charged to both."""
+    limits.set_entity_limits(team, [f"usd={budget}/month"], resource=RESOURCE)
+    for key, budget_of_key in keys.items():
+        limits.set_entity(key, parent=team, cascade=True)
+        limits.set_entity_limits(key, [f"usd={budget_of_key}/month"], resource=RESOURCE)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A response: its text, its region, and the estimated and used tokens."""
@@ -44,7 +60,7 @@ class Answer:
 
 
 class Gateway:
-    """Calls the model for tenants, within the limit of the tenant and that of a region.
+    """Calls the model for clients, within the limits of the client, of its team, and of a region.
 
     `addresses` are the URLs of the regions, by their names in the pool.
     """
@@ -52,14 +68,14 @@ class Gateway:
     def __init__(self, addresses: Mapping[str, str]) -> None:
         self._addresses = addresses
 
-    def ask(self, tenant: str, prompt: str, max_tokens: int) -> Answer:
+    def ask(self, client: str, prompt: str, max_tokens: int) -> Answer:
         """Return the response, or raise LimitExceeded, which charges nothing.
 
-        The estimate is charged to the tenant and the region in one step, and the unused part is refunded.
+        The estimate is charged to the client, its team and the region in one step, and the unused part is refunded.
         A region that fails is not used for 30 seconds.
         """
         estimate = {"tokens": estimated_tokens(prompt, max_tokens)}
-        with limits.acquire(RESOURCE, entity=f"tenant:{tenant}", requested=estimate) as acquisition:
+        with limits.acquire(RESOURCE, entity=client, requested=estimate) as acquisition:
             region = str(acquisition.config["member"])
             try:
                 words, used = _read(self._addresses[region], prompt, max_tokens)

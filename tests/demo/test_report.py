@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from project.demo.changing import Change
-from project.demo.report import Changed, Crowded, Permits, Report, Spent, table
+from project.demo.report import Changed, Cost, Crowded, Permits, Report, Spent, table
 from project.demo.traffic import ADMITTED, REFUSED, Response
 
 EXACT = Report(
@@ -19,6 +20,7 @@ EXACT = Report(
     permits=Permits(2, 11, refused_before=True, back_ms=42.4, refused_meanwhile=3, came_back=1),
     asked=[Crowded("acme", "100 tokens", 15, 4, 4, 11)],
     spent=[Spent("east", 200, 180, 180)],
+    costs=[Cost("key:red-1", Decimal("0.04"), Decimal("0.040"))],
     processes=2,
     seconds=9.5,
 )
@@ -47,6 +49,7 @@ def test_columns_are_aligned_numbers_to_the_right() -> None:
         pytest.param("changed", {"right": 19}, "in 19 of 20 responses", id="disobeyed_later"),
         pytest.param("changed", {"first_right": 0, "right": 0}, "in 0 of 20 responses", id="never_obeyed"),
         pytest.param("spent", {"used": 200}, "180 tokens should have been used, not 200", id="a_region_spent_more"),
+        pytest.param("costs", {"amount": Decimal("0.040001")}, "should cost 0.04 USD, not 0.040001", id="wrong_cost"),
         pytest.param("permits", {"refused_before": False}, "another one was granted", id="a_permit_too_many"),
         pytest.param("permits", {"came_back": 0}, "released, not 0", id="a_permit_lost"),
         pytest.param("permits", {"came_back": 2}, "released, not 2", id="a_permit_of_a_living_process_given"),

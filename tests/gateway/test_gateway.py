@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pytest
 
 from limits_app import LimitExceeded, RateLimit, limits
 from limits_app.testing import fresh_limits
 from project.gateway import figures, scene
-from project.gateway.gateway import POOL, RESOURCE, Gateway, set_regions
+from project.gateway.gateway import POOL, RESOURCE, Gateway, set_budget, set_price, set_regions
 from project.gateway.provider import provider
 from project.gateway.tokens import estimated_tokens
 
@@ -26,8 +27,25 @@ def test_the_estimate_is_the_prompt_and_the_longest_answer() -> None:
 
 def test_every_figure_of_the_demo_is_known_beforehand() -> None:
     found = scene.play()
-    assert found["answered"] == {tenant: expected for tenant, (_, expected) in figures.TENANTS.items()}
+    limited = {**figures.BUDGETS, **figures.TENANTS}
+    assert found["answered"] == {client: expected for client, (_, expected) in limited.items()}
     assert found["used"] == {region: expected for region, (_, expected) in figures.REGIONS.items()}
+    spent = {client: Decimal(amount) for client, amount in found["spent"].items()}
+    assert {client: spent.get(client) for client in figures.SPEND} == figures.SPEND
+    assert found["charged"] == {"team:red": "0.08"}
+
+
+def test_a_call_within_the_budget_of_its_key_is_rejected_by_that_of_its_team() -> None:
+    set_price(Decimal("2.5"))
+    set_budget("team:blue", "0.10", {"key:blue": "5"})
+    set_regions({"east": 1000})
+    with provider() as address:
+        gateway = Gateway({"east": address})
+        gateway.ask("key:blue", figures.PROMPT, 20)
+        with pytest.raises(LimitExceeded, match="team:blue"):
+            gateway.ask("key:blue", figures.PROMPT, 20)
+    for entity in ("key:blue", "team:blue"):
+        assert limits.status(RESOURCE, entity=entity).limits["usd"]["used"] == 0.05
 
 
 def test_an_answer_costs_what_was_used_and_a_refusal_nothing() -> None:
@@ -35,10 +53,10 @@ def test_an_answer_costs_what_was_used_and_a_refusal_nothing() -> None:
     set_regions({"east": 40})
     with provider() as address:
         gateway = Gateway({"east": address})
-        answer = gateway.ask("one", figures.PROMPT, 5)
+        answer = gateway.ask("tenant:one", figures.PROMPT, 5)
         assert (answer.text, answer.region, answer.estimated, answer.used) == ("one two ten six our", "east", 15, 15)
         with pytest.raises(LimitExceeded):
-            gateway.ask("one", figures.PROMPT, 30)
+            gateway.ask("tenant:one", figures.PROMPT, 30)
     left = [status.remaining for status in limits.check(RESOURCE, entity="tenant:one", requested={"tokens": 0}).passed]
     assert int(left[0]) == 985
 
@@ -48,13 +66,13 @@ def test_a_region_that_fails_costs_nobody_anything_and_is_left_alone() -> None:
     set_regions({"east": 100, "west": 100})
     nowhere = dict.fromkeys(["east", "west"], "http://127.0.0.1:1/")
     with pytest.raises(OSError, match="refused"):
-        Gateway(nowhere).ask("two", figures.PROMPT, 20)
+        Gateway(nowhere).ask("tenant:two", figures.PROMPT, 20)
     pool = limits.pool(POOL)
     assert [region.get_stats()["tokens"]["available"] for region in pool] == [100, 100]
     (aside,) = (place for place in range(2) if pool.cooling_seconds(place))
     other = str(pool[1 - aside].config["member"])
     with provider() as address:
-        assert Gateway(dict.fromkeys(nowhere, address)).ask("two", figures.PROMPT, 20).region == other
+        assert Gateway(dict.fromkeys(nowhere, address)).ask("tenant:two", figures.PROMPT, 20).region == other
     pool.cool_down(aside, 0)  # whom a process has put aside it remembers, also for the other tests
     left = limits.check(RESOURCE, entity="tenant:two", requested={"tokens": 0}).passed[0].remaining
     assert int(left) == 80
