@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import groupby
 from math import gcd
 from typing import Final, NamedTuple, Self
 
@@ -144,18 +145,27 @@ class PriceList:
 
     def periods(self, since_us: int, member: str = ANY_MEMBER) -> tuple[PricePeriod, ...]:
         """The prices that apply from a time on, with the time of each, sorted by unit, currency and time."""
-        later = {stored.valid_from_us for stored in self._prices if stored.valid_from_us > since_us}
-        periods: dict[tuple[str, str], list[PricePeriod]] = {}
-        for time_us in sorted(later | {since_us}):
-            for price in self.at(time_us, member):
-                of_unit = periods.setdefault((price.unit, price.currency), [])
-                if of_unit and of_unit[-1].price == price:
-                    continue
-                if of_unit:
-                    of_unit[-1] = of_unit[-1]._replace(valid_until_us=time_us)
-                of_unit.append(PricePeriod(price, time_us, None))
-        return tuple([period for place in sorted(periods) for period in periods[place]])
+        by_place: dict[tuple[str, str], list[StoredPrice]] = {}
+        for stored in self._of_member(member):
+            by_place.setdefault((stored.price.unit, stored.price.currency), []).append(stored)
+        return tuple([period for place in sorted(by_place) for period in _periods(by_place[place], since_us)])
 
     def _of_member(self, member: str) -> list[StoredPrice]:
         members: Collection[str] = (ANY_MEMBER, member)
         return [stored for stored in self._prices if stored.target.member in members]
+
+
+def _periods(prices: Iterable[StoredPrice], since_us: int) -> list[PricePeriod]:
+    """The periods of a unit in a currency, of prices that are sorted by their time."""
+    periods: list[PricePeriod] = []
+    chosen: StoredPrice | None = None
+    for time_us, begun in groupby(prices, key=lambda stored: max(stored.valid_from_us, since_us)):
+        for stored in begun:
+            if chosen is None or stored.target.precedence >= chosen.target.precedence:
+                chosen = stored
+        if chosen is None or (periods and periods[-1].price == chosen.price):
+            continue
+        if periods:
+            periods[-1] = periods[-1]._replace(valid_until_us=time_us)
+        periods.append(PricePeriod(chosen.price, time_us, None))
+    return periods

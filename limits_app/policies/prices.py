@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final
 
-from limits_app.engine import PriceList, PricePeriod, StoredPrice, UnitPrice
+from limits_app.engine import PricedFor, PriceList, PricePeriod, StoredPrice, UnitPrice
 from limits_app.models import Price, write_alias
 from limits_app.models.own_queries import read
 from limits_app.models.patterns import prefixes_of
@@ -64,5 +65,8 @@ def price_lists(
     }
 
 
-def _stored(*columns: Any) -> StoredPrice:
-    return Price(**dict(zip(_COLUMNS, columns, strict=True))).as_stored()
+def _stored(  # noqa: PLR0917 - the columns
+    resource: str, member: str, unit: str, currency: str, amount: Decimal, per: int, valid_from: datetime
+) -> StoredPrice:
+    """A row as a value, without an object of the model for each of very many."""
+    return StoredPrice(PricedFor(resource, member), UnitPrice.of(unit, currency, amount, per), hour_us(valid_from))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
+from random import Random
 
 import pytest
 
@@ -105,6 +106,34 @@ def test_without_a_price_that_has_begun_there_is_none() -> None:
 def test_next_change_is_that_of_any_price(at: int, change: int | None) -> None:
     prices = PriceList([stored("a", 1, 0), stored("a", 2, 7), stored("a", 1, 3, member="x")])
     assert prices.changes_at(at * HOUR) == (None if change is None else change * HOUR)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_history_agrees_with_the_price_at_each_time(seed: int) -> None:
+    drawn = Random(seed)
+    prices = PriceList(
+        [
+            stored(
+                drawn.choice(["a/b", "a/*", "a/b/*"]),
+                drawn.randint(1, 3),
+                drawn.randint(0, 20),
+                member=drawn.choice(["", "", "x"]),
+                unit=drawn.choice("tu"),
+                currency=drawn.choice(["usd", "eur"]),
+            )
+            for _ in range(30)
+        ]
+    )
+    for member in ("", "x", "y"):
+        periods = prices.periods(5 * HOUR, member)
+        for hour in range(5, 25):
+            time_us = hour * HOUR
+            at = [
+                period.price
+                for period in periods
+                if period.valid_from_us <= time_us < (period.valid_until_us or 99 * HOUR)
+            ]
+            assert tuple(sorted(at, key=lambda price: (price.unit, price.currency))) == prices.at(time_us, member)
 
 
 def test_history_has_the_price_of_each_hour() -> None:
