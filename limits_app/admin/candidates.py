@@ -34,6 +34,7 @@ _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], obj
 }
 """What can be done with a candidate: in which state, the label of the button, and the function."""
 
+_ALL_PERCENT: Final = 100
 _USUAL_REVERT_PERCENT: Final = 10
 """The share of rejected entities above which a promotion is reverted, unless another one is chosen."""
 
@@ -60,21 +61,27 @@ class PromotionForm(ModelForm):  # type: ignore[type-arg]  # generic only in its
 def _effect(candidate: Candidate) -> str:
     """Say what the candidate would have rejected so far."""
     report = reports([candidate])[0]
-    if not report.evaluated:
+    if not report.trial_evaluated:
         return gettext("No request was evaluated so far: what it would reject is unknown.")
-    values = {
-        "rejected": amount(report.rejected),
-        "evaluated": amount(report.evaluated),
-        "share": percent(report.rejected / report.evaluated),
-    }
-    return gettext("It would have rejected %(rejected)s of %(evaluated)s requests (%(share)s).") % values
+    text = gettext("It would have rejected %(rejected)s of %(evaluated)s requests (%(share)s).")
+    return text % _values(report.trial_rejected, report.trial_evaluated)
+
+
+def _figures(rejected: int, evaluated: int) -> str:
+    """For example “31 of 40 (77.5 %)”; a dash before the first request."""
+    text = gettext("%(rejected)s of %(evaluated)s (%(share)s)")
+    return text % _values(rejected, evaluated) if evaluated else "-"
+
+
+def _values(rejected: int, evaluated: int) -> dict[str, str]:
+    return {"rejected": amount(rejected), "evaluated": amount(evaluated), "share": percent(rejected / evaluated)}
 
 
 @admin.register(Candidate)
 class CandidateAdmin(AuditedAdmin):
     """Candidates with what they would reject; the permission to change policies covers the actions."""
 
-    list_display = ["about", "limits_in_words", "state", "share", "evaluated", "rejected", "rejected_share"]
+    list_display = ["about", "limits_in_words", "state", "would_reject", "since_enforced"]
     list_filter = ["state"]
     list_title = _("trials")
     search_help_text = _(
@@ -105,12 +112,12 @@ class CandidateAdmin(AuditedAdmin):
         fields = [*super().get_fields(request, obj)]
         if obj is None:
             return fields
-        results = ["state", "evaluated", "rejected", "rejected_share"]
+        results = ["state", "would_reject", "since_enforced"]
         return [*fields, *results, *(["decide"] if self.has_promote_permission(request) else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Results cannot be edited."""
-        return [] if obj is None else ["state", "evaluated", "rejected", "rejected_share", "decide"]
+        return [] if obj is None else ["state", "would_reject", "since_enforced", "decide"]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Read the counts of one candidate."""
@@ -138,9 +145,12 @@ class CandidateAdmin(AuditedAdmin):
         if decision == "promote" and not form.is_valid():
             back = reverse(f"{self.admin_site.name}:limits_app_candidate_changelist")
             values = {"limits": limits_in_words(candidate.limits), "policy": policy_in_words(candidate.policy, {})}
-            title = gettext("Enforce %(limits)s: %(policy)s?") % values
-            note = _effect(candidate)
-            return confirmation(self, request, form, title=title, button=label, note=note, back=back)
+            title = gettext("Trial of %(limits)s: %(policy)s") % values
+            explained = gettext(
+                "The limit in force stays until you enforce this one. Load this page again to see more."
+            )
+            texts = {"note": _effect(candidate), "explained": explained}
+            return confirmation(self, request, form, title=title, button=label, back=back, **texts)
         try:
             with self.acting(request, _effect(candidate) if decision == "promote" else ""):
                 if decision == "promote":
@@ -195,23 +205,20 @@ class CandidateAdmin(AuditedAdmin):
         """Show its limits."""
         return limits_in_words(candidate.limits)
 
-    @admin.display(description=_("clients"))
-    def share(self, candidate: Candidate) -> str:
-        """Show for how many of the clients it is evaluated."""
-        return percent(candidate.percent / 100)
-
-    @admin.display(description=_("evaluated requests"))
-    def evaluated(self, candidate: Any) -> str:
-        """Show how many requests were evaluated."""
-        return amount(candidate.report.evaluated)
-
     @admin.display(description=_("would reject"))
-    def rejected(self, candidate: Any) -> str:
-        """Show how many of them it would have rejected."""
-        return amount(candidate.report.rejected)
-
-    @admin.display(description=_("share"))
-    def rejected_share(self, candidate: Any) -> str:
-        """Show what part of them that is."""
+    def would_reject(self, candidate: Any) -> str:
+        """Show what it would have rejected while it was tried, also afterwards, and for how many of the clients."""
         report = candidate.report
-        return percent(report.rejected / report.evaluated if report.evaluated else None)
+        figures = _figures(report.trial_rejected, report.trial_evaluated)
+        if candidate.percent == _ALL_PERCENT:
+            return figures
+        return gettext("%(figures)s, tried on %(percent)s of the clients") % {
+            "figures": figures,
+            "percent": percent(candidate.percent / 100),
+        }
+
+    @admin.display(description=_("rejected since it is enforced"))
+    def since_enforced(self, candidate: Any) -> str:
+        """Show what it has rejected since its promotion, while that is watched."""
+        report = candidate.report
+        return _figures(report.rejected, report.evaluated) if candidate.state != CandidateState.TESTING else "-"

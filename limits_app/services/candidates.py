@@ -32,7 +32,8 @@ _FEWEST_REJECTED: Final = 2
 class CandidateReport:
     """A candidate, and how many requests it evaluated and would have rejected (once promoted: rejected).
 
-    `by_key` has both numbers of each limit. Processes write their counts every second.
+    `by_key` has both numbers of each limit, and `trial_evaluated` and `trial_rejected` are those of the time before a
+    promotion, which stay. Processes write their counts every second.
     """
 
     policy_id: int
@@ -44,6 +45,8 @@ class CandidateReport:
     rejected: int
     by_key: Mapping[str, tuple[int, int]]
     previous_limits: str
+    trial_evaluated: int = 0
+    trial_rejected: int = 0
 
     @property
     def rejected_percent(self) -> float:
@@ -216,6 +219,7 @@ def _report(row: Candidate, counted: Mapping[tuple[int, str], Mapping[str, tuple
     kind = EvaluationKind.CANDIDATE if row.state == CandidateState.TESTING else EvaluationKind.PROMOTED
     by_key = {**counted.get((row.pk, kind), {})}
     evaluated, rejected = by_key.pop("", (0, 0))
+    trial = counted.get((row.pk, EvaluationKind.CANDIDATE), {}).get("", (0, 0))
     return CandidateReport(
         policy_id=row.policy_id,
         policy=str(row.policy),
@@ -226,6 +230,8 @@ def _report(row: Candidate, counted: Mapping[tuple[int, str], Mapping[str, tuple
         rejected=rejected,
         by_key=by_key,
         previous_limits=row.previous_limits,
+        trial_evaluated=trial[0],
+        trial_rejected=trial[1],
     )
 
 

@@ -67,6 +67,25 @@ def test_a_promotion_is_confirmed_with_what_it_would_reject(candidate: Candidate
     assert AuditEvent.objects.first().reason == "It would have rejected 31 of 40 requests (77.5 %)."
 
 
+def test_the_figures_of_a_trial_stay_when_it_is_enforced(candidate: Candidate, admin_client: Client) -> None:
+    where = address("candidate_promote", candidate.pk)
+    asked = admin_client.get(where).content.decode()
+    assert "Trial of 30 requests per minute: Each client on api" in asked
+    assert "The limit in force stays until you enforce this one." in asked
+    rows = {"hour": timezone.now(), "policy_id": candidate.policy_id, "candidate_id": candidate.pk}
+    EvaluationCount.objects.create(**rows, kind="candidate", key="", evaluated=40, rejected=31)
+    for page in (address("candidate_changelist"), address("candidate_change", candidate.pk)):
+        assert "31 of 40 (77.5 %)" in admin_client.get(page).content.decode()
+    services.promote_candidate(candidate.policy)
+    EvaluationCount.objects.create(**rows, kind="promoted", key="", evaluated=10, rejected=1)
+    for page in (address("candidate_changelist"), address("candidate_change", candidate.pk)):
+        shown = admin_client.get(page).content.decode()
+        assert "31 of 40 (77.5 %)" in shown
+        assert "1 of 10 (10 %)" in shown
+    Candidate.objects.update(percent=25)
+    assert "tried on 25 % of the clients" in admin_client.get(address("candidate_changelist")).content.decode()
+
+
 def test_a_promoted_candidate_is_reverted_once(candidate: Candidate, admin_client: Client) -> None:
     services.promote_candidate(candidate.policy)
     where = address("candidate_revert", candidate.pk)
