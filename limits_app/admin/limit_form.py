@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
 
@@ -22,9 +22,10 @@ from limits_app.admin.forms import AmountFormField
 from limits_app.engine import amount_text, check_resource, parse_limit
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import LimitDefinition
-from limits_app.models import Plan, PlanGroup, write_alias
+from limits_app.models import Entity, Plan, PlanGroup, write_alias
+from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
-from limits_app.models.validators import validate_identifier, validate_path, validate_text
+from limits_app.models.validators import validate_billing_date, validate_identifier, validate_path, validate_text
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
 from limits_app.services.limit_form.team_members import members_in
@@ -131,6 +132,14 @@ class SimpleLimitForm(ReasonForm):
         widget=forms.RadioSelect,
         initial="",
     )
+    billing_date = forms.DateField(
+        label=_("Billing date of the client"),
+        required=False,
+        help_text=_(
+            "Its billing months begin on this day; empty leaves it as it is. Set it here for one client or a team."
+        ),
+        widget=forms.DateInput(format="%Y-%m-%d", attrs={"type": "date"}),
+    )
     keep = forms.BooleanField(label=_("Keep them too"), required=False)
     ends = forms.ChoiceField(label=_("until"), choices=[("", _("no end")), *DayEnd.choices], required=False)
     last_day = forms.DateField(
@@ -196,6 +205,7 @@ class SimpleLimitForm(ReasonForm):
         if not cleaned["limits"] and not any(name.startswith(_ROW_FIELDS) for name in self.errors):
             self.add_error("number_1", gettext("Enter how much, such as 60."))
         cleaned["until"] = self._end(cleaned)
+        cleaned["billing_from"] = self._billing_from(cleaned)
         return cleaned
 
     def _check_target(self, cleaned: Mapping[str, Any]) -> None:
@@ -266,6 +276,22 @@ class SimpleLimitForm(ReasonForm):
             return number, gettext("Enter another number: this one is too large, or less than the burst of the limit.")
         return unit, gettext("A unit is one word of letters and digits, such as “tokens”.")
 
+    def _billing_from(self, cleaned: Mapping[str, Any]) -> datetime | None:
+        """The beginning of the day of a billing date, where the limit uses it."""
+        day = cleaned.get("billing_date")
+        if day is None or BILLING_MONTH not in (cleaned.get(per.name) for _number, _unit, per in self.rows):
+            return None
+        if day == _billing_date(cleaned.get("entity") or ""):
+            return None  # which keeps its time of the day
+        if cleaned.get("who") not in OF_ONE:
+            self.add_error("billing_date", gettext("Choose one client or a team to set its billing date here."))
+        at = timezone.make_aware(datetime.combine(day, time()), timezone.get_default_timezone())
+        try:
+            validate_billing_date(at)
+        except ValidationError as error:
+            self.add_error("billing_date", error)
+        return at
+
     def _end(self, cleaned: Mapping[str, Any]) -> datetime | None:
         ends = cleaned.get("ends")
         if not ends:
@@ -313,6 +339,7 @@ class SimpleLimitForm(ReasonForm):
             groups_off=tuple(self._groups_off(values)) if who == Who.PLAN else (),
             counts_members=values["counts_members"],
             new_members=values["members"],
+            billing_from=values["billing_from"],
         )
 
     def add_definition_errors(self, error: InvalidDefinition) -> None:
@@ -338,6 +365,7 @@ class SimpleLimitForm(ReasonForm):
             "shadow": "1" if limit.shadow else "",
             "ends": "same" if limit.until else "",
             "keep": limit.extends,
+            "billing_date": _billing_date(limit.entity) or "",
             "counts_members": not uncounted_members(limit.entity).exists(),
         }
         for row, noted in enumerate(limit.noted, 1):
@@ -348,6 +376,12 @@ class SimpleLimitForm(ReasonForm):
                 f"per_{row}": simple.per,
             }
         return initial
+
+
+def _billing_date(entity: str) -> date | None:
+    rows = Entity.objects.using(write_alias()).filter(identifier=entity, billing_from__isnull=False)
+    at = rows.values_list("billing_from", flat=True).first() if entity else None
+    return None if at is None else aware(at).astimezone(timezone.get_default_timezone()).date()
 
 
 def _groups_of(plan: str) -> QuerySet[PlanGroup]:

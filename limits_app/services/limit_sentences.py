@@ -157,8 +157,9 @@ class SimpleLimit:
 
     With `until` it replaces the lasting limit of the same scope until then. A plan is made where it does not exist,
     `groups` are those of users to put on it, and `groups_off` those to take off it. For a team, `counts_members` has
-    the use of its members count for it, and `new_members` are clients that become members. Broader limits that it
-    replaces otherwise apply too where it `extends` them; `kept` are copies of those that cannot be extended.
+    the use of its members count for it, and `new_members` are clients that become members. `billing_from` is the
+    billing date of one client, where that is set. Broader limits that it replaces otherwise apply too where it
+    `extends` them; `kept` are copies of those that cannot be extended.
     """
 
     what: What
@@ -174,6 +175,7 @@ class SimpleLimit:
     groups_off: tuple[Any, ...] = ()
     counts_members: bool = True
     new_members: tuple[str, ...] = ()
+    billing_from: datetime | None = None
     extends: bool = False
     kept: tuple[Noted, ...] = ()
 

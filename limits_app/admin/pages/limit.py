@@ -198,6 +198,8 @@ def _check_rights(request: HttpRequest, limit: SimpleLimit, instance: RuleOrPoli
         regroups = limit.groups or limit.groups_off
         rights = [permission("add", Plan)] if is_new else [permission("change", Plan)] if regroups else []
         check(request, Action.LIMIT_SOMETHING, *rights)
+    if limit.billing_from is not None:
+        check(request, Action.LIMIT_SOMETHING, permission("change", Entity))
     for member in limit.new_members:
         check(request, Action.LIMIT_SOMETHING, permission("change", Entity), *to_create_entity(member))
     if limit.who == Who.TEAM and limit.counts_members and uncounted_members(limit.entity).exists():

@@ -10,8 +10,10 @@ from typing import Any, Final
 from django.utils.translation import gettext, ngettext
 
 from limits_app.engine import RESOURCE_PATTERN
+from limits_app.engine.limits import QuotaLimit
 from limits_app.models import (
     Endpoint,
+    Entity,
     Plan,
     Policy,
     PolicyEffect,
@@ -139,13 +141,26 @@ def _in_words(limits: list[Any]) -> str:
     return gettext(" and ").join(map(limit_in_words, limits))
 
 
+def starts_with_client(limit: SimpleLimit) -> bool:
+    """Whether a limit has periods that begin with the billing date of a client."""
+    return any(isinstance(noted.limit, QuotaLimit) and noted.limit.starts_with_client for noted in limit.noted)
+
+
 def _notes(limit: SimpleLimit) -> Iterator[str]:
     if limit.until:
         yield gettext("It ends on %(date)s.") % {"date": moment(limit.until)}
     if limit.who == Who.PLAN and not Plan.objects.filter(name=limit.plan).exists():
         yield gettext("The plan %(plan)s is new: it is made.") % {"plan": limit.plan}
+    if starts_with_client(limit) and limit.who in OF_ONE and not _has_billing_date(limit):
+        note = gettext("%(client)s has no billing date of its own: that of its parent counts, or calendar months.")
+        yield note % {"client": limit.entity}
     if limit.who == Who.TEAM and (limit.new_members or members(limit.entity).exists()):
         yield _members_in_words(limit)
+
+
+def _has_billing_date(limit: SimpleLimit) -> bool:
+    rows = Entity.objects.filter(identifier=limit.entity, billing_from__isnull=False)
+    return limit.billing_from is not None or rows.exists()
 
 
 def _members_in_words(limit: SimpleLimit) -> str:

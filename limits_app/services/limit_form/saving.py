@@ -26,6 +26,7 @@ from limits_app.models import (
     CountedBy,
     Endpoint,
     Enforcement,
+    Entity,
     Plan,
     PlanGroup,
     Policy,
@@ -97,6 +98,9 @@ def save(limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, actor
             before = _last_event()
             row = _save(limit, _to_change(limit, instance), reason)
             _put_on_plan(limit)
+            if limit.billing_from is not None and limit.who in OF_ONE:
+                client = Entity.objects.using(write_alias()).get(identifier=limit.entity)
+                _defined(client, {"billing_from": limit.billing_from}, is_new=False)
             if limit.who == Who.TEAM:
                 add_members(limit.entity, limit.new_members, counts=limit.counts_members)
             if limit.who == Who.TEAM and limit.counts_members:

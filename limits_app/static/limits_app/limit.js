@@ -11,7 +11,8 @@
 
   const show = () => {
     const data = new FormData(form);
-    const chosen = [data.get("who"), data.get("ends")];
+    const periods = [...data].filter(([name]) => name.startsWith("per_")).map(([, value]) => value);
+    const chosen = [data.get("who"), data.get("ends"), ...periods];
     for (const part of form.querySelectorAll("[data-for]")) {
       part.hidden = !part.dataset.for.split(" ").some((choice) => chosen.includes(choice));
     }

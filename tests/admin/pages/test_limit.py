@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -424,6 +424,26 @@ def test_limits_that_it_replaces_are_said_before_and_are_kept_on_request(admin: 
     seen = post(admin, **fields).context["effect"].seen
     post(admin, **fields, seen=seen)
     assert [key for key, _level in dropped_keys(Policy.objects.latest("pk"))], "without the box they are replaced"
+
+
+def test_a_billing_month_is_saved_with_the_billing_date_of_its_client(admin: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    fields = {**ACME, "per_1": "billing-month"}
+    assert "tenant:acme has no billing date of its own" in described(admin, **fields)
+    assert "has no billing date" not in described(admin, **fields, billing_date="2026-01-15")
+    page = save(admin, **fields, billing_date="2026-01-15").url
+    client = Entity.objects.get(identifier="tenant:acme")
+    assert client.billing_from == datetime(2026, 1, 14, 23, tzinfo=UTC)
+    assert str(admin.get(page).context["form"]["billing_date"].value()) == "2026-01-15"
+    at = datetime(2026, 1, 15, 9, tzinfo=UTC)
+    limits.set_entity("tenant:acme", billing_from=at)
+    save(admin, page, **fields, billing_date="2026-01-15")
+    save(admin, page, **fields, billing_date="")
+    save(admin, page, **fields | {"per_1": "month"}, billing_date="2026-01-20")
+    client.refresh_from_db()
+    assert client.billing_from == at, "the same day, no day, and a calendar month leave it as it is"
+    form = post(admin, **API, per_1="billing-month", billing_date="2026-01-15").context["form"]
+    assert "Choose one client or a team" in str(form.errors["billing_date"])
 
 
 def test_a_plan_is_made_with_its_groups(admin: Client) -> None:
