@@ -50,6 +50,7 @@ class LimitsConfig(AppConfig):
                 unpriced_is_free=lambda: conf.get(conf.UNPRICED) is conf.Unpriced.FREE,
                 unknown_keys_raise=lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE,
                 currencies=lambda: conf.get(conf.CURRENCIES),
+                priorities=lambda: conf.get(conf.PRIORITIES),
                 namespace=namespaces.current_keys,
                 secrets=lambda: (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS),
                 lease_lost=_lease_lost,

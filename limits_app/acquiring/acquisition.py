@@ -29,9 +29,11 @@ from limits_app.engine import (
     Scope,
     State,
     check_amounts,
+    class_named,
     extension_holder,
     is_extension_holder,
     is_token_holder,
+    of_its_class,
     outcome_of,
     parts_of,
     present,
@@ -355,17 +357,18 @@ class Acquisition(Claim):
         if self.companion is not None:
             self.companion.update(usage)
 
-    def extend(self, requested: Mapping[str, GivenAmount]) -> None:
+    def extend(self, requested: Mapping[str, GivenAmount], *, priority: str | None = None) -> None:
         """Take more of the named limits, all or nothing, without waiting: for streams and agents.
 
         The amounts belong to this acquisition: `update` reports the use of all of them together, and `release` and
         `cancel` settle all of them. More permits are renewed and returned with the first ones. In a pool, the same
         member serves the extension. What is not named is not charged. Prices are those of the extension's own time.
+        `priority` is the class of the extension, by default that of the acquisition.
         Raises LimitExceeded with the outcome when a limit rejects it (nothing is charged), NeverAdmissible for more
         than a limit can ever admit, AlreadyReleased after release, InvalidRequest for invalid amounts, and
         StoreUnavailable while the store that admitted the first amounts is unavailable.
         """
-        limits = self.limit_set
+        limits, requested = self.limit_set, self._of_class(requested, priority)
         if self._is_replaced(limits):
             limits = cast("LimitsSource", self.source).latest(limits)
         while (extension := self._extended(limits, requested)) is None:
@@ -376,9 +379,9 @@ class Acquisition(Claim):
         if self.companion is not None:
             self.companion.extend(requested)
 
-    async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
+    async def aextend(self, requested: Mapping[str, GivenAmount], *, priority: str | None = None) -> None:
         """`extend` for asyncio."""
-        limits = self.limit_set
+        limits, requested = self.limit_set, self._of_class(requested, priority)
         if self._is_replaced(limits):
             limits = await cast("LimitsSource", self.source).alatest(limits)
         while (extension := await self._aextended(limits, requested)) is None:
@@ -725,10 +728,15 @@ class Acquisition(Claim):
         """Whether a source has other limits by its clock."""
         return limits.changes_at is not None and self.source is not None and self.source.is_over(limits)
 
+    def _of_class(self, requested: Mapping[str, GivenAmount], priority: str | None) -> Mapping[str, GivenAmount]:
+        """Return the amounts of an extension with its class, where it or the acquisition names one."""
+        priority = class_named(self.requested) if priority is None else priority
+        return of_its_class(requested, priority)
+
     def _extension(self, limits: BoundLimits, requested: Mapping[str, GivenAmount]) -> Acquisition:
         """Return the request for an extension, undecided."""
         self._check_held()
-        plan = limits.extension_plan(requested)
+        plan = limits.extension_plan(requested, class_named(requested))
         amounts, fits = plan.shape.amounts(requested)
         extension = Acquisition(limits, plan, amounts, requested)
         extension.fits = fits

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
-from limits_app.engine import Requested, shown
+from limits_app.engine import Requested, keys_of_nothing, shown
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit, CountedUnit
 
@@ -194,13 +194,13 @@ class EligibleSets:
     def find(self, requested: Requested) -> Candidates:
         """The indexes of the eligible sets; InvalidRequest where there are none."""
         try:
-            return self._found[None if requested is None else tuple(requested)]
+            return self._found[None if requested is None else tuple(requested) or keys_of_nothing(requested)]
         except (KeyError, TypeError):
             return self._search(requested)
 
     def _search(self, requested: Requested) -> Candidates:
         eligible: list[int] = []
-        if requested is None:
+        if requested is None or (isinstance(requested, Mapping) and keys_of_nothing(requested) is None):
             eligible = [index for index, rates in enumerate(self._rates) if not rates]
         elif isinstance(requested, Mapping):
             needed = [key for key in requested if key not in self._optional]
@@ -217,7 +217,8 @@ class EligibleSets:
             self._sets[0].prepare(requested)  # raises the error that says why
         if len(self._found) >= _MOST_SHAPES:
             self._found.clear()
-        result = self._found[None if requested is None else tuple(requested)] = tuple(eligible)
+        keys = None if requested is None else tuple(requested) or keys_of_nothing(requested)
+        result = self._found[keys] = tuple(eligible)
         return result
 
     def _not_eligible(self, needed: Sequence[object]) -> InvalidRequest:

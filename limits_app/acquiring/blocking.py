@@ -63,7 +63,7 @@ def wait_in_thread(choice: Choice, timeout: float | None) -> Acquisition:
     """
     if _is_hopeless(choice):
         raise LimitExceeded.of(choice.rejected())
-    waiter = ThreadWaiter()
+    waiter = ThreadWaiter(choice.rank)
     wait = _Wait(choice, waiter, timeout)
     try:
         try:
@@ -94,7 +94,7 @@ async def wait_in_task(choice: Choice, timeout: float | None) -> Acquisition:
     """
     if _is_hopeless(choice):
         raise LimitExceeded.of(await choice.arejected())
-    waiter = TaskWaiter()
+    waiter = TaskWaiter(choice.rank)
     wait = _Wait(choice, waiter, timeout)
     try:
         try:

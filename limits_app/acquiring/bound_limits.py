@@ -177,9 +177,9 @@ class BoundLimits:
         shape = self._shapes.all()
         return Claim(self._plan(shape), [0] * len(shape.limits), self.version)
 
-    def extension_plan(self, requested: Mapping[str, GivenAmount]) -> RequestPlan:
-        """Return the plan of a request for the named amounts alone; raises InvalidRequest for invalid keys."""
-        return self._plan(self._shapes.extension(requested))
+    def extension_plan(self, requested: Mapping[str, GivenAmount], priority: str | None = None) -> RequestPlan:
+        """Return the plan of a request of a class for the named amounts alone; InvalidRequest for invalid keys."""
+        return self._plan(self._shapes.extension(requested, priority))
 
     def whole_plan(self, requested: Mapping[str, GivenAmount]) -> RequestPlan:
         """Return the plan of a request, whatever the running thread or task holds."""

@@ -35,6 +35,11 @@ class Choice:
         self.failover = failover
         self._cooling_us = cooling_us
 
+    @property
+    def rank(self) -> int:
+        """The rank of the class of the request; see `PlanShape.rank`."""
+        return self.acquisitions[0].shape.rank
+
     def stores(self) -> list[Store]:
         """The stores of the acquisitions."""
         return list(dict.fromkeys([acquisition.limit_set.store for acquisition in self.acquisitions]))

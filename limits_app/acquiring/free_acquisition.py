@@ -8,7 +8,7 @@ from typing import Self
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.bound_limits import BoundLimits
-from limits_app.engine import GivenAmount, RequestPlan, check_amounts
+from limits_app.engine import GivenAmount, RequestPlan, check_amounts, of_class
 
 
 class FreeAcquisition(Acquisition):
@@ -22,16 +22,16 @@ class FreeAcquisition(Acquisition):
         """Record nothing, since nothing limits it; InvalidRequest for invalid amounts."""
         check_amounts("usage", usage)
 
-    def extend(self, requested: Mapping[str, GivenAmount]) -> None:
+    def extend(self, requested: Mapping[str, GivenAmount], *, priority: str | None = None) -> None:
         """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
-        check_amounts("requested", requested)
+        check_amounts("requested", of_class(requested, priority))
         keys: Iterable[object] = requested
         for key in keys:
             self.limit_set.skip_unknown(key)
 
-    async def aextend(self, requested: Mapping[str, GivenAmount]) -> None:
+    async def aextend(self, requested: Mapping[str, GivenAmount], *, priority: str | None = None) -> None:
         """`extend` for asyncio."""
-        self.extend(requested)
+        self.extend(requested, priority=priority)
 
     def release_unless_held(self) -> bool:
         """Return that nothing is held."""

@@ -21,6 +21,7 @@ from limits_app.engine import (
     ScopedLimits,
     checked_limits,
     mypyc_attr,
+    of_class,
     private_scope,
     schema_of,
 )
@@ -125,14 +126,19 @@ class LimitSet(BoundLimits):
     def __repr__(self) -> str:
         return f"LimitSet({list(self)!r}, store={self.store!r})"
 
-    def try_acquire(self, requested: Mapping[str, GivenAmount] | None = None) -> Acquisition:
+    def try_acquire(
+        self, requested: Mapping[str, GivenAmount] | None = None, *, priority: str | None = None
+    ) -> Acquisition:
         """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
 
         Without `requested`, 1 of every call and resource limit; that is an InvalidRequest where a rate limit is in the
         set. Otherwise the named amounts, and 1 of every call and resource limit that is not named;
-        an explicit 0 leaves a resource limit out.
+        an explicit 0 leaves a resource limit out. `priority` is the class of the request, one of
+        `LIMITS["PRIORITIES"]`; None for that of the limits, by default `normal`.
         Raises NeverAdmissible (a ValueError) for more than a limit can ever admit.
         """
+        if priority is not None:
+            requested = of_class(requested, priority)
         if self._free is not None:
             return self._acquire_free(self._free, requested)
         acquisition = self.prepare(requested)
@@ -144,16 +150,25 @@ class LimitSet(BoundLimits):
             raise
         return acquisition
 
-    def acquire(self, requested: Mapping[str, GivenAmount] | None = None, timeout: Timeout = None) -> Acquisition:
+    def acquire(
+        self,
+        requested: Mapping[str, GivenAmount] | None = None,
+        timeout: Timeout = None,
+        *,
+        priority: str | None = None,
+    ) -> Acquisition:
         """Acquire; by default this waits as long as it takes, unlike `limits.acquire`, which does not wait.
 
         `timeout` is the longest wait in seconds (0: no waiting).
-        Waiters of this process for the same limit are served in the order of their arrival.
+        Waiters of this process for the same limit are served in the order of their arrival, those of a higher class
+        first.
         A thread or task inside a block that holds an unnamed permit of this set does not take it again; name the key
         to take one, as in `acquire({"connections": 1})`.
         Raises LimitTimeout (a TimeoutError) with the outcome when the time is up, LimitExceeded immediately for a
         blocked scope, and the errors of `try_acquire`.
         """
+        if priority is not None:
+            requested = of_class(requested, priority)
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
         acquisition, seconds = self.prepare(requested), checked_timeout(timeout)
@@ -171,9 +186,13 @@ class LimitSet(BoundLimits):
             raise LimitTimeout.of(acquisition)
         return acquisition
 
-    async def atry_acquire(self, requested: Mapping[str, GivenAmount] | None = None) -> Acquisition:
+    async def atry_acquire(
+        self, requested: Mapping[str, GivenAmount] | None = None, *, priority: str | None = None
+    ) -> Acquisition:
         """`try_acquire` for asyncio: waits for a store on another machine without blocking the event loop."""
         store = self.store
+        if priority is not None:
+            requested = of_class(requested, priority)
         if self._free is not None or not is_remote(store):
             return self.try_acquire(requested)
         acquisition = self.prepare(requested, checks=False)
@@ -183,9 +202,14 @@ class LimitSet(BoundLimits):
         return acquisition
 
     async def aacquire(
-        self, requested: Mapping[str, GivenAmount] | None = None, timeout: Timeout = None
+        self,
+        requested: Mapping[str, GivenAmount] | None = None,
+        timeout: Timeout = None,
+        *,
+        priority: str | None = None,
     ) -> Acquisition:
         """`acquire` for asyncio: waits without blocking the event loop."""
+        requested = of_class(requested, priority)
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
         store, seconds = self.store, checked_timeout(timeout)
@@ -233,12 +257,12 @@ class LimitSet(BoundLimits):
                 acquisition.check_fits()
         return acquisition
 
-    def peek(self, requested: Mapping[str, GivenAmount] | None = None) -> Outcome:
+    def peek(self, requested: Mapping[str, GivenAmount] | None = None, *, priority: str | None = None) -> Outcome:
         """Return what would be decided on a request now; charges nothing.
 
         Raises NeverAdmissible for more than a limit can ever admit.
         """
-        acquisition = self.prepare(requested, checks=False)
+        acquisition = self.prepare(of_class(requested, priority), checks=False)
         self.store.peek(acquisition)
         if not acquisition.fits:
             raise NeverAdmissible(acquisition.outcome)

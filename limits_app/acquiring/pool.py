@@ -21,7 +21,7 @@ from limits_app.acquiring.choice import (
     sorted_by_load,
 )
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine import Requested, shown
+from limits_app.engine import Requested, of_class, shown
 from limits_app.engine.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.engine.limits import AnyLimit
 from limits_app.engine.outcome import Outcome, Stats
@@ -142,22 +142,26 @@ class LimitPool:
     def __repr__(self) -> str:
         return f"LimitPool({list(self._sets)!r}, {self.load_balancing!r})"
 
-    def try_acquire(self, requested: Requested = None) -> Acquisition:
+    def try_acquire(self, requested: Requested = None, *, priority: str | None = None) -> Acquisition:
         """Acquire from one of the sets without waiting; `config` of the result identifies the set.
 
-        When all refuse, the result is the refusal that ends first.
+        When all refuse, the result is the refusal that ends first. `priority` is that of `LimitSet.try_acquire`.
         Raises InvalidRequest (a ValueError) when no set has all rates that are requested,
         and NeverAdmissible (a ValueError) for more than any of them can ever admit.
         """
+        requested = of_class(requested, priority)
         return self._try(requested, self._ordered(requested))
 
-    def acquire(self, requested: Requested = None, timeout: Timeout = None) -> Acquisition:
+    def acquire(
+        self, requested: Requested = None, timeout: Timeout = None, *, priority: str | None = None
+    ) -> Acquisition:
         """Acquire, waiting up to `timeout` seconds for any of the sets (None: no limit; 0: do not wait).
 
         A waiter queues for all sets that refused it and takes the first one that admits.
         Raises LimitTimeout (a TimeoutError) when the time is up, LimitExceeded immediately where all sets are blocked,
         and the errors of `try_acquire`.
         """
+        requested = of_class(requested, priority)
         seconds, order, refused = checked_timeout(timeout), self._ordered(requested), None
         if seconds == 0 or not self._busy():
             refused = self._try(requested, order)
@@ -173,12 +177,16 @@ class LimitPool:
             raise
         return admitted
 
-    async def atry_acquire(self, requested: Requested = None) -> Acquisition:
+    async def atry_acquire(self, requested: Requested = None, *, priority: str | None = None) -> Acquisition:
         """`try_acquire` for asyncio."""
+        requested = of_class(requested, priority)
         return await self._atry(requested, self._ordered(requested))
 
-    async def aacquire(self, requested: Requested = None, timeout: Timeout = None) -> Acquisition:
+    async def aacquire(
+        self, requested: Requested = None, timeout: Timeout = None, *, priority: str | None = None
+    ) -> Acquisition:
         """`acquire` for asyncio: waits without blocking the event loop."""
+        requested = of_class(requested, priority)
         seconds, order, refused = checked_timeout(timeout), self._ordered(requested), None
         if seconds == 0 or not self._busy():
             refused = await self._atry(requested, order)
@@ -221,21 +229,22 @@ class LimitPool:
         limit_set = self._set_at(index)
         return self._balancer.cooling_us(self._names[limit_set], limit_set.store) / _SECOND
 
-    def peek(self, requested: Requested = None) -> Outcome:
+    def peek(self, requested: Requested = None, *, priority: str | None = None) -> Outcome:
         """The outcome of `try_acquire` at this time; charges nothing and takes no turn.
 
         The choice of a random balancer cannot be predicted: without failover this is the first set.
         """
-        foreseen = self.foresee(requested)
+        foreseen = self.foresee(requested, priority=priority)
         if not foreseen.tried:
             raise NeverAdmissible(foreseen.outcome)
         return foreseen.outcome
 
-    def foresee(self, requested: Requested = None) -> Foreseen:
+    def foresee(self, requested: Requested = None, *, priority: str | None = None) -> Foreseen:
         """The sets that `try_acquire` would try now, with their states; charges nothing and takes no turn.
 
         Raises InvalidRequest as `try_acquire` does.
         """
+        requested = of_class(requested, priority)
         eligible = self._eligible.find(requested)
         in_use = self._in_use(eligible, requested)
         preferred = self._prepare(requested, self._balancer.preview(in_use))

@@ -50,7 +50,8 @@ class TimedBlock:
     def begins_with(self, rejected: Acquisition) -> bool:
         """Whether a rejection begins the block: a limit of its scope was exceeded, and it does not run yet.
 
-        Not an amount that can never be admitted, permits that are held, or a limit that would have admitted the amount.
+        Not an amount that can never be admitted, permits that are held, or a limit that would have admitted the amount,
+        also of a request of another priority.
         """
         if not rejected.can_fit or any(_rejects(rejected, limit) for limit in _of_blocks(rejected)):
             return False
@@ -89,9 +90,9 @@ def _of_blocks(acquisition: Acquisition) -> list[PlannedLimit]:
 
 
 def _rejects(acquisition: Acquisition, limit: PlannedLimit) -> bool:
-    """Whether a limit would reject the amount of an acquisition, by the state of the decision."""
+    """Whether a limit would reject the amount of an acquisition in any class, by the state of the decision."""
     amount, state = acquisition.amounts[limit.place], acquisition.states[limit.place]
-    return limit.rule.take(state, acquisition.decided_at, amount) is None
+    return limit.schema.rules[limit.index].take(state, acquisition.decided_at, amount) is None
 
 
 def _units(acquisition: Acquisition, limit: PlannedLimit) -> Amount:

@@ -1,6 +1,6 @@
-"""Waiting threads and tasks, and the line of a store in this process: a FIFO queue for each bucket, without polling.
+"""Waiting threads and tasks, and the line of a store in this process: a queue for each bucket, without polling.
 
-A waiter queues for the buckets that refused it.
+A waiter queues for the buckets that refused it, behind those of its class that have come before, and of higher classes.
 Only the first of a queue asks the store, and sleeps until the time that the store named; the others sleep until they
 are woken. A release, a refund or a change wakes the first of each queue that it may help.
 
@@ -30,11 +30,15 @@ logger = logging.getLogger("limits_app")
 _next_number: Final = count(1).__next__
 
 
+Turn = tuple[int, int]
+"""The rank of the class of a request, 0 for the highest, and its number in the order of arrival."""
+
+
 class Waiter(Protocol):
     """A thread or task that sleeps until it is woken."""
 
-    number: int
-    """Unique in the process; the lowest number of a queue is its first waiter."""
+    turn: Turn
+    """Unique in the process; the lowest turn of a queue is that of its first waiter."""
 
     def wake(self) -> None:
         """End the current sleep, or the next one; called from any thread."""
@@ -44,10 +48,10 @@ class Waiter(Protocol):
 
 
 class ThreadWaiter:
-    """A waiting thread."""
+    """A waiting thread, for a request whose class has a rank."""
 
-    def __init__(self) -> None:
-        self.number = _next_number()
+    def __init__(self, rank: int = 0) -> None:
+        self.turn: Turn = rank, _next_number()
         self.active = True
         """Set to False by the end of the wait, however it ends."""
         self.slept_seconds = 0.0
@@ -75,12 +79,12 @@ class ThreadWaiter:
 
 
 class TaskWaiter:
-    """A waiting task of the running event loop."""
+    """A waiting task of the running event loop, for a request whose class has a rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int = 0) -> None:
         import asyncio  # only programs that use it pay for its import
 
-        self.number = _next_number()
+        self.turn: Turn = rank, _next_number()
         self.active = True
         """Set to False by the end of the wait, however it ends."""
         self.slept_seconds = 0.0
@@ -146,14 +150,14 @@ class WaitingLine:
         """A child process starts without the waiters of its parent."""
         # Reentrant: a signal handler or a finalizer that runs in a locked block may release permits.
         self._lock = RLock()
-        self._places: dict[int, _Place] = {}
-        self._queues: dict[str, dict[str, list[int]]] = {}
-        """By scope and key of the limit: the numbers of the waiters, in rising order."""
+        self._places: dict[Turn, _Place] = {}
+        self._queues: dict[str, dict[str, list[Turn]]] = {}
+        """By scope and key of the limit: the turns of the waiters, in rising order."""
         self._watched: dict[str, bool] = {}
         """True: `watch` was called. False: a call is under way, or was interrupted. Missing: not watched."""
         self._unsettled: set[str] = set()
         """Scopes that may have to be watched or unwatched by the next waiter that arrives or leaves."""
-        self._dead: deque[int] = deque()
+        self._dead: deque[Turn] = deque()
         self.competitors: dict[Bucket, tuple[int, int]] = {}
         """Buckets for which waiters of other processes compete: since when, and for how long, in microseconds."""
         self.busy = False
@@ -162,7 +166,7 @@ class WaitingLine:
         """When a request of this process last waited for others, or the first of a series could have done so."""
 
     def enqueue(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
-        """Queue for `buckets` and for no others, at the place of the waiter's number.
+        """Queue for `buckets` and for no others, at the turn of the waiter.
 
         The next waiter is woken in each queue whose first one leaves.
         """
@@ -174,9 +178,9 @@ class WaitingLine:
                 # The wait may have ended while another thread was about to call this.
                 if not waiter.is_waiting():
                     queued = ()
-                if queued and waiter.number not in self._places:
-                    self._places[waiter.number] = _Place(waiter, partial(self._died, waiter.number))
-                self._move(waiter.number, queued, scopes)
+                if queued and waiter.turn not in self._places:
+                    self._places[waiter.turn] = _Place(waiter, partial(self._died, waiter.turn))
+                self._move(waiter.turn, queued, scopes)
                 scopes |= self._unsettled
                 self._unsettled -= scopes
             if self._watch is not None or self._unwatch is not None:
@@ -191,12 +195,12 @@ class WaitingLine:
         self.enqueue(waiter, ())
 
     def ahead(self, waiter: Waiter, buckets: Iterable[Bucket]) -> list[Bucket]:
-        """The buckets for which another waiter has a lower number."""
+        """The buckets for which another waiter has an earlier turn."""
         buckets_ahead = []
         with self._lock:
             for scope, key in buckets:
                 first = self._first(scope, key)
-                if first is not None and first.number < waiter.number:
+                if first is not None and first.turn < waiter.turn:
                     buckets_ahead.append((scope, key))
         return buckets_ahead
 
@@ -237,9 +241,9 @@ class WaitingLine:
         """The scopes that have waiters."""
         return list(self._queues)
 
-    def _move(self, number: int, queued: tuple[Bucket, ...], scopes: set[str]) -> None:
+    def _move(self, turn: Turn, queued: tuple[Bucket, ...], scopes: set[str]) -> None:
         """Join and leave queues; adds the scopes of both to `scopes`."""
-        place = self._places.get(number)
+        place = self._places.get(turn)
         if place is None:
             return
         before = place.buckets
@@ -248,45 +252,45 @@ class WaitingLine:
         place.buckets = tuple(dict.fromkeys((*before, *queued)))
         for scope, key in queued:
             queue = self._queues.setdefault(scope, {}).setdefault(key, [])
-            if number not in queue:
-                insort(queue, number)
+            if turn not in queue:
+                insort(queue, turn)
         for scope, key in before:
             if (scope, key) not in queued:
-                self._remove_from(scope, key, number)
+                self._remove_from(scope, key, turn)
         self.busy = bool(self._queues)
         place.buckets = queued
         if not queued:
-            self._places.pop(number, None)
+            self._places.pop(turn, None)
 
-    def _remove_from(self, scope: str, key: str, number: int) -> None:
-        """Remove a number from a queue, if it is there, and wake the next waiter when it was the first."""
+    def _remove_from(self, scope: str, key: str, turn: Turn) -> None:
+        """Remove a turn from a queue, if it is there, and wake the next waiter when it was the first."""
         keys = self._queues.get(scope, {})
         queue = keys.get(key, [])
-        if number in queue:
+        if turn in queue:
             # Woken before the removal: if this is interrupted, repeating it wakes the next waiter again.
-            if queue[0] == number:
+            if queue[0] == turn:
                 following = next(filter(None, map(self._waiter, queue[1:])), None)
                 if following is not None:
                     following.wake()
-            queue.remove(number)
+            queue.remove(turn)
         if not queue:
             keys.pop(key, None)
         if not keys:
             self._queues.pop(scope, None)
 
-    def _waiter(self, number: int) -> Waiter | None:
-        place = self._places.get(number)
+    def _waiter(self, turn: Turn) -> Waiter | None:
+        place = self._places.get(turn)
         return None if place is None else place.waiter()
 
     def _first(self, scope: str, key: str) -> Waiter | None:
         """The first waiter of a queue; removes those before it that do not wait any more."""
         while queue := self._queues.get(scope, {}).get(key):
-            number = queue[0]
-            waiter = self._waiter(number)
+            turn = queue[0]
+            waiter = self._waiter(turn)
             if waiter is not None:
                 return waiter
-            self._move(number, (), self._unsettled)
-            self._remove_from(scope, key, number)
+            self._move(turn, (), self._unsettled)
+            self._remove_from(scope, key, turn)
         return None
 
     def _remove_dead(self) -> None:
@@ -294,13 +298,13 @@ class WaitingLine:
             self._move(self._dead[0], (), self._unsettled)
             self._dead.popleft()
 
-    def _died(self, number: int, _reference: object) -> None:
+    def _died(self, turn: Turn, _reference: object) -> None:
         """A waiter was garbage collected before it could leave.
 
         This may run in any thread at any time, also while the lock is held, and so it takes no lock:
         all others are woken, and remove the dead waiter.
         """
-        self._dead.append(number)
+        self._dead.append(turn)
         self._wake_all()
 
     def _wake_all(self) -> None:

@@ -120,7 +120,7 @@ class SecondsField(AmountFormField):
 
 LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
     ("kind", "key", "capacity", "window_seconds", "period", "algorithm"),
-    ("burst", "time_zone", "starts", "session_seconds", "max_hold_seconds", "shared", "soft"),
+    ("burst", "time_zone", "starts", "session_seconds", "max_hold_seconds", "shared", "soft", "keep"),
 )
 """The rows of fields; those that most limits need come first."""
 
@@ -155,6 +155,7 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in i
     starts = FIELDS["starts"].formfield(widget=_short_text())
     session_seconds = _number("session_seconds", SecondsField)
     soft = FIELDS["soft"].formfield()
+    keep = FIELDS["keep"].formfield(widget=_short_text())
 
     class Meta:
         widgets = {"key": _short_text()}

@@ -280,6 +280,7 @@ class EndpointAdmin(LargeListAdmin):
         (None, {"fields": ["name", "description", "enabled"]}),
         (_("Requests"), {"fields": ["path", "view_name", "methods"]}),
         (_("Limits"), {"fields": ["counted_by", "header", "combined_with", "limits", "resource", "amounts", "cost"]}),
+        (_("Priority"), {"fields": ["request_priority"]}),
         (_("Responses"), {"fields": ["responses"]}),
         (_("Rejections"), {"fields": ["block_for", "refusal_status", "refusal_body"]}),
         (_("Other rules"), {"fields": ["order", "stop"]}),

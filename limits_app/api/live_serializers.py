@@ -40,6 +40,9 @@ class BucketSerializer(StrictSerializer):
     time_zone = serializers.CharField(required=False, allow_null=True)
     starts = serializers.CharField(required=False)
     in_slices = Number(required=False)
+    keep = serializers.DictField(
+        child=Number(), required=False, help_text="Which percentage requests leave free for higher ones, by priority."
+    )
 
 
 class OneOfSeveralSerializer(BucketSerializer):
@@ -65,6 +68,7 @@ class StatusSerializer(StrictSerializer):
     entities = serializers.IntegerField(allow_null=True)
     used_by_all = serializers.DictField(child=Number())
     members = serializers.DictField(child=serializers.DictField(child=StatsSerializer()))
+    priority = _text()
 
 
 class UsedSerializer(StrictSerializer):
@@ -151,6 +155,10 @@ class LimitStatusSerializer(StrictSerializer):
     member = _name()
     shared = serializers.BooleanField()
     total = serializers.BooleanField(help_text="Whether it is over all resources.")
+    priority = serializers.CharField(
+        allow_blank=True, help_text="The priority of the request, where a share is kept free for higher ones."
+    )
+    kept_used = Number(help_text="What is in use of the share that is kept free for higher priorities.")
 
 
 class EmergencySerializer(StrictSerializer):
@@ -299,6 +307,7 @@ class ExplanationSerializer(StrictSerializer):
     resource = _text()
     entity = _name()
     known = serializers.BooleanField(help_text="Whether a resource of this name exists.")
+    priority = _text()
     store = serializers.CharField(allow_null=True, help_text="The alias of its store; null for the default store.")
     emergency = serializers.CharField(help_text="The mode of the emergency switch: enforce, shadow or off.")
     access = AccessSerializer()

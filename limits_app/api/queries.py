@@ -25,7 +25,7 @@ from limits_app.models import (
 )
 from limits_app.models.patterns import matching
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.validators import validate_client, validate_identifier, validate_resource_name
+from limits_app.models.validators import validate_client, validate_identifier, validate_priority, validate_resource_name
 from limits_app.usage.reading import By
 
 MAX_PAGE_SIZE: Final = 200
@@ -220,6 +220,11 @@ class ExplainQuery(StatusQuery):
         child=serializers.RegexField(r"^[A-Za-z][A-Za-z0-9_.-]{0,63}:\d{1,12}(\.\d{1,3})?$"),
         required=False,
         help_text="Amounts by limit key, such as `tpm:500`; may be repeated.",
+    )
+    priority = Exact(
+        required=False,
+        validators=[validate_priority],
+        help_text="The priority of the request; by default that of the plan or the resource.",
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from time import time_ns
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.core.checks import CheckMessage, Error, Info, Warning  # noqa: A004 - Django's name
 from django.db.models import Model, QuerySet
@@ -16,10 +17,10 @@ from limits_app.checks.databases import missing_databases
 from limits_app.checks.reporting import reported
 from limits_app.checks.settings import missing_caches, missing_packages
 from limits_app.conf import OnUnavailable, StoreKind
-from limits_app.engine import counts_money, without_zone, zone_of
+from limits_app.engine import counts_money, keep_problems, without_zone, zone_of
 from limits_app.engine.errors import InvalidLimit, StoreUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource, write_alias
+from limits_app.models import CONFIGURATION, Endpoint, Limit, Plan, Policy, Resource, write_alias
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
 from limits_app.services.site_urls import SiteUrls
@@ -34,7 +35,15 @@ def check_stores(databases: Sequence[str] | None) -> list[CheckMessage]:
     """Check the stores and the database; only with the option `check --database`."""
     if not databases or reported(missing_databases, missing_packages, missing_caches):
         return []
-    rows = _configuration, _local_policies, _missing_stores, _rules_for_methods, _time_zones, _other_currencies
+    rows = (
+        _configuration,
+        _local_policies,
+        _missing_stores,
+        _rules_for_methods,
+        _time_zones,
+        _other_currencies,
+        _other_priorities,
+    )
     return reported(*rows, _stores, _evictions)
 
 
@@ -153,6 +162,27 @@ def _other_currencies() -> Iterator[CheckMessage]:
                 "limit anew, give it another key, or undo the change of the setting.",
                 id="limits_app.E092",
             )
+
+
+def _other_priorities() -> Iterator[CheckMessage]:
+    """Report priorities of limits, resources, plans and URL rules that do not fit the settings."""
+    priorities = conf.get(conf.PRIORITIES)
+    for limit in _rows(Limit.objects.filter(text__contains="keep=").select_related("policy", "member__pool")):
+        with suppress(InvalidLimit):
+            for problem in keep_problems(stored_definition(limit.key, limit.text)[0].keep, priorities):
+                yield _priority_warning(f"the limit {limit.key!r} of {limit.policy or limit.member}: {problem}")
+    for model in (Resource, Plan, Endpoint):
+        rows: QuerySet[Any] = model.objects.exclude(request_priority="").exclude(request_priority__in=priorities)
+        for row in _rows(rows):
+            yield _priority_warning(
+                f"the requests of the {model._meta.verbose_name} {str(row)!r} are 'normal', since "
+                f"LIMITS['PRIORITIES'] does not have {row.request_priority!r}"
+            )
+
+
+def _priority_warning(message: str) -> Warning:
+    hint = "Write it anew, or undo the change of LIMITS['PRIORITIES']."
+    return Warning(message, hint=hint, id="limits_app.W078")
 
 
 def _stores() -> Iterator[CheckMessage]:

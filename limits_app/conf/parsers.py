@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from limits_app.engine import shown
+from limits_app.engine import NORMAL, is_priority_name, shown
 from limits_app.engine.limits import CallLimit
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ Network = IPv4Network | IPv6Network
 
 MAX_MEGABYTES: Final = 1024 * 1024
 MAX_SCOPES: Final = 1_000_000_000
+MOST_PRIORITIES: Final = 10
 _PLAIN_NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8']"
 _NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8', 'unix']"
 
@@ -220,6 +221,20 @@ def _currency(value: object) -> str:
     if isinstance(value, str) and value != CallLimit.key and re.fullmatch(r"[a-z][a-z0-9_]{0,15}", value):
         return value
     raise _wrong("a key of 1 to 16 small letters, digits and '_', such as 'usd'", value)
+
+
+def priorities(value: object) -> tuple[str, ...]:
+    """Parse the names of classes, the highest first."""
+    names = list_of(_priority, "a list of names such as 'high'")(value)
+    if NORMAL not in names or len({*names}) < len(names) or len(names) > MOST_PRIORITIES:
+        raise _wrong(f"a list of at most {MOST_PRIORITIES} different names, one of which is {NORMAL!r}", value)
+    return names
+
+
+def _priority(value: object) -> str:
+    if isinstance(value, str) and is_priority_name(value):
+        return value
+    raise _wrong("a name of at most 32 small letters, digits, '_' and '-', such as 'high'", value)
 
 
 def shares(value: object) -> tuple[float, ...]:

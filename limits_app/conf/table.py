@@ -22,7 +22,7 @@ from limits_app.conf.parsers import (
     UnknownKeys,
     Unpriced,
 )
-from limits_app.engine import DEFAULT_CURRENCIES
+from limits_app.engine import DEFAULT_CURRENCIES, DEFAULT_PRIORITIES
 
 T = TypeVar("T")
 
@@ -71,6 +71,8 @@ CURRENCIES: Final = SettingKey[tuple[str, ...]]("CURRENCIES", DEFAULT_CURRENCIES
 """Keys of limits that are currencies: their amounts are money, with up to six decimals."""
 UNPRICED: Final = SettingKey("UNPRICED", Unpriced.ERROR, "limits_app.E095", parsers.one_of(Unpriced))
 """What happens to a request of a resource without a price in the currency of a limit on it."""
+PRIORITIES: Final = SettingKey[tuple[str, ...]]("PRIORITIES", DEFAULT_PRIORITIES, "limits_app.E094", parsers.priorities)
+"""The priorities of requests, the highest first; requests without one have the priority 'normal'."""
 ENTITY_OF_REQUEST: Final = SettingKey[str | OfRequest](
     "ENTITY_OF_REQUEST", "limits_app.integrations.identity.entity_of_request", "limits_app.E015", parsers.function
 )

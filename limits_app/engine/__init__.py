@@ -16,15 +16,18 @@ from limits_app.engine.amounts import (
     NOTHING,
     Amount,
     GivenAmount,
+    OfClass,
     PermitsOnly,
     Requested,
     check_amounts,
     checked_amount,
+    class_named,
     currency_like,
     from_micro,
     from_milli,
     given_key,
     is_currency,
+    keys_of_nothing,
     shown,
     to_micro,
     to_milli,
@@ -171,6 +174,23 @@ from limits_app.engine.prices import (
     UnitPrice,
     check_price,
 )
+from limits_app.engine.priorities import (
+    NORMAL,
+    Keep,
+    check_keep,
+    checked_priority,
+    higher_than,
+    is_priority_name,
+    keep_problems,
+    keep_text,
+    kept_percent,
+    known_priority,
+    lower_of,
+    of_class,
+    of_its_class,
+    parse_keep,
+    rank_of,
+)
 from limits_app.engine.readings import outcome_of, stats_by_scope, stats_of, units_of
 from limits_app.engine.record import (
     LEASE_US,
@@ -188,6 +208,14 @@ from limits_app.engine.record import (
     schema_of,
 )
 from limits_app.engine.record_changes import carry_over, merge, reset
-from limits_app.engine.runtime import DEFAULT_CURRENCIES, LeaseHolder, Runtime, install, installed, present
+from limits_app.engine.runtime import (
+    DEFAULT_CURRENCIES,
+    DEFAULT_PRIORITIES,
+    LeaseHolder,
+    Runtime,
+    install,
+    installed,
+    present,
+)
 from limits_app.engine.sealing import decrypted, encrypted
 from limits_app.engine.token_leases import LEASE_KEY, LONGEST_LEASE_SECONDS, lease_limits

@@ -28,8 +28,25 @@ NOTHING: Final[Mapping[str, GivenAmount]] = MappingProxyType({})
 """The amounts of a request that names none, and takes nothing from rates; callers who pass `{}` have forgotten them."""
 
 
-class PermitsOnly(dict[str, GivenAmount]):
+class OfClass(dict[str, GivenAmount]):
+    """The amounts of a request that names its class, `priority`; `is_default` where it names no amounts."""
+
+    priority: str | None = None
+    is_default = False
+
+
+class PermitsOnly(OfClass):
     """The amounts of a request of which only the permits are taken, and no amounts of other limits."""
+
+
+def class_named(requested: Requested) -> str | None:
+    """Return the class that a request names; None for that of its rule, plan or resource."""
+    return requested.priority if isinstance(requested, OfClass) else None
+
+
+def keys_of_nothing(requested: Mapping[str, GivenAmount]) -> tuple[str, ...] | None:
+    """Return the keys of a request without amounts: None where it requests the default amounts."""
+    return None if isinstance(requested, OfClass) and requested.is_default else ()
 
 
 MILLI: Final = 1000

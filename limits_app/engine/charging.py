@@ -43,8 +43,9 @@ class PricedShape(PlanShape):
         named: Collection[str],
         *,
         many_calls: Collection[str] = (),
+        rank: int = 0,
     ) -> None:
-        super().__init__(limits, scopes, positions, named, many_calls=many_calls)
+        super().__init__(limits, scopes, positions, named, many_calls=many_calls, rank=rank)
         self._costs = tuple([_unit_costs(limit, self) for limit in self.limits if limit.priced])
         if self.fixed_amounts is not None:
             self.fixed_amounts, self.fits = self.amounts({})

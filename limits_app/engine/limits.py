@@ -25,6 +25,7 @@ from limits_app.engine.limit_checks import (
 from limits_app.engine.limit_of_set import LimitOfSet
 from limits_app.engine.period_starts import AS_THE_CALENDAR, CLIENT_START, PeriodStart
 from limits_app.engine.periods import DAY, HOUR, MINUTE, SECOND, WEEK, QuotaPeriod
+from limits_app.engine.priorities import GivenKeep, Keep, checked_keep
 from limits_app.engine.rate_algorithms import RateLimitAlgorithm
 
 __all__ = (
@@ -46,6 +47,7 @@ class RateOptions(TypedDict, total=False):
     algorithm: RateLimitAlgorithm | str
     burst: Amount | None
     soft: bool
+    keep: GivenKeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class RateLimit(LimitOfSet):
     `burst` (default: `capacity`) is the largest amount at one time; windows do not take it.
     The window may be a `timedelta`, and the algorithm its name, such as "gcra".
     A `soft` limit rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
+    `keep` maps classes of `LIMITS["PRIORITIES"]` to the percentage that their requests leave free for higher classes.
     `is_money` says whether amounts are money; by default, whether the key is one of `LIMITS["CURRENCIES"]`.
     Raises InvalidLimit (a ValueError) that names the limit and the field.
     """
@@ -65,6 +68,7 @@ class RateLimit(LimitOfSet):
     algorithm: RateLimitAlgorithm = RateLimitAlgorithm.TOKEN_BUCKET
     burst: Amount | None = None
     soft: bool = False
+    keep: Keep = field(default=(), kw_only=True, repr=False)
     is_money: bool | None = field(default=None, kw_only=True, repr=False)
 
     if TYPE_CHECKING:  # what may be passed; the fields have the types that are kept
@@ -78,6 +82,7 @@ class RateLimit(LimitOfSet):
             burst: Amount | None = None,
             soft: bool = False,
             *,
+            keep: GivenKeep = (),
             is_money: bool | None = None,
         ) -> None: ...
 
@@ -139,6 +144,7 @@ class CallLimit(LimitOfSet):
     algorithm: RateLimitAlgorithm = RateLimitAlgorithm.TOKEN_BUCKET
     burst: Amount | None = None
     soft: bool = False
+    keep: Keep = field(default=(), kw_only=True, repr=False)
     key: ClassVar[str] = "call_count"
 
     if TYPE_CHECKING:  # see RateLimit
@@ -150,6 +156,8 @@ class CallLimit(LimitOfSet):
             algorithm: RateLimitAlgorithm | str = ...,
             burst: Amount | None = None,
             soft: bool = False,
+            *,
+            keep: GivenKeep = (),
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -203,6 +211,7 @@ class QuotaLimit(LimitOfSet):
     with the billing date of the client (`"client"`), which policies fill in.
     At its end all of the capacity is available again; before that only unused amounts are refunded.
     A `soft` quota rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
+    `keep` maps classes of `LIMITS["PRIORITIES"]` to the percentage that their requests leave free for higher classes.
     `is_money` says whether amounts are money; by default, whether the key is one of `LIMITS["CURRENCIES"]`.
     Raises InvalidLimit (a ValueError) that names the limit and the field.
     """
@@ -214,7 +223,24 @@ class QuotaLimit(LimitOfSet):
     session_seconds: float | None = None
     soft: bool = False
     starts: str = ""
+    keep: Keep = field(default=(), kw_only=True, repr=False)
     is_money: bool | None = field(default=None, kw_only=True, repr=False)
+
+    if TYPE_CHECKING:  # see RateLimit
+
+        def __init__(  # noqa: PLR0917 - the fields
+            self,
+            key: str,
+            capacity: int,
+            period: str | None = None,
+            time_zone: str = DEFAULT_ZONE,
+            session_seconds: float | timedelta | None = None,
+            soft: bool = False,
+            starts: str = "",
+            *,
+            keep: GivenKeep = (),
+            is_money: bool | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         check_key(self.key)
@@ -225,6 +251,7 @@ class QuotaLimit(LimitOfSet):
         else:
             check_positive(self.key, "capacity", self.capacity, decimals=False)
         check_soft(self.key, self.soft)
+        _keep_shares(self)
         keep_seconds(self, "session_seconds")
         if (self.period is None) is (self.session_seconds is None):
             raise InvalidLimit(f"limit {self.key!r}: period or session_seconds must be given, and only one of them")
@@ -268,35 +295,60 @@ class QuotaLimit(LimitOfSet):
         return replace(self, starts=start.text(period))
 
     @classmethod
-    def per_hour(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+    def per_hour(
+        cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, keep: GivenKeep = ()
+    ) -> Self:
         """At most `capacity` per full hour of the clock."""
-        return cls(key, capacity, QuotaPeriod.HOUR, time_zone, soft=soft)
+        return cls(key, capacity, QuotaPeriod.HOUR, time_zone, soft=soft, keep=keep)
 
     @classmethod
     def per_day(
-        cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, starts: str = ""
+        cls,
+        key: str,
+        capacity: int,
+        time_zone: str = DEFAULT_ZONE,
+        *,
+        soft: bool = False,
+        starts: str = "",
+        keep: GivenKeep = (),
     ) -> Self:
         """At most `capacity` from midnight to midnight, or with another start."""
-        return cls(key, capacity, QuotaPeriod.DAY, time_zone, soft=soft, starts=starts)
+        return cls(key, capacity, QuotaPeriod.DAY, time_zone, soft=soft, starts=starts, keep=keep)
 
     @classmethod
     def per_week(
-        cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, starts: str = ""
+        cls,
+        key: str,
+        capacity: int,
+        time_zone: str = DEFAULT_ZONE,
+        *,
+        soft: bool = False,
+        starts: str = "",
+        keep: GivenKeep = (),
     ) -> Self:
         """At most `capacity` from Monday to Sunday, or with another start."""
-        return cls(key, capacity, QuotaPeriod.WEEK, time_zone, soft=soft, starts=starts)
+        return cls(key, capacity, QuotaPeriod.WEEK, time_zone, soft=soft, starts=starts, keep=keep)
 
     @classmethod
     def per_month(
-        cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, starts: str = ""
+        cls,
+        key: str,
+        capacity: int,
+        time_zone: str = DEFAULT_ZONE,
+        *,
+        soft: bool = False,
+        starts: str = "",
+        keep: GivenKeep = (),
     ) -> Self:
         """At most `capacity` per month of the calendar, or with another start."""
-        return cls(key, capacity, QuotaPeriod.MONTH, time_zone, soft=soft, starts=starts)
+        return cls(key, capacity, QuotaPeriod.MONTH, time_zone, soft=soft, starts=starts, keep=keep)
 
     @classmethod
-    def per_session(cls, key: str, capacity: int, session_seconds: float, *, soft: bool = False) -> Self:
+    def per_session(
+        cls, key: str, capacity: int, session_seconds: float, *, soft: bool = False, keep: GivenKeep = ()
+    ) -> Self:
         """At most `capacity` within `session_seconds` from the first use on."""
-        return cls(key, capacity, session_seconds=session_seconds, soft=soft)
+        return cls(key, capacity, session_seconds=session_seconds, soft=soft, keep=keep)
 
     @classmethod
     def parse(cls, text: str, key: str = "quota", *, soft: bool = False) -> Self:
@@ -339,15 +391,28 @@ class QuotaLimit(LimitOfSet):
 class ResourceLimit(LimitOfSet):
     """At most `capacity` permits held at the same time, returned when their holder is done.
 
-    `max_hold_seconds` takes a permit away from a holder that keeps it longer (default: never).
+    `max_hold_seconds` takes a permit away from a holder that keeps it longer (default: never). `keep` is that of rates.
     Resource limits are always hard, and permits are never money.
     """
 
     key: str
     capacity: int
     max_hold_seconds: float | None = None
+    keep: Keep = field(default=(), kw_only=True, repr=False)
     is_money: bool | None = field(default=None, kw_only=True, repr=False)
     soft: ClassVar[bool] = False
+
+    if TYPE_CHECKING:  # see RateLimit
+
+        def __init__(
+            self,
+            key: str,
+            capacity: int,
+            max_hold_seconds: float | timedelta | None = None,
+            *,
+            keep: GivenKeep = (),
+            is_money: bool | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         check_key(self.key)
@@ -363,6 +428,7 @@ class ResourceLimit(LimitOfSet):
         if self.max_hold_seconds is not None:
             check_seconds(self.key, "max_hold_seconds", self.max_hold_seconds)
         keep_plain(self, "capacity", "max_hold_seconds")
+        _keep_shares(self)
 
     @property
     def ceiling(self) -> int:
@@ -382,6 +448,7 @@ class Blocked(LimitOfSet):
     capacity: ClassVar[int] = 0
     ceiling: ClassVar[int] = 0
     soft: ClassVar[bool] = False
+    keep: ClassVar[Keep] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +466,7 @@ class CountedUnit(LimitOfSet):
     capacity: ClassVar[int] = MAX_AMOUNT
     ceiling: ClassVar[int] = MAX_AMOUNT
     soft: ClassVar[bool] = False
+    keep: ClassVar[Keep] = ()
 
 
 MeteredLimit = RateLimit | QuotaLimit
@@ -444,5 +512,11 @@ def _check_rate(limit: RateLimit | CallLimit) -> None:
             check_positive(key, name, getattr(limit, name), decimals=algorithm.takes_decimals)
     check_seconds(key, "window_seconds", limit.window_seconds)
     check_soft(key, limit.soft)
+    _keep_shares(limit)
     keep_plain(limit, "capacity", "burst", is_money=is_money)
     keep_plain(limit, "window_seconds")
+
+
+def _keep_shares(limit: LimitDefinition) -> None:
+    if limit.keep != ():
+        object.__setattr__(limit, "keep", checked_keep(limit.key, limit.keep, soft=limit.soft))

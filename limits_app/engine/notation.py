@@ -12,6 +12,7 @@ AMOUNT   =  digits, with up to three decimals (money: six), and "k", "M" or "G";
 WINDOW   =  [number] ("ms" | "s" | "min" | "h" | "d")
 PERIOD   =  "week" | "month", with a zone or a start also "day", and with a zone "hour"
 OPTION   =  an algorithm | "burst=" AMOUNT | "hold=" WINDOW | "from=" START | "soft" | "shared" | "rate" | "permits"
+         |  "keep=" CLASS ":" PERCENT "%", with "," between several
 START    =  a day of the month | a weekday | a time such as "6h" | a day "+" a time | "client"
 ```
 """
@@ -37,31 +38,36 @@ from limits_app.engine.limits import (
     ResourceLimit,
 )
 from limits_app.engine.periods import UNITS, QuotaPeriod
+from limits_app.engine.priorities import keep_text, parse_keep
 
 _LONGEST: Final = 256
 _EXAMPLES: Final = "'5/min', 'rpm=1000/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
 _LONGEST_OF_ALL: Final = 4096
 _WITHOUT_KEY: Final = re.compile(r"[ 0-9.,]+[kMG]? */", re.ASCII)
 _AROUND_SIGNS: Final = re.compile(r"\s*([=/@:])\s*")
-_BETWEEN: Final = re.compile(r"[;\s]+|,(?=\s|[A-Za-z])")
-"""What separates several limits; a comma may also be part of a number."""
+_SHARE: Final = r"[A-Za-z][A-Za-z0-9_-]*:[0-9.]+\s*%"
+_BETWEEN: Final = re.compile(rf"[;\s]+|,(?!{_SHARE})(?=\s|[A-Za-z])")
+"""What separates several limits; a comma may also be part of a number, and separates shares that are kept free."""
+_IN_KEEP: Final = re.compile(rf"\s*%(?:\s*(,)\s*(?={_SHARE}))?")
+"""The spaces around the signs of shares."""
 _LEAST_MULTIPLE: Final = 10_000 * MICRO
 """1000 is easier to read than 1k, and 400k than 400000."""
 
 _ONLY_PERIODS: Final = (QuotaPeriod.WEEK, QuotaPeriod.MONTH)
 _ALGORITHMS: Final = tuple(map(str, RateLimitAlgorithm))
-_RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared")
+_KEEP: Final = "keep"
+_RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared", _KEEP)
 _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "permits": ("permits, which have no window", ("hold", "shared", "permits")),
-    "quota": ("a quota per period", ("from", "soft", "shared")),
-    "session": ("a quota per session", ("soft", "shared", "session")),
+    "permits": ("permits, which have no window", ("hold", "shared", "permits", _KEEP)),
+    "quota": ("a quota per period", ("from", "soft", "shared", _KEEP)),
+    "session": ("a quota per session", ("soft", "shared", "session", _KEEP)),
     "calls": ("calls", _RATES),
     "rate": ("a rate", (*_RATES, "rate")),
 }
 """What each kind of limit is called in errors, and the options that go with it."""
 _OPTIONS: Final = tuple(dict.fromkeys(option for _, options in _KINDS.values() for option in options))
 _START: Final = "from"
-_WITH_VALUE: Final = ("burst", "hold", _START)
+_WITH_VALUE: Final = ("burst", "hold", _START, _KEEP)
 
 
 class Noted(NamedTuple):
@@ -81,7 +87,7 @@ def parse_limit(text: str, *, is_money: bool | None = None) -> Noted:
     if _WITHOUT_KEY.match(text):
         text = f"{CALLS}={text}"
     key, equals, rest = map(str.strip, text.partition("="))
-    body, *words = map(str.strip, rest.split(":"))
+    body, *words = _words(rest)
     body, at, zone = map(str.strip, body.partition("@"))
     amount, per, window = map(str.strip, body.partition("/"))
     if not (key and equals and amount) or bool(per) is not bool(window) or bool(at) is not bool(zone):
@@ -138,7 +144,8 @@ def parse_limits(text: str) -> tuple[Noted, ...]:
     """Read several limits, such as `"100/min tokens=1M/day"`; InvalidLimit names the error."""
     if not isinstance(text, str) or len(text) > _LONGEST_OF_ALL:
         raise InvalidLimit(f"limits {shown(text)} must be text of at most {_LONGEST_OF_ALL} characters")
-    limits = [word for word in _BETWEEN.split(_AROUND_SIGNS.sub(r"\1", text)) if word]
+    signs = _IN_KEEP.sub(r"%\1", _AROUND_SIGNS.sub(r"\1", text))
+    limits = [word for word in _BETWEEN.split(signs) if word]
     if not limits:
         raise InvalidLimit(f"limits {shown(text)} must be at least one, such as {_EXAMPLES}")
     return tuple([parse_limit(word) for word in limits])
@@ -185,7 +192,8 @@ def limit_text(limit: LimitDefinition, *, shared: bool = False) -> str:
             words = [*_rate_words(limit), _if(key in CALL_KEYS or limit.is_money is True, "rate")]
         case _:
             assert_never(limit)
-    return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
+    words += [_if(limit.soft, "soft"), _if(shared, "shared"), _if(bool(limit.keep), f"{_KEEP}={keep_text(limit.keep)}")]
+    return f"{key}=" + ":".join(filter(None, words))
 
 
 def limit_body(limit: LimitDefinition) -> str:
@@ -215,26 +223,26 @@ def _limit(
     name, allowed = _KINDS[kind]
     if strange := [option for option in options if option not in allowed]:
         raise InvalidLimit(f"{strange[0]} does not go with {name}; there are {', '.join(allowed)}")
-    soft = "soft" in options
+    soft, keep = "soft" in options, parse_keep(options[_KEEP]) if _KEEP in options else ()
     match kind:
         case "permits":
             hold = options.get("hold")
             # The definition validates the capacity.
-            return ResourceLimit(key, capacity, hold and parse_seconds(hold), is_money=is_money)  # type: ignore[arg-type]
+            return ResourceLimit(key, capacity, hold and parse_seconds(hold), keep=keep, is_money=is_money)  # type: ignore[arg-type]
         case "quota":
             calendar = (window.lower(), zone or DEFAULT_ZONE)
             starts = options.get(_START, "")
-            return QuotaLimit(key, capacity, *calendar, soft=soft, starts=starts, is_money=is_money)  # type: ignore[arg-type]
+            return QuotaLimit(key, capacity, *calendar, soft=soft, starts=starts, keep=keep, is_money=is_money)  # type: ignore[arg-type]
         case "session":
             seconds = parse_seconds(window)
-            return QuotaLimit(key, capacity, session_seconds=seconds, soft=soft, is_money=is_money)  # type: ignore[arg-type]
+            return QuotaLimit(key, capacity, session_seconds=seconds, soft=soft, keep=keep, is_money=is_money)  # type: ignore[arg-type]
     algorithms = [option for option in options if option in _ALGORITHMS]
     if len(algorithms) > 1:
         raise InvalidLimit(f"{' and '.join(algorithms)} are two algorithms: choose one")
     algorithm = RateLimitAlgorithm(algorithms[0]) if algorithms else RateLimitAlgorithm.TOKEN_BUCKET
     burst = parse_amount(options["burst"]) if "burst" in options else None
     rate = (capacity, parse_seconds(window), algorithm, burst, soft)
-    return CallLimit(*rate) if kind == "calls" else RateLimit(key, *rate, is_money=is_money)
+    return CallLimit(*rate, keep=keep) if kind == "calls" else RateLimit(key, *rate, keep=keep, is_money=is_money)
 
 
 def _kind(key: str, window: str, zone: str, options: Mapping[str, str], *, is_money: bool) -> str:
@@ -271,6 +279,17 @@ def _options(words: list[str]) -> dict[str, str]:
             raise InvalidLimit(f"option {name!r} is given more than once")
         options[name] = value
     return options
+
+
+def _words(text: str) -> list[str]:
+    """Split a limit at its colons, but for those between a class and its percentage."""
+    words: list[str] = []
+    for word in map(str.strip, text.split(":")):
+        if words and words[-1].startswith(_KEEP) and "%" in word:
+            words[-1] += f":{word}"
+        else:
+            words.append(word)
+    return words
 
 
 def _rate_words(limit: RateLimit | CallLimit) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OutcomeAmount = int | float
 """An amount in units, with at most three decimals."""
 
-_NEVER, _CAPACITY_AND_WAIT = attrgetter("never"), attrgetter("capacity", "retry_after")
+_NEVER, _CAPACITY_AND_WAIT = attrgetter("never"), attrgetter("capacity", "retry_after", "never")
 _OF_DEFINITION = ("type", "limit", "window_seconds", "place")
 _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 
@@ -45,6 +45,8 @@ class LimitStatus:
     `type` is rate, call, quota, resource or blocked. `limit` is what the limit admits in `window_seconds`, without a
     burst, which `capacity` includes; None for the window of a month, of permits and of a block.
     Of a quota it is the length that its period usually has. `place` is that of the limit among those of the request.
+    `priority` is the class of the request where the limit keeps a share free for higher classes, else empty; `capacity`
+    and `remaining` are then without that share, of which `kept_used` is in use.
     """
 
     key: str
@@ -65,6 +67,13 @@ class LimitStatus:
     limit: OutcomeAmount = 0
     window_seconds: float | None = None
     place: int = 0
+    priority: str = ""
+    kept_used: OutcomeAmount = 0
+
+    @property
+    def used(self) -> OutcomeAmount:
+        """What is in use, by requests of all classes; more than the capacity for one that others have exceeded."""
+        return self.capacity - self.remaining + self.overdrawn + self.kept_used
 
     def as_dict(self) -> dict[str, object]:
         """The decision about the limit as plain data, without what its definition says."""
@@ -106,7 +115,7 @@ class Outcome:
     @property
     def blocked(self) -> bool:
         """Whether the entity or the resource is blocked, and not rate limited."""
-        return (0, None) in map(_CAPACITY_AND_WAIT, self.violations)
+        return (0, None, False) in map(_CAPACITY_AND_WAIT, self.violations)
 
     @property
     def overdrawn(self) -> tuple[LimitStatus, ...]:
@@ -129,15 +138,16 @@ class Outcome:
         what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{where}"
         if status.total:
             what = f"{status.key!r} over all resources{where}"
+        of_class = f" for requests of priority {status.priority}" if status.priority else ""
+        if status.never:
+            return f"{what} can never admit {status.requested}{of_class}: its most is {status.capacity}"
         if status.capacity == 0 and status.retry_after is None:
             return f"everything{where} is blocked"
         if status.capacity == 0:
             return f"the upstream of {status.resource} cools down: retry in {status.retry_after:g} s"
-        if status.never:
-            return f"{what} can never admit {status.requested}: its most is {status.capacity}"
         when = "when a permit is released" if status.retry_after is None else f"in {status.retry_after:g} s"
         left, capacity, requested = map(plain_text, (status.remaining, status.capacity, status.requested))
-        return f"{what} has {left} of {capacity} left, {requested} requested: retry {when}"
+        return f"{what} has {left} of {capacity} left{of_class}, {requested} requested: retry {when}"
 
 
 def plain_text(amount: float) -> str:
@@ -175,5 +185,6 @@ class Stats(TypedDict):
     resource: NotRequired[str | None]
     entity: NotRequired[str | None]
     level: NotRequired[str]
+    keep: NotRequired[dict[str, OutcomeAmount]]
     buckets: NotRequired[list[Stats]]
     in_slices: NotRequired[OutcomeAmount]

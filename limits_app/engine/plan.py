@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
 
-from limits_app.engine.algorithms import Rule, State
+from limits_app.engine.algorithms import Rule, State, rule_of_class
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount, checked_money
 from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, LEASE_LEVEL, Scope, digest_in, holder_in, short_key
@@ -47,7 +47,7 @@ class ScopedLimits:
     `degraded` says that they are decided without their store, which is unavailable.
     `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
     idle. `slice_us` is for how many microseconds a process may hold capacity of them that it has charged in advance;
-    0 for not at all.
+    0 for not at all. `priority` is the class of requests that name none; empty: `normal`.
     `prices` are those of the resource with the prefix `prefix`, and `more_prices` of those with `more_prefixes`; None
     where the limits come from no configuration, which would have prices.
     """
@@ -63,10 +63,12 @@ class ScopedLimits:
     slice_us: int = 0
     prices: Prices | None = None
     more_prices: tuple[Prices, ...] = ()
+    priority: str = ""
 
     def __reduce__(self) -> tuple[object, ...]:
         values = (self.scope, self.schema, self.level, self.prefix, self.degraded, self.levels, self.lasting)
-        return ScopedLimits, (*values, self.more_prefixes, self.slice_us, self.prices, self.more_prices)
+        more = (self.more_prefixes, self.slice_us, self.prices, self.more_prices, self.priority)
+        return ScopedLimits, (*values, *more)
 
     def keys_of(self, rule: Rule) -> tuple[str, ...]:
         """The keys that requests use for a limit: one, or several whose amounts are added up.
@@ -118,7 +120,8 @@ class PlannedLimit:
 
     `level` is where it was set. `every_key` are the keys that requests may use for it, and `keys` those of them that a
     request of this shape names, whose amounts are added up; `key` is the first. A limit in money is also charged for
-    the `priced` keys, which are those of units.
+    the `priced` keys, which are those of units. `priority` is the class of the request where the limit keeps a share
+    free for higher ones, else empty: its rule then leaves that share free.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class PlannedLimit:
         every_key: tuple[str, ...],
         named: Collection[str] = (),
         priced: tuple[PricedKey, ...] = (),
+        priority: str = "",
     ) -> None:
         self.schema = schema
         self.index = index
@@ -139,7 +143,9 @@ class PlannedLimit:
         self.place = place
         self.level = level
         self.every_key = every_key
-        self.rule: Rule = schema.rules[index]
+        rule = schema.rules[index]
+        self.priority = priority if rule.limit.keep else ""
+        self.rule: Rule = rule_of_class(rule, priority) if self.priority else rule
         self.is_permit = self.rule.is_permit
         self.is_sum = len(every_key) > 1
         """Whether the amounts of several keys are added up for it."""
@@ -159,7 +165,14 @@ class PlannedLimit:
     def moved(self, scope_index: int, place: int, named: Collection[str] = ()) -> PlannedLimit:
         """Return the same limit at another place."""
         return PlannedLimit(
-            self.schema, self.index, scope_index, place, level=self.level, every_key=self.every_key, named=named
+            self.schema,
+            self.index,
+            scope_index,
+            place,
+            level=self.level,
+            every_key=self.every_key,
+            named=named,
+            priority=self.priority,
         )
 
     def bounded(self, parts: int) -> int:
@@ -179,6 +192,7 @@ class PlanShape:
     - `has_sums` says whether the amounts of several keys are added up for a limit.
     - `must_report` are the keys whose usage must be reported: those of rates, and `many_calls`, of which more than one
       call is requested; `reporting` are their limits. `needs_settling` is True where each release settles.
+    - `rank` is the place of its class among the others, from 0 for the highest on; the lowest of those of its scopes.
     - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
       named exceeds what its limit can ever admit.
     - A plan that `is_blocked` is always rejected. One that `is_degraded` is decided without its store, which is
@@ -200,11 +214,12 @@ class PlanShape:
         many_calls: Collection[str] = (),
         is_credit: bool = False,
         recorded_us: int = 0,
+        rank: int = 0,
     ) -> None:
         self.limits = tuple(limits)
         self.scopes, self.positions, self._no_changes = tuple(scopes), tuple(positions), [0] * len(limits)
         self.schemas = tuple([scope.schema for scope in scopes])
-        self.is_credit, self.recorded_us = is_credit, recorded_us
+        self.is_credit, self.recorded_us, self.rank = is_credit, recorded_us, rank
         self.is_blocked = any(schema.is_blocked for schema in self.schemas)
         self.is_degraded = any(scope.degraded for scope in scopes)
         self.slice_us = 0 if is_credit else min([scope.slice_us for scope in scopes], default=0)
@@ -254,7 +269,13 @@ class PlanShape:
             if len(self._parts) >= MOST_SHAPES:
                 self._parts.clear()
             part = self._parts[places] = PlanShape(
-                planned, scopes, positions, named, is_credit=self.is_credit, recorded_us=self.recorded_us
+                planned,
+                scopes,
+                positions,
+                named,
+                is_credit=self.is_credit,
+                recorded_us=self.recorded_us,
+                rank=self.rank,
             )
         return part
 

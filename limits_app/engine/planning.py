@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final, NamedTuple
 
 from limits_app.engine.algorithms import Rule
-from limits_app.engine.amounts import MILLI, PermitsOnly, check_amounts, shown, to_milli
+from limits_app.engine.amounts import MILLI, OfClass, PermitsOnly, check_amounts, shown, to_milli
 from limits_app.engine.charging import PricedShape
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import BLOCK_LEVEL, IDEMPOTENCY_LEVEL, LEASE_LEVEL
 from limits_app.engine.limit_kinds import CALL_KEYS, counts_requests, is_metered
 from limits_app.engine.limits import AnyLimit, CountedUnit, ResourceLimit
 from limits_app.engine.plan import MOST_SHAPES, PlannedLimit, PlannedScope, PlanShape, RequestPlan, ScopedLimits
+from limits_app.engine.priorities import known_priority, rank_of
 from limits_app.engine.runtime import present
 
 logger = logging.getLogger("limits_app")
@@ -98,25 +99,33 @@ class Shapes:
         self.by_keys: dict[tuple[str, ...] | None, PlanShape] = {}
         """The shapes of requests by their keys, where the shape depends on nothing else."""
 
-    def find(self, requested: Mapping[str, object] | None, held: frozenset[LimitPlace]) -> PlanShape:
-        """Return the shape of a request; permits of the limits `held` are not taken again unless they are named.
+    def find(self, requested: Mapping[str, object] | None, holding: frozenset[LimitPlace]) -> PlanShape:
+        """Return the shape of a request; permits of the limits `holding` are not taken again unless they are named.
 
         Raises InvalidRequest when a rate must be requested and nothing is, and for a request that is not a mapping.
         `{}` is the same as nothing. `NOTHING` takes nothing from rates and quotas; it is invalid where the set has only
         those.
         """
-        if isinstance(requested, PermitsOnly):
-            return self._found(tuple(requested), requested, held).permits_only()
+        if isinstance(requested, OfClass):
+            return self._of_class(requested, holding)
         is_empty = type(requested) is dict and not requested
         if self.rates and (requested is None or is_empty or (self._are_only_rates and requested == {})):
             raise nothing_requested(", ".join(self.rates))
         if requested is None:
-            return self._found(None, {}, held)
+            return self._found(None, {}, holding)
         if not isinstance(requested, Mapping):
             raise InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")
-        return self._found(tuple(requested), requested, held)
+        return self._found(tuple(requested), requested, holding)
 
-    def extension(self, requested: object) -> PlanShape:
+    def _of_class(self, requested: OfClass, permits: frozenset[LimitPlace]) -> PlanShape:
+        """See `find`, for a request that names its class, or of which only the permits are taken."""
+        if isinstance(requested, PermitsOnly):
+            return self._found((), requested, permits, requested.priority).permits_only()
+        if self.rates and (requested.is_default or (self._are_only_rates and not requested)):
+            raise nothing_requested(", ".join(self.rates))
+        return self._found((), requested, permits, requested.priority)
+
+    def extension(self, requested: object, priority: str | None = None) -> PlanShape:
         """Return the shape of a request for the named limits alone, by which an acquisition is extended.
 
         Raises InvalidRequest for a request that is not a mapping, or is empty.
@@ -130,14 +139,19 @@ class Shapes:
             key for key in named if not (isinstance(self.limits[key], ResourceLimit) and _milli(requested[key]) == 0)
         ]
         many_calls = self._many_calls(named, requested)
-        return self._compiled(tuple(named), frozenset(self.limits).difference(named), frozenset(), many_calls)
+        left_out = frozenset(self.limits).difference(named)
+        return self._compiled(tuple(named), left_out, frozenset(), many_calls, priority=priority)
 
     def all(self) -> PlanShape:
         """Return the shape of a request for every limit."""
         return self._compiled(tuple(self.limits), frozenset(), frozenset(), frozenset())
 
     def _found(
-        self, keys: tuple[str, ...] | None, requested: Mapping[str, object], held: frozenset[LimitPlace]
+        self,
+        keys: tuple[str, ...] | None,
+        requested: Mapping[str, object],
+        held: frozenset[LimitPlace],
+        priority: str | None = None,
     ) -> PlanShape:
         named = self._named(requested)
         if self._unpriced:
@@ -147,7 +161,7 @@ class Shapes:
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
         nested = frozenset([place for place in held if self._permits.get(place) not in {None, *named}])
         many_calls = self._many_calls(named, requested)
-        shape = self._compiled(tuple(named), left_out, nested, many_calls)
+        shape = self._compiled(tuple(named), left_out, nested, many_calls, priority=priority)
         # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
         metered = [key for key in named if is_metered(self.limits[key])]
         depends_on_keys = len(metered) == len(requested) and not self._unpriced
@@ -168,16 +182,22 @@ class Shapes:
         return named
 
     def _compiled(
-        self, named: tuple[str, ...], left_out: frozenset[str], held: frozenset[LimitPlace], many_calls: frozenset[str]
+        self,
+        named: tuple[str, ...],
+        left_out: frozenset[str],
+        held: frozenset[LimitPlace],
+        many_calls: frozenset[str],
+        *,
+        priority: str | None = None,
     ) -> PlanShape:
-        form = (named, left_out, held, many_calls)
+        form = (named, left_out, held, many_calls, priority)
         shape = self._by_form.get(form)
         if shape is None:
             if len(self._by_form) >= MOST_SHAPES:
                 self._by_form.clear()
                 self.by_keys.clear()
             shape = self._by_form[form] = _shape(
-                self._scoped, named, left_out=left_out, held=held, many_calls=many_calls
+                self._scoped, named, left_out=left_out, held=held, many_calls=many_calls, priority=priority
             )
         return shape
 
@@ -236,14 +256,20 @@ def _milli(amount: object) -> int:
 
 
 def plan_for(
-    scoped: Iterable[ScopedLimits], named: Collection[str], *, left_out: Collection[str], is_credit: bool = False
+    scoped: Iterable[ScopedLimits],
+    named: Collection[str],
+    *,
+    left_out: Collection[str],
+    is_credit: bool = False,
+    priority: str | None = None,
 ) -> RequestPlan:
     """Compile a request for the limits `named`, and for every call and resource limit that is not left out.
 
-    A plan that `is_credit` can only be settled, with changes that are not positive.
+    `priority` is its class; None for that of each scope. A plan that `is_credit` can only be settled, with changes that
+    are not positive.
     """
     listed = list(scoped)
-    shape = _shape(listed, named, left_out=left_out, is_credit=is_credit)
+    shape = _shape(listed, named, left_out=left_out, is_credit=is_credit, priority=priority)
     scopes = tuple([listed[position].scope for position in shape.positions])
     return RequestPlan(shape, scopes, present().namespace().configuration)
 
@@ -256,17 +282,20 @@ def _shape(
     held: Collection[LimitPlace] = (),
     many_calls: Collection[str] = (),
     is_credit: bool = False,
+    priority: str | None = None,
 ) -> PlanShape:
     """Compile the shape of such a request; permits that are `held` are not taken, unless they are named.
 
-    Of `many_calls` more than one is requested, so that their usage must be reported.
+    Of `many_calls` more than one is requested, so that their usage must be reported. `priority` is the class of the
+    request; None for that of each scope.
     """
     limits: list[PlannedLimit] = []
     scopes: list[PlannedScope] = []
     positions: list[int] = []
     form = _Form(named, {*named, *_default_keys(scoped, left_out, held)}, left_out, held, is_credit)
+    ranks = [0 if priority is None else rank_of(priority)]
     for position, scope in enumerate(scoped):
-        before = len(limits)
+        before, of_class = len(limits), known_priority(scope.priority) if priority is None else priority
         for index, rule in enumerate(scope.schema.rules):
             if form.takes(scope, rule, position):
                 planned = PlannedLimit(
@@ -278,14 +307,16 @@ def _shape(
                     every_key=scope.keys_of(rule),
                     named=named,
                     priced=scope.priced_keys(rule),
+                    priority=of_class,
                 )
                 limits.append(planned)
         if len(limits) > before:
             scopes.append(scope.planned)
             positions.append(position)
+            ranks.append(rank_of(of_class))
     if any(limit.priced for limit in limits) and not is_credit:
-        return PricedShape(limits, scopes, positions, named, many_calls=many_calls)
-    return PlanShape(limits, scopes, positions, named, many_calls=many_calls, is_credit=is_credit)
+        return PricedShape(limits, scopes, positions, named, many_calls=many_calls, rank=max(ranks))
+    return PlanShape(limits, scopes, positions, named, many_calls=many_calls, is_credit=is_credit, rank=max(ranks))
 
 
 class _Form(NamedTuple):

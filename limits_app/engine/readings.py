@@ -12,6 +12,7 @@ from limits_app.engine.limits import Blocked, CallLimit, CountedUnit, QuotaLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
 from limits_app.engine.periods import QuotaPeriod
 from limits_app.engine.plan import Claim, PlannedLimit
+from limits_app.engine.priorities import Keep
 
 _SECOND = 1_000_000
 
@@ -31,7 +32,7 @@ def outcome_of(claim: Claim) -> Outcome:
         rejected = not (claim.admitted or rule.is_soft) and rule.take(state, now, amount) is None
         kind, capacity, most, window_seconds = _definition(rule)
         parts = rule.parts_per_amount
-        free = 0 if kind == "blocked" else max(rule.ceiling_parts - rule.used(state, now), 0)
+        free = 0 if kind == "blocked" else max(rule.usable_parts - rule.used(state, now), 0)
         status = LimitStatus(
             key=rule.key,
             resource=scope.resource,
@@ -51,6 +52,8 @@ def outcome_of(claim: Claim) -> Outcome:
             limit=most,
             window_seconds=window_seconds,
             place=limit.place,
+            priority=limit.priority,
+            kept_used=_kept_used(rule, state, now) if rule.kept_parts else 0,
         )
         if rejected:
             violations.append(status)
@@ -73,6 +76,8 @@ def _definition(rule: Rule) -> tuple[str, Amount, Amount, float | None]:
     """Return the type, capacity, limit and window of the status of a limit."""
     definition = rule.limit
     capacity, most = definition.ceiling, definition.capacity
+    if rule.kept_parts:
+        capacity = units_of(rule, rule.usable_parts)
     match definition:
         case Blocked():
             return "blocked", capacity, 0, None
@@ -86,6 +91,11 @@ def _definition(rule: Rule) -> tuple[str, Amount, Amount, float | None]:
         case _:
             kind = "call" if isinstance(definition, CallLimit) else "rate"
             return kind, capacity, most, definition.window_seconds
+
+
+def _kept_used(rule: Rule, state: State, now: int) -> Amount:
+    """Return what is in use of the share that requests of a class leave free."""
+    return units_of(rule, max(rule.used(state, now) - rule.usable_parts, 0))
 
 
 def _overdrawn(claim: Claim, rule: Rule, amount: int, state: State) -> Amount:
@@ -122,6 +132,7 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     the number of current holders, and for quotas `period` and `time_zone`, with the length of a session as their
     `window_seconds`; `starts` where periods do not begin as the calendar does.
     Rates, calls and quotas have `reset_after`, the seconds until nothing is used if no further request is admitted.
+    A limit that keeps shares free for higher classes has them in `keep`, as percentages by class.
     A rate or call limit with a `burst` has that field: `available` and `utilization` are measured against it.
     Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
     which has the least available, and `buckets` lists all of them with `resource`, `entity` and `level`.
@@ -185,4 +196,10 @@ def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
         stats["algorithm"], stats["window_seconds"] = str(definition.algorithm), definition.window_seconds
         if definition.burst is not None:
             stats["burst"] = definition.burst
+    return _with_keep(stats, definition.keep)
+
+
+def _with_keep(stats: Stats, keep: Keep) -> Stats:
+    if keep:
+        stats["keep"] = dict(keep)
     return stats

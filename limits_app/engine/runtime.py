@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from limits_app.engine.namespaces import WHOLE_SITE, Namespace
 
 DEFAULT_CURRENCIES: Final = ("usd", "eur")
+DEFAULT_PRIORITIES: Final = ("high", "normal", "low")
 
 
 class LeaseHolder(Protocol):
@@ -35,6 +36,7 @@ class Runtime:
     - `unpriced_is_free` returns whether a resource without a price costs nothing, instead of being an error, where it
       is limited in money.
     - `currencies` returns the keys of limits that are currencies, whose amounts have six decimals.
+    - `priorities` returns the classes of requests, the highest first; one of them is `normal`.
     - `namespace` returns the namespace in which limits are resolved and counted now.
     - `secrets` returns the secrets of the site, by the first of which the names of entities in stores are sealed.
     - `lease_lost` is called with each acquisition whose lease ran out while it was held.
@@ -45,6 +47,7 @@ class Runtime:
     unknown_keys_raise: Callable[[], bool] = lambda: False
     unpriced_is_free: Callable[[], bool] = lambda: False
     currencies: Callable[[], Collection[str]] = lambda: DEFAULT_CURRENCIES
+    priorities: Callable[[], Sequence[str]] = lambda: DEFAULT_PRIORITIES
     namespace: Callable[[], Namespace] = lambda: WHOLE_SITE
     secrets: Callable[[], Sequence[str | bytes]] = lambda: (b"",)
     lease_lost: Callable[[LeaseHolder], object] = lambda _: None

@@ -78,11 +78,13 @@ class CallRule:
     timeout: float | None
     report: Report
     default_limits: DefaultLimits = ()
+    priority: str | None = None
 
 
 class _ChargeOptions(TypedDict):
     timeout: float | None
     default_limits: DefaultLimits
+    priority: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +214,12 @@ class LimitedCall:
             "timeout": self.rule.timeout,
             "default_limits": self.rule.default_limits,
             "require_usage": False,
+            "priority": self.rule.priority,
         }
 
     def _options(self) -> _ChargeOptions:
-        return {"timeout": self.rule.timeout, "default_limits": self.rule.default_limits}
+        rule = self.rule
+        return {"timeout": rule.timeout, "default_limits": rule.default_limits, "priority": rule.priority}
 
     def _charged(self, limits: RequestLimits | None = None) -> tuple[str | None, AmountsByKey]:
         """The entity that is charged, and the amounts that the rule names.

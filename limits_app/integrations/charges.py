@@ -48,6 +48,8 @@ class Charge:
     rules: tuple[UrlRule, ...] = ()
     acquisition: Acquisition | None = None
     prefix: str = ""
+    priority: str | None = None
+    """The priority that it names; None for that of the plan or the resource."""
     by_view: bool = False
     """Whether code of the site has acquired it, which is charged each time."""
     is_former: bool = False
@@ -183,9 +185,9 @@ def transfer_former_charge(limits: RequestLimits, charge: Charge) -> None:
                 earlier.acquisition.release()
         named = {name: amount for earlier in reversed(withdrawn) for name, amount in earlier.named.items()}
         try:
-            limits.charge(*charge.key, named, default_limits=charge.default_limits)
+            limits.charge(*charge.key, named, default_limits=charge.default_limits, priority=charge.priority)
         except InvalidRequest:  # the amounts are of limits that only the former entity has
-            limits.charge(*charge.key, default_limits=charge.default_limits)
+            limits.charge(*charge.key, default_limits=charge.default_limits, priority=charge.priority)
         return
 
 
@@ -247,6 +249,7 @@ def _are_charged_together(limits: RequestLimits, charges: Sequence[Charge]) -> b
             charge.amounts if limits.takes_permits else partial(without_permits, charge.amounts),
             charge.default_limits,
             limits.plan_of(charge.client or charge.entity),
+            charge.priority,
         )
         for charge in charges
     ]

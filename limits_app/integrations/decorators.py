@@ -24,6 +24,7 @@ from limits_app.services.integration import (
     check_entity,
     check_resource,
     checked_limits,
+    checked_priority,
     checked_timeout,
 )
 
@@ -66,7 +67,8 @@ class limited:  # noqa: N801 - used like a function
     Both may be callables that take the arguments of the function, also `async def`; those of an asynchronous view are
     called in a thread, where they may query the database. An entity may be a user, such as `request.user`.
     `default_limits` apply where no policy does, as limits or as text such as `"100/min tokens=1M/day"`.
-    `timeout` is the longest wait in seconds.
+    `timeout` is the longest wait in seconds. `priority` is one of `LIMITS["PRIORITIES"]`, by default that of the plan
+    or the resource.
     `usage` takes the result (of a view, the response) and returns the amounts that were used, by limit key;
     `counts` takes it and returns whether it counts: if not, everything is refunded. Both need algorithms that refund.
 
@@ -86,13 +88,17 @@ class limited:  # noqa: N801 - used like a function
         usage: Callable[[Any], AmountsByKey] | None = None,
         counts: Callable[[Any], bool] | None = None,
         default_limits: Iterable[LimitDefinition | str] | str = (),
+        priority: str | None = None,
     ) -> None:
         if callable(resource):
             raise TypeError("@limited needs the name of a resource: write @limited('reports')")
         checked_timeout(timeout)
+        if priority is not None:
+            checked_priority(priority)
         named = entity if entity is None or callable(entity) else _literal(entity)
         defaults = checked_limits(default_limits, "default_limits=[limit]") if default_limits else ()
-        self._rule = CallRule(check_resource(resource), requested, named, timeout, Report(usage, counts), defaults)
+        report = Report(usage, counts)
+        self._rule = CallRule(check_resource(resource), requested, named, timeout, report, defaults, priority)
         name_in_code(resource)
 
     def __call__(self, function: F) -> F:

@@ -40,6 +40,7 @@ from limits_app.services.amounts import (
     Resources,
     TryOptions,
     one_of_each,
+    prioritized,
     without_permits,
 )
 from limits_app.services.blocked_requests import acquire_nothing
@@ -293,13 +294,14 @@ class RequestLimits(ChargedRequest):
         timeout: float | None = 0,
         requested: RequestedAmounts = None,
         default_limits: DefaultLimits = (),
+        priority: str | None = None,
     ) -> Acquisition:
         """Charge the `named` amounts and 1 of every other limit, without what the request was charged before.
 
         `requested` replaces `named` where nothing was charged before. Returns the last acquisition of the resource.
         Raises what `limits.acquire` raises.
         """
-        charge = Charge(resource, entity, named, requested, default_limits)
+        charge = Charge(resource, entity, named, requested, default_limits, priority=priority)
         # Concurrent parts of a view charge a key one after the other, so that it is charged once. A charge that may
         # wait for its limits takes no lock, which would block the others.
         try:
@@ -318,9 +320,10 @@ class RequestLimits(ChargedRequest):
         timeout: float | None = 0,
         requested: RequestedAmounts = None,
         default_limits: DefaultLimits = (),
+        priority: str | None = None,
     ) -> Acquisition:
         """`charge` for asyncio."""
-        charge = Charge(resource, entity, named, requested, default_limits)
+        charge = Charge(resource, entity, named, requested, default_limits, priority=priority)
         lock = self._charge_locks.setdefault((*charge.key, asyncio.get_running_loop()), asyncio.Lock())
         try:
             async with lock if timeout == 0 else nullcontext():
@@ -350,8 +353,8 @@ class RequestLimits(ChargedRequest):
             if acquisition is not None:
                 return acquisition
         requested = requested or partial(one_of_each, charge.named)
-        if not self.takes_permits:
-            requested = partial(without_permits, requested)
+        if charge.priority is not None or not self.takes_permits:
+            requested = self._restricted(charge, requested)
         plan = self.plan_of(charge.client or charge.entity) if self.table.may_have_plan else None
         make = charge.make_request if charge.rules else AmountsRequest
         request = make((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
@@ -380,13 +383,17 @@ class RequestLimits(ChargedRequest):
             if acquisition is not None:
                 return acquisition
         requested = requested or partial(one_of_each, charge.named)
-        if not self.takes_permits:
-            requested = partial(without_permits, requested)
+        if charge.priority is not None or not self.takes_permits:
+            requested = self._restricted(charge, requested)
         plan = await self.aplan_of(charge.client or charge.entity) if self.table.may_have_plan else None
         request = AmountsRequest((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
         acquisition = await request.aacquire(timeout)
         self.note(charge, acquisition)
         return acquisition
+
+    def _restricted(self, charge: Charge, requested: RequestedAmounts) -> RequestedAmounts:
+        """Return the amounts of a charge in its priority, without permits where the request takes none."""
+        return prioritized(requested if self.takes_permits else partial(without_permits, requested), charge.priority)
 
     def _confirming(self, charge: Charge) -> RequestedAmounts:
         """Use the table that was read last, and return the amounts of a charge that find out whether it is outdated.

@@ -17,7 +17,7 @@ from limits_app.integrations.identity import (
 )
 from limits_app.integrations.request_identities import names_of
 from limits_app.integrations.request_parts import combined_entity
-from limits_app.services.integration import CountedBy, GivenAmount, is_currency, usage_of_units
+from limits_app.services.integration import CountedBy, GivenAmount, is_currency, lower_of, usage_of_units
 from limits_app.services.url_rules import UrlRule
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def entity_of(rule: UrlRule, limits: RequestLimits) -> str | None:
 def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: bool = False) -> list[Charge]:
     """The charges of the matching rules of a request, in order, each resource and entity once. May query the database.
 
-    Two rules with the same resource and entity charge the larger amounts. The first rule with `stop` that does not
-    exempt the request is the last one. `confirmed` is True for rules that are known to be current. Rules that need the
-    response are left out where nothing tells when it was sent, as for a proxy.
+    Two rules with the same resource and entity charge the larger amounts, in the lower priority. The first rule with
+    `stop` that does not exempt the request is the last one. `confirmed` is True for rules that are known to be current.
+    Rules that need the response are left out where nothing tells when it was sent, as for a proxy.
     """
     charged: dict[ChargeKey, Charge] = {}
     for rule in rules:
@@ -64,16 +64,23 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
                 continue
         entity = combined_entity(rule, limits.request, client) if rule.parts else client
         key = rule.resource, entity
-        charge = charged.setdefault(key, Charge(*key, rule.amounts, client=client if rule.parts else None))
+        client = client if rule.parts else None
+        charge = charged.setdefault(key, Charge(*key, rule.amounts, client=client, priority=rule.priority))
         charge.rules = (*charge.rules, rule)
         if len(charge.rules) > 1:
             charge.named = _larger(charge.named, rule.amounts)
+            charge.priority = _lower(charge.priority, rule.priority)
         if not confirmed:
             charge.requested = rule.confirm(charge.named)
         if rule.stop:
             break
     limits.by_rules = [*charged.values()]
     return limits.by_rules
+
+
+def _lower(priority: str | None, other: str | None) -> str | None:
+    """The lower of the priorities that two rules have; None where neither has one."""
+    return lower_of(priority or other or "", other or priority or "") or None
 
 
 def _larger(amounts: Mapping[str, GivenAmount], other: Mapping[str, GivenAmount]) -> dict[str, GivenAmount]:

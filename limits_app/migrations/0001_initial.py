@@ -350,6 +350,7 @@ class Migration(migrations.Migration):
                 ('name', limits_app.models.fields.ExactTextField(help_text='The name, such as “free” or “pro”. Case and spaces are significant.', max_length=64, unique=True, validators=[limits_app.models.validators.validate_text], verbose_name='name')),
                 ('description', models.TextField(blank=True, help_text='A description for other administrators.', validators=[limits_app.models.validators.validate_text], verbose_name='description')),
                 ('priority', models.PositiveIntegerField(default=0, help_text='If a user is in groups on several plans, the plan with the highest priority applies.', verbose_name='priority')),
+                ('request_priority', limits_app.models.fields.ExactTextField(blank=True, db_default='', default='', help_text="One of LIMITS['PRIORITIES'], for requests of clients on this plan; when empty, that of the resource.", max_length=32, validators=[limits_app.models.validators.validate_priority], verbose_name='priority of requests')),
             ],
             options={
                 'verbose_name': 'plan',
@@ -538,6 +539,7 @@ class Migration(migrations.Migration):
                 ('name', limits_app.models.fields.ExactTextField(help_text='The name in code, such as “openai/gpt-4”: a letter, then letters, digits, “_”, “.”, “/” or “-”. Case-sensitive.', max_length=64, unique=True, validators=[limits_app.models.validators.validate_resource_name], verbose_name='name')),
                 ('description', models.TextField(blank=True, help_text='A description for other administrators.', validators=[limits_app.models.validators.validate_text], verbose_name='description')),
                 ('store', limits_app.models.fields.ExactTextField(blank=True, db_default='', default='', help_text="The store that counts its usage, a key of LIMITS['STORES']; leave empty for the default store. Changing the store resets all counters of this resource.", max_length=64, validators=[limits_app.models.validators.validate_store], verbose_name='store')),
+                ('request_priority', limits_app.models.fields.ExactTextField(blank=True, db_default='', default='', help_text="One of LIMITS['PRIORITIES']; “normal” when empty. The priority of a plan, of a URL rule or in code precedes it.", max_length=32, validators=[limits_app.models.validators.validate_priority], verbose_name='priority of requests')),
                 ('made_for_rule', models.BooleanField(db_default=False, default=False, editable=False, verbose_name='made for a URL rule')),
                 ('pool', models.ForeignKey(blank=True, help_text='For several back ends that can serve it, such as regions: one with free capacity is chosen for each request.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='resources', to='limits_app.pool', verbose_name='pool')),
             ],
@@ -575,6 +577,7 @@ class Migration(migrations.Migration):
                 ('limits', models.CharField(blank=True, help_text='Limits of this rule alone, such as “60/min, tokens=1M/day”. After a pause, 60/min allows up to 120 requests within a minute, and 60/min:sliding_window never more than 60. A resource and a policy are made for them.', max_length=500, validators=[limits_app.models.validators.validate_text, limits_app.models.limit.validate_limits], verbose_name='limits')),
                 ('limits_resource', limits_app.models.fields.ExactTextField(blank=True, default='', editable=False, help_text='The name of the resource that is made for the limits.', max_length=64, validators=[limits_app.models.validators.validate_resource_name], verbose_name='resource of the limits')),
                 ('amounts', models.JSONField(blank=True, default=dict, help_text='How much one request uses, by limit key, such as {"tpm": 500}; the default amounts when empty.', validators=[limits_app.models.validators.validate_json, limits_app.models.validators.validate_amounts], verbose_name='amounts per request')),
+                ('request_priority', limits_app.models.fields.ExactTextField(blank=True, db_default='', default='', help_text="One of LIMITS['PRIORITIES'], for requests of this rule; when empty, that of the plan, or of the resource.", max_length=32, validators=[limits_app.models.validators.validate_priority], verbose_name='priority of requests')),
                 ('exempt_staff', models.BooleanField(default=False, verbose_name='exempt staff')),
                 ('exempt_superusers', models.BooleanField(default=False, verbose_name='exempt superusers')),
                 ('exempt_groups', models.TextField(blank=True, help_text='Names of groups whose users are not charged, one per line.', validators=[limits_app.models.validators.validate_text], verbose_name='exempt groups')),

@@ -40,6 +40,7 @@ from limits_app.models.validators import (
     validate_methods,
     validate_networks,
     validate_path,
+    validate_priority,
     validate_resource_name,
     validate_text,
     validate_view_name,
@@ -234,6 +235,17 @@ class Endpoint(Configuration):
         blank=True,
         validators=[validate_json, validate_amounts],
         help_text=_('How much one request uses, by limit key, such as {"tpm": 500}; the default amounts when empty.'),
+    )
+    request_priority = ExactTextField(
+        _("priority of requests"),
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[validate_priority],
+        help_text=_(
+            "One of LIMITS['PRIORITIES'], for requests of this rule; when empty, that of the plan, or of the resource."
+        ),
     )
     exempt_staff = models.BooleanField(_("exempt staff"), default=False)
     exempt_superusers = models.BooleanField(_("exempt superusers"), default=False)

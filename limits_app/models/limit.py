@@ -11,7 +11,7 @@ from django.db import models
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import Noted, check_shared, checked_limits, limit_body, parse_limits
+from limits_app.engine import Noted, check_keep, check_shared, checked_limits, limit_body, parse_limits
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models.base import Configuration
@@ -85,7 +85,9 @@ class Limit(Configuration):
         if not self.text:
             return  # reported by the field
         try:
-            self.text = limit_body(self.definition())
+            definition = self.definition()
+            check_keep(definition)
+            self.text = limit_body(definition)
         except InvalidLimit as error:
             raise ValidationError({"text": str(error)}) from error
         self._check_owner()
@@ -136,6 +138,7 @@ def validate_limits(text: str) -> None:
     """Reject text that is not limits such as `60/min tokens=1M/day`."""
     try:
         for noted in noted_limits(text):
+            check_keep(noted.limit)
             Limit.from_definition(Policy(), noted.limit, shared=noted.shared)
     except InvalidLimit as error:
         raise ValidationError(str(error)) from error

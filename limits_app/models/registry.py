@@ -104,7 +104,7 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
             Registered(
                 Resource,
                 identity=("name",),
-                fields=("name", "description", "pool", "store"),
+                fields=("name", "description", "pool", "store", "request_priority"),
                 section="resources",
                 unwritten={**_PRIMARY_KEY, "made_for_rule": "follows from the URL rules with limits"},
             ),
@@ -119,7 +119,7 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
             Registered(
                 Plan,
                 identity=("name",),
-                fields=("name", "description", "priority"),
+                fields=("name", "description", "priority", "request_priority"),
                 section="plans",
                 unwritten=_PRIMARY_KEY,
                 left_out=_NO_TABLE,
@@ -199,6 +199,7 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                     "limits",
                     "resource",
                     "amounts",
+                    "request_priority",
                     "exempt_staff",
                     "exempt_superusers",
                     "exempt_groups",

@@ -69,6 +69,16 @@ def validate_zone(value: str) -> None:
     _by_core(zone_named, value)
 
 
+def validate_priority(value: str) -> None:
+    """Reject unknown priorities; empty is for none."""
+    priorities = conf.get(conf.PRIORITIES)
+    if value and value not in priorities:
+        raise ValidationError(
+            _("LIMITS['PRIORITIES'] has no priority %(name)s: choose one of %(known)s, or leave it empty."),
+            params={"name": shown(value), "known": ", ".join(priorities)},
+        )
+
+
 def validate_store(value: str) -> None:
     """Reject unknown stores; empty means the default store."""
     aliases = conf.get(conf.STORES)

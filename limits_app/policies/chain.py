@@ -87,7 +87,8 @@ class PolicyChain:
     cool-down of the resource, if there is one. `above` are the identifiers of entities above that are not charged; the
     plan of one of them may apply. `has_row` says whether the entity itself has a row, and `plan` is the name of the
     plan that applies to it (None: no plan), whether it is that of a row, of the request, or of a group. `has_prices`
-    says whether there are prices, of any resource.
+    says whether there are prices, of any resource. `priority` is that of its requests: that of the plan, else that of
+    the resource; empty where neither has one.
     """
 
     links: list[EntityPolicies]
@@ -100,6 +101,7 @@ class PolicyChain:
     has_row: bool = False
     plan: str | None = None
     has_prices: bool = False
+    priority: str = ""
 
 
 class Subject(NamedTuple):
@@ -126,11 +128,13 @@ class Row(NamedTuple):
     unlimited: bool | None
     pool: str | None
     store: str | None
+    priority: str | None
     cooling_until: int | None
     cooling_length: int | None
     mode: str | None
     until: Any
     has_prices: bool
+    plan_priority: str | None
     identifier: str | None
     plan: str | None
     policy_id: int | None
@@ -257,6 +261,7 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
     cooling = None if first.cooling_until is None else Cooling(first.cooling_until, first.cooling_length or 0)
     is_known = first.store is not None
+    priority = next((row.plan_priority for row in levels[0] if row.plan_priority), first.priority or "")
     return PolicyChain(
         links,
         first.pool,
@@ -268,6 +273,7 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
         has_row,
         links[0].plan or None,
         has_prices=bool(first.has_prices),
+        priority=priority,
     )
 
 

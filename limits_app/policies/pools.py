@@ -266,25 +266,29 @@ class PooledSet(LimitSet):
     def __iter__(self) -> Iterator[AnyLimit]:
         return iter([self[key] for key in self.keys if key in self._common])
 
-    def try_acquire(self, requested: Requested = None) -> Acquisition:
+    def try_acquire(self, requested: Requested = None, *, priority: str | None = None) -> Acquisition:
         """See `LimitPool.try_acquire`."""
-        return self.pool.try_acquire(requested)
+        return self.pool.try_acquire(requested, priority=priority)
 
-    def acquire(self, requested: Requested = None, timeout: Timeout = None) -> Acquisition:
+    def acquire(
+        self, requested: Requested = None, timeout: Timeout = None, *, priority: str | None = None
+    ) -> Acquisition:
         """See `LimitPool.acquire`."""
-        return self.pool.acquire(requested, timeout)
+        return self.pool.acquire(requested, timeout, priority=priority)
 
-    async def atry_acquire(self, requested: Requested = None) -> Acquisition:
+    async def atry_acquire(self, requested: Requested = None, *, priority: str | None = None) -> Acquisition:
         """See `LimitPool.atry_acquire`."""
-        return await self.pool.atry_acquire(requested)
+        return await self.pool.atry_acquire(requested, priority=priority)
 
-    async def aacquire(self, requested: Requested = None, timeout: Timeout = None) -> Acquisition:
+    async def aacquire(
+        self, requested: Requested = None, timeout: Timeout = None, *, priority: str | None = None
+    ) -> Acquisition:
         """See `LimitPool.aacquire`."""
-        return await self.pool.aacquire(requested, timeout)
+        return await self.pool.aacquire(requested, timeout, priority=priority)
 
-    def peek(self, requested: Requested = None) -> Outcome:
+    def peek(self, requested: Requested = None, *, priority: str | None = None) -> Outcome:
         """See `LimitPool.peek`."""
-        return self.pool.peek(requested)
+        return self.pool.peek(requested, priority=priority)
 
     def get_stats(self) -> dict[str, Stats]:
         """The live state of the limits of the resource, by key, without those of the members."""

@@ -66,10 +66,11 @@ _QUERY: Final = """
         SELECT number, 0 FROM request
         UNION ALL SELECT k.number, r.id FROM request k JOIN {resource} r ON r.name = k.resource
     )
-    SELECT s.number, s.billing_from, s.level, e.blocked, e.unlimited, q.name, r.store, o.until, o.length, x.mode,
-           x.until, EXISTS (SELECT 1 FROM {price}), e.identifier, n.name, p.id, p.resource_id, p.effect, p.counted,
-           p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.slice_seconds, p.valid_from, p.valid_until,
-           p.weekly_hours, p.time_zone, d.id, d.limits, d.percent, d.state, d.watched_until, l.shared, l.{key}, l.text
+    SELECT s.number, s.billing_from, s.level, e.blocked, e.unlimited, q.name, r.store, r.request_priority, o.until,
+           o.length, x.mode, x.until, EXISTS (SELECT 1 FROM {price}), n.request_priority, e.identifier, n.name, p.id,
+           p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
+           p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone, d.id, d.limits, d.percent,
+           d.state, d.watched_until, l.shared, l.{key}, l.text
     FROM subject s
     JOIN place ON place.number = s.number
     JOIN request k ON k.number = s.number

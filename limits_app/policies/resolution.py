@@ -168,8 +168,9 @@ def resolution_of(
         cooling_us=cooling_us,
         prices=prices,
         time_us=time_us,
+        priority=chain.priority,
     )
-    return Resolution(resource, entity, choices, shadows, resolved, chain.known, switch)
+    return Resolution(resource, entity, choices, shadows, resolved, chain.known, switch, chain.priority)
 
 
 def resolve_pool(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, NamedTuple, Unpack
 
 from limits_app.acquiring import LimitSet, Store
@@ -180,7 +181,8 @@ class Resolution:
 
     There is one choice for the entity and one for each entity above it that is charged too. `shadows` are the choices
     as they would be if policies in shadow mode were enforced. A resource that is not `known` has no row.
-    `emergency` is the emergency switch; it is off where `LIMITS["ENABLED"]` is False.
+    `emergency` is the emergency switch; it is off where `LIMITS["ENABLED"]` is False. `priority` is that of requests
+    that name none; empty: `normal`.
     """
 
     resource: str
@@ -190,6 +192,7 @@ class Resolution:
     resolved: ResolvedSet
     known: bool = True
     emergency: Emergency = ENFORCED
+    priority: str = ""
 
 
 def compiled(
@@ -204,11 +207,13 @@ def compiled(
     cooling_us: int = 0,
     prices: PriceList = NO_PRICES,
     time_us: int = 0,
+    priority: str = "",
 ) -> ResolvedSet:
     """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one.
 
     `is_lifted` says that the emergency switch or the settings lift all limits. The upstream of the resource cools down
-    for `cooling_us` microseconds. The prices are those of `time_us`, which is when the policies apply.
+    for `cooling_us` microseconds. The prices are those of `time_us`, which is when the policies apply. `priority` is
+    that of requests that name none.
     """
     store = store_version.store
     units = NO_UNITS if is_lifted else _priced_units(choices, prices, time_us, members)
@@ -220,6 +225,10 @@ def compiled(
         scopes.append(ScopedLimits(upstream_scope(resource), schema, UPSTREAM_LEVEL))
     units = _priced_units(shadows, prices, time_us) if _limit_money(shadows) else NO_UNITS
     of_shadows = scopes_of(resource, shadows, store, counts_usage=False, units=units) if shadows else []
+    if priority:
+        scopes = [replace(scoped, priority=priority) for scoped in scopes]
+        of_shadows = [replace(scoped, priority=priority) for scoped in of_shadows]
+        members = None if members is None else members.changed(partial(replace, priority=priority))
     shadow_scopes = [replace(scoped, scope=shadow_scope(scoped.scope)) for scoped in of_shadows]
     return ResolvedSet.of(
         scopes,

@@ -11,7 +11,7 @@ from limits_app.engine import EntityName, check_resource
 from limits_app.engine.errors import LimitExceeded
 from limits_app.engine.outcome import Outcome
 from limits_app.policies import resolver
-from limits_app.services.amounts import LimitsInCode, RequestedAmounts, Resources, TryOptions, key_of
+from limits_app.services.amounts import LimitsInCode, RequestedAmounts, Resources, TryOptions, key_of, prioritized
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import AmountsRequest
 from limits_app.services.several import SharesSource, shares_of
@@ -38,6 +38,7 @@ def try_acquire(
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,
+    priority: str | None = None,
 ) -> Acquisition:
     """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
 
@@ -48,8 +49,12 @@ def try_acquire(
     A request that was admitted and is repeated with its `idempotency_key` takes its permits again, and is charged
     nothing else, for `LIMITS["IDEMPOTENCY_SECONDS"]`; another request with the key raises InvalidRequest.
     With `require_usage=False`, a block need not report the usage of rates: what was not reported counts as used.
+    `priority` is one of `LIMITS["PRIORITIES"]`, by default that of the plan, else of the resource, else `normal`; some
+    limits leave a share free for higher ones.
     """
-    return _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).acquire()
+    return _request(
+        resource, entity, requested, default_limits, idempotency_key, plan, require_usage, priority
+    ).acquire()
 
 
 def acquire(
@@ -62,6 +67,7 @@ def acquire(
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,
+    priority: str | None = None,
 ) -> Acquisition:
     """Acquire; by default this does not wait, unlike `LimitSet.acquire`, which waits as long as it takes.
 
@@ -69,7 +75,7 @@ def acquire(
     Raises LimitExceeded immediately without a timeout, LimitTimeout after waiting, and NeverAdmissible for more than
     can ever be admitted; each has the `outcome`. The other arguments are those of `try_acquire`.
     """
-    request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
+    request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage, priority)
     acquisition = request.acquire(timeout)
     if not acquisition.successful:
         raise LimitExceeded.of(acquisition)
@@ -96,9 +102,11 @@ def check(
     requested: RequestedAmounts = None,
     default_limits: LimitsInCode | str = (),
     plan: str | None = None,
+    priority: str | None = None,
 ) -> Outcome:
     """What `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
-    return AmountsRequest(key_of(resource, entity, default_limits, plan), requested).peek()
+    amounts = prioritized(requested, priority)
+    return AmountsRequest(key_of(resource, entity, default_limits, plan), amounts).peek()
 
 
 acheck: Final = sync_to_async(check)
@@ -113,17 +121,20 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
     idempotency_key: str | None = None,
     plan: str | None = None,
     require_usage: bool = True,
+    priority: str | None = None,
 ) -> AmountsRequest:
     request: AmountsRequest
     if isinstance(resource, str):
         key = key_of(resource, entity, default_limits, plan)
+        if priority is not None:
+            requested = prioritized(requested, priority)
         if idempotency_key is None:
             request = AmountsRequest(key, requested)
         else:
             check_resource(resource)
             request = IdempotentRequest(idempotency_key, key, requested, resolver)
     else:
-        source = SharesSource(shares_of(resource, entity, requested, default_limits, plan))
+        source = SharesSource(shares_of(resource, entity, requested, default_limits, plan, priority))
         request = source.request()
         if idempotency_key is not None:
             names = [share.resource for share in source.shares]

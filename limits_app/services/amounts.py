@@ -18,8 +18,10 @@ from limits_app.engine import (
     Requested,
     checked_amount,
     checked_limits,
+    checked_priority,
     counts_money,
     is_metered,
+    of_class,
 )
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, MeteredLimit, ResourceLimit
@@ -41,6 +43,7 @@ class CheckOptions(TypedDict, total=False):
     requested: RequestedAmounts
     default_limits: LimitsInCode | str
     plan: str | None
+    priority: str | None
 
 
 LimitsInCode = Sequence[LimitDefinition]
@@ -91,6 +94,19 @@ def _read_limits(text: str) -> DefaultLimits:
 def amounts_for(limits: LimitSet, requested: RequestedAmounts) -> Requested:
     """The amounts that are requested of some limits."""
     return requested(limits) if callable(requested) else requested
+
+
+def prioritized(requested: RequestedAmounts, priority: str | None) -> RequestedAmounts:
+    """The amounts of a request that names its priority; None leaves them as they are.
+
+    Raises InvalidRequest for a priority that is not one of `LIMITS["PRIORITIES"]`.
+    """
+    if priority is None:
+        return requested
+    if not callable(requested):
+        return of_class(requested, priority)
+    checked_priority(priority)
+    return lambda limits: of_class(requested(limits), priority)
 
 
 def known_amounts(

@@ -10,7 +10,16 @@ from typing import Final
 from asgiref.sync import sync_to_async
 
 from limits_app import conf
-from limits_app.engine import BLOCK_LEVEL, Amount, EntityName, Requested, limit_text
+from limits_app.engine import (
+    BLOCK_LEVEL,
+    NORMAL,
+    Amount,
+    EntityName,
+    Requested,
+    known_priority,
+    limit_text,
+    of_class,
+)
 from limits_app.engine.errors import NeverAdmissible, StaleConfiguration
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome
@@ -64,8 +73,7 @@ class ExplainedLimit:
     @property
     def used(self) -> Amount | None:
         """The used amount, including the overdrawn amount of a soft limit; None where `status` is."""
-        status = self.status
-        return None if status is None else status.capacity - status.remaining + status.overdrawn
+        return None if self.status is None else self.status.used
 
     def as_dict(self) -> dict[str, object]:
         """The limit as plain data, for JSON."""
@@ -111,7 +119,7 @@ class Explanation:
     that code sets, apply to it. `other_code_limits` are further limits that code sets, as where calls differ.
     `emergency` is the emergency switch; it is off where `LIMITS["ENABLED"]` is False. `access` says whether requests of
     the entity are blocked, exempt or limited on all URLs. `units` are those that have a price, and `unpriced` the
-    currencies of limits in which the resource has none.
+    currencies of limits in which the resource has none. `priority` is that of the request.
     """
 
     resource: str
@@ -128,6 +136,7 @@ class Explanation:
     access: AccessVerdict = LIMITED
     units: tuple[ExplainedUnit, ...] = ()
     unpriced: tuple[str, ...] = ()
+    priority: str = NORMAL
 
     def as_dict(self) -> dict[str, object]:
         """The explanation as plain data, for JSON."""
@@ -135,6 +144,7 @@ class Explanation:
             "resource": self.resource,
             "entity": self.entity,
             "known": self.known,
+            "priority": self.priority,
             "store": self.store,
             "emergency": str(self.emergency.mode),
             "access": self.access.as_dict(),
@@ -163,18 +173,19 @@ def explain(
     requested: Requested = None,
     default_limits: LimitsInCode | str = (),
     plan: str | None = None,
+    priority: str | None = None,
 ) -> Explanation:
     """Explain what `try_acquire` would decide now, from the database and the store; consumes nothing.
 
     Without `requested`, the request is for 1 of every limit, as in views. Without `default_limits`, they are those that
-    code used last on the resource.
+    code used last on the resource. `priority` is that of the request, by default that of the plan or the resource.
     """
     noted = [] if default_limits != () else policy_source.code_limits(resource)
     default_limits = default_limits if default_limits != () else next((row.definitions for row in noted), ())
     while True:
         try:
             resolution = resolve(resource, entity_name(entity), default_limits, plan, now=resolver.clock())
-            explained = _explained(resolution, requested, tuple([row.limits for row in noted[1:]]))
+            explained = _explained(resolution, requested, tuple([row.limits for row in noted[1:]]), priority)
             return replace(explained, access=verdict_on(resolution.entity, plan, resolution.emergency))
         except StaleConfiguration:
             continue
@@ -206,18 +217,20 @@ aexplain: Final = sync_to_async(explain)
 """`explain` for asyncio."""
 
 
-def _explained(resolution: Resolution, requested: Requested, other_code_limits: tuple[str, ...]) -> Explanation:
+def _explained(
+    resolution: Resolution, requested: Requested, other_code_limits: tuple[str, ...], priority: str | None = None
+) -> Explanation:
     limit_set, shadow, pool = resolution.resolved.in_store(), resolution.resolved.shadow, None
-    asked = limit_set.ones if requested is None else requested
+    asked = of_class(limit_set.ones if requested is None else requested, priority)
     if isinstance(limit_set, PooledSet):
-        outcome, pool = explained_pool(limit_set, asked or {}, whole=requested is None)
+        outcome, pool = explained_pool(limit_set, {} if asked is None else asked, whole=requested is None)
     else:
         try:
             limits, requests = with_block(resolution.resolved, resolution.resource, resolution.entity, asked)
             outcome = limits.peek(requests)
         except NeverAdmissible as error:
             outcome = error.outcome
-    outcome = with_shadow(outcome, shadow, asked or {})
+    outcome = with_shadow(outcome, shadow, {} if asked is None else asked)
     all_limits = (*outcome.violations, *outcome.passed)
     statuses = {
         (group_of(status.level), status.entity, status.key): status
@@ -243,6 +256,7 @@ def _explained(resolution: Resolution, requested: Requested, other_code_limits: 
         resolution.emergency,
         units=explained_units(limit_set),
         unpriced=tuple(dict.fromkeys(unpriced(limit_set))),
+        priority=known_priority(resolution.priority) if priority is None else priority,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from limits_app.engine import BLOCK_LEVEL, UPSTREAM_LEVEL, limit_text
+from limits_app.engine import BLOCK_LEVEL, NORMAL, UPSTREAM_LEVEL, limit_text
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.engine.outcome import LimitStatus, plain_text
 from limits_app.models import TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope
@@ -99,6 +99,8 @@ def _head(explanation: Explanation) -> Iterator[str]:
         if status.level == BLOCK_LEVEL:
             yield f"A URL rule blocks it for {status.retry_after:g} s, since its limit was exceeded."
     yield from (f"Code also sets other limits here: {text}." for text in explanation.other_code_limits)
+    if explanation.priority != NORMAL:
+        yield f"Its requests have the priority {explanation.priority}."
     if explanation.store is not None:
         yield f"It is counted in the store {explanation.store!r}."
 
@@ -178,6 +180,8 @@ def _limits(limits: Iterable[ExplainedLimit]) -> Iterator[str]:
         quota = limit.effective.limit
         if isinstance(quota, QuotaLimit) and quota.starts:
             yield f"{_name(limit)}: it counts {period_in_words(quota)}, {quota.time_zone}."
+        for priority, percent in quota.keep:
+            yield f"{_name(limit)}: requests of priority {priority} leave {percent} % free."
 
 
 def _limit(limit: ExplainedLimit) -> str:
@@ -216,7 +220,7 @@ def _block_ends(limit: ExplainedLimit) -> str:
 
 
 def _is_blocked(status: LimitStatus) -> bool:
-    return not status.capacity  # as no other limit has it
+    return not (status.capacity or status.never)  # as no other limit has it
 
 
 def _when(seconds: float | None) -> str:
@@ -227,4 +231,6 @@ def _status(status: LimitStatus, key: str | None = None) -> str:
     if _is_blocked(status):
         return f"{limit_name(status.key)}: all requests are rejected"
     left = f"{plain_text(status.remaining)} of {plain_text(status.capacity)} left"
+    if status.priority:
+        left = f"{left} for priority {status.priority}"
     return f"{key or limit_name(status.key)}: {left}, {plain_text(status.requested)} requested"

@@ -23,6 +23,7 @@ from limits_app.engine import (
     ScopedLimits,
     amounts_scope,
     check_idempotency_key,
+    class_named,
     idempotency_scope,
     schema_of,
     shown,
@@ -164,4 +165,6 @@ class IdempotentRequest(AmountsRequest):
 
 def _permits_of(amounts: Requested) -> PermitsOnly:
     """The request for the permits of a repeated request, which charges its idempotency key with 0."""
-    return PermitsOnly({**(amounts or {}), f"{_PREFIX}{CallLimit.key}": 0})
+    permits = PermitsOnly({**(amounts or {}), f"{_PREFIX}{CallLimit.key}": 0})
+    permits.priority = class_named(amounts)
+    return permits

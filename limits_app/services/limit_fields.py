@@ -19,8 +19,11 @@ from limits_app.engine import (
     Amount,
     Noted,
     QuotaPeriod,
+    check_keep,
     check_shared,
+    keep_text,
     parse_body,
+    parse_keep,
     without_zone,
 )
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
@@ -132,6 +135,15 @@ class LimitFields(models.Model):
         default=False,
         help_text=_("Report usage above the limit without rejecting requests. Not for concurrency limits."),
     )
+    keep = ExactTextField(
+        _("kept free"),
+        max_length=200,
+        blank=True,
+        help_text=_(
+            "What requests of lower priorities leave free for higher ones, such as “low:60%, normal:20%”. Not for "
+            "limits that only report."
+        ),
+    )
 
     class Meta:
         abstract = True
@@ -187,7 +199,11 @@ def split(row: Limit) -> dict[str, Any]:
 
 
 def _split(limit: LimitDefinition) -> dict[str, Any]:
-    fields: dict[str, Any] = {"capacity": _decimal(limit.capacity), "soft": limit.soft}
+    fields: dict[str, Any] = {
+        "capacity": _decimal(limit.capacity),
+        "soft": limit.soft,
+        "keep": keep_text(limit.keep),
+    }
     match limit:
         case ResourceLimit():
             return fields | {"kind": LimitKind.RESOURCE, "max_hold_seconds": _decimal(limit.max_hold_seconds)}
@@ -213,6 +229,7 @@ def join(values: Mapping[str, Any]) -> Noted | None:
         return None
     try:
         limit = _joined(fields)
+        check_keep(limit)
         check_shared(limit, shared=fields["shared"])
         return Noted(limit, fields["shared"])
     except InvalidLimit as error:
@@ -241,16 +258,17 @@ def _cleaned(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _joined(fields: Mapping[str, Any]) -> LimitDefinition:
     key, capacity, soft = fields["key"], amount_of(fields["capacity"]), fields["soft"]
+    keep = parse_keep(fields["keep"]) if fields["keep"] else ()
     match fields["kind"]:
         case LimitKind.RESOURCE:
-            return ResourceLimit(key, capacity, amount_of(fields["max_hold_seconds"]))
+            return ResourceLimit(key, capacity, amount_of(fields["max_hold_seconds"]), keep=keep)
         case LimitKind.QUOTA:
             calendar = (fields["period"] or None, fields["time_zone"] or DEFAULT_ZONE)
             seconds, starts = amount_of(fields["session_seconds"]), fields["starts"]
-            return QuotaLimit(key, capacity, *calendar, seconds, soft, starts)
+            return QuotaLimit(key, capacity, *calendar, seconds, soft, starts, keep=keep)
     algorithm = RateLimitAlgorithm(fields["algorithm"] or RateLimitAlgorithm.TOKEN_BUCKET)
     rate = (capacity, amount_of(fields["window_seconds"]), algorithm, amount_of(fields["burst"]), soft)
-    return CallLimit(*rate) if fields["kind"] == LimitKind.CALL else RateLimit(key, *rate)
+    return CallLimit(*rate, keep=keep) if fields["kind"] == LimitKind.CALL else RateLimit(key, *rate, keep=keep)
 
 
 def _wrong_fields(fields: dict[str, Any]) -> dict[str, Any]:

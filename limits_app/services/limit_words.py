@@ -51,7 +51,9 @@ def limit_in_words(limit: LimitDefinition) -> str:
             words = _capacity(limit.capacity, unit, _quota_period(limit))
         case _:
             words = _capacity(limit.capacity, unit, _period(None, limit.window_seconds))
-    return gettext("%(limit)s, only reported") % {"limit": words} if limit.soft else words
+    if limit.soft:
+        return gettext("%(limit)s, only reported") % {"limit": words}
+    return ", ".join([words, *map(_share_in_words, limit.keep)])
 
 
 def limits_in_words(text: str) -> str:
@@ -88,6 +90,13 @@ def period_in_words(limit: LimitDefinition) -> str:
         case _:
             period = _period(None, limit.window_seconds)
     return gettext("per %(period)s") % {"period": period}
+
+
+def _share_in_words(share: tuple[str, float]) -> str:
+    """What requests of a priority leave free, such as “low-priority requests leave 60 % free”."""
+    priority, percent = share
+    words = {"priority": priority, "percent": amount(percent)}
+    return gettext("%(priority)s-priority requests leave %(percent)s %% free") % words
 
 
 def _capacity(capacity: float, unit: str, period: str = "") -> str:

@@ -10,7 +10,7 @@ from typing import Final, cast
 from asgiref.sync import sync_to_async
 
 from limits_app.acquiring import Acquisition, Cooling, LimitPool, LimitSet, checked_seconds
-from limits_app.engine import Requested, check_resource
+from limits_app.engine import Requested, check_resource, of_class
 from limits_app.engine.errors import InvalidRequest, LimitTimeout
 from limits_app.engine.outcome import Outcome, Stats
 from limits_app.models import changes, write_alias
@@ -104,28 +104,32 @@ class NamedPool:
     def __len__(self) -> int:
         return len(self._current())
 
-    def try_acquire(self, requested: Requested = None) -> Acquisition:
+    def try_acquire(self, requested: Requested = None, *, priority: str | None = None) -> Acquisition:
         """See `LimitPool.try_acquire`."""
-        return self._request(requested).acquire()
+        return self._request(requested, priority).acquire()
 
-    def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+    def acquire(
+        self, requested: Requested = None, timeout: float | None = None, *, priority: str | None = None
+    ) -> Acquisition:
         """See `LimitPool.acquire`."""
-        return _admitted(self._request(requested).acquire(timeout))
+        return _admitted(self._request(requested, priority).acquire(timeout))
 
-    async def atry_acquire(self, requested: Requested = None) -> Acquisition:
+    async def atry_acquire(self, requested: Requested = None, *, priority: str | None = None) -> Acquisition:
         """See `LimitPool.atry_acquire`."""
-        return await self._request(requested).aacquire()
+        return await self._request(requested, priority).aacquire()
 
-    async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+    async def aacquire(
+        self, requested: Requested = None, timeout: float | None = None, *, priority: str | None = None
+    ) -> Acquisition:
         """See `LimitPool.aacquire`."""
-        return _admitted(await self._request(requested).aacquire(timeout))
+        return _admitted(await self._request(requested, priority).aacquire(timeout))
 
-    def peek(self, requested: Requested = None) -> Outcome:
+    def peek(self, requested: Requested = None, *, priority: str | None = None) -> Outcome:
         """See `LimitPool.peek`."""
-        return self._request(requested).peek()
+        return self._request(requested, priority).peek()
 
-    def _request(self, requested: Requested) -> AmountsRequest:
-        return AmountsRequest((self.name, None, (), None), requested, pool_resolver)
+    def _request(self, requested: Requested, priority: str | None) -> AmountsRequest:
+        return AmountsRequest((self.name, None, (), None), of_class(requested, priority), pool_resolver)
 
     def cool_down(self, which: int | str, seconds: float) -> None:
         """Do not use a member, given by its index or its name, in any process from the next acquire on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from limits_app.acquiring import Acquisition, LimitSet, TimedBlock, rejected_acquisition
-from limits_app.engine import Requested, ScopedLimits, scope_of
+from limits_app.engine import Requested, ScopedLimits, class_named, of_its_class, scope_of
 from limits_app.engine.errors import LimitExceeded, StoreUnavailable
 from limits_app.policies import ResolutionKey
 from limits_app.services.amounts import RequestedAmounts
@@ -82,4 +82,6 @@ class RuleRequest(AmountsRequest):
         return next((scoped for scoped in limits.scoped if scoped.scope.key == key), None)
 
     def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
-        return limits.try_acquire(amounts if self._block is None else {**(amounts or {}), self._block.key: 0})
+        if self._block is None:
+            return limits.try_acquire(amounts)
+        return limits.try_acquire(of_its_class({**(amounts or {}), self._block.key: 0}, class_named(amounts)))

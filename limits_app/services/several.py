@@ -7,10 +7,19 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from limits_app.acquiring import Acquisition, LimitSet
-from limits_app.engine import NOTHING, EntityName, GivenAmount, check_amounts, check_resource, nothing_requested, shown
+from limits_app.engine import (
+    NOTHING,
+    EntityName,
+    GivenAmount,
+    check_amounts,
+    check_resource,
+    checked_priority,
+    nothing_requested,
+    shown,
+)
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.policies import ResolutionKey, ResolvedSet, joined_set, resolver
-from limits_app.services.amounts import LimitsInCode, RequestedAmounts, amounts_for, key_of
+from limits_app.services.amounts import LimitsInCode, RequestedAmounts, amounts_for, key_of, prioritized
 from limits_app.services.request import AmountsRequest, SetResolver
 
 T = TypeVar("T")
@@ -24,6 +33,7 @@ class Share(NamedTuple):
     requested: RequestedAmounts = None
     default_limits: LimitsInCode | str = ()
     plan: str | None = None
+    priority: str | None = None
 
     @property
     def key(self) -> ResolutionKey:
@@ -33,7 +43,7 @@ class Share(NamedTuple):
 
 def foresee(share: Share, use: Callable[[Acquisition], T]) -> T:
     """See `AmountsRequest.foresee`."""
-    return AmountsRequest(share.key, share.requested).foresee(use)
+    return AmountsRequest(share.key, prioritized(share.requested, share.priority)).foresee(use)
 
 
 def try_acquire_all(shares: Sequence[Share], source: SetResolver = resolver) -> Acquisition:
@@ -58,6 +68,7 @@ def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
     requested: RequestedAmounts,
     default_limits: LimitsInCode | str,
     plan: str | None = None,
+    priority: str | None = None,
 ) -> list[Share]:
     """The shares of an entity, from a mapping of resources to amounts.
 
@@ -74,7 +85,9 @@ def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
         if not (amounts is None or isinstance(amounts, Mapping) or callable(amounts)):
             raise InvalidRequest(f"{shown(name)} must be mapped to amounts by key, or to None, not to {shown(amounts)}")
     _, identifier, limits, _ = key_of("", entity, default_limits, plan)
-    return [Share(check_resource(name), identifier, amounts, limits, plan) for name, amounts in resources.items()]
+    return [
+        Share(check_resource(name), identifier, amounts, limits, plan, priority) for name, amounts in resources.items()
+    ]
 
 
 class SharesSource:
@@ -92,6 +105,9 @@ class SharesSource:
         self.shares = shares
         self._source = source
         self._prefixes = prefixes_of(tuple([share.resource for share in shares]))
+        self._priorities = tuple(
+            ["" if share.priority is None else checked_priority(share.priority) for share in shares]
+        )
         self._sets: tuple[ResolvedSet, ...] = ()
 
     def request(self) -> AmountsRequest:
@@ -104,7 +120,7 @@ class SharesSource:
         if len(sets) < len(self.shares) or len({(resolved.alias, resolved.limit_set.version) for resolved in sets}) > 1:
             return None
         self._sets = sets
-        return joined_set(sets, self._prefixes)
+        return joined_set(sets, self._prefixes, self._priorities)
 
     def read(self, _key: ResolutionKey) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
@@ -119,7 +135,7 @@ class SharesSource:
             )
         if all(resolved.available for resolved in sets) and len({resolved.limit_set.version for resolved in sets}) > 1:
             raise StaleConfiguration("the shares of a request are of different configurations")
-        return joined_set(sets, self._prefixes)
+        return joined_set(sets, self._prefixes, self._priorities)
 
     def _resolved(self, share: Share) -> ResolvedSet:
         return self._source.cached(share.key) or self._source.read(share.key)

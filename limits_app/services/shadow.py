@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from limits_app import signals
 from limits_app.acquiring import Acquisition, BoundLimits, LimitSet, rejected_acquisition
-from limits_app.engine import NOTHING, GivenAmount, PermitsOnly
+from limits_app.engine import NOTHING, GivenAmount, PermitsOnly, class_named, of_its_class
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome
@@ -177,12 +177,14 @@ def is_limited(acquisition: Acquisition) -> bool:
 
 def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str, GivenAmount]:
     """The amounts of a request that the limits in shadow mode have keys for."""
-    return _known(shadow, amounts_for(shadow, requested) or {})
+    amounts = amounts_for(shadow, requested)
+    return _known(shadow, {} if amounts is None else amounts)
 
 
 def _known(shadow: BoundLimits, amounts: Mapping[str, GivenAmount]) -> Mapping[str, GivenAmount]:
     of_shadow = {key: amount for key, amount in amounts.items() if key in shadow}
-    return PermitsOnly(of_shadow) if isinstance(amounts, PermitsOnly) else of_shadow or NOTHING
+    its_amounts = PermitsOnly(of_shadow) if isinstance(amounts, PermitsOnly) else of_shadow or NOTHING
+    return of_its_class(its_amounts, class_named(amounts))
 
 
 def block_in_shadow(entity: str | None, level: str, resource: str | None) -> object:

@@ -13,7 +13,17 @@ from django.utils import timezone
 
 from limits_app.acquiring import BreakerState, LimitSet, survey_scopes
 from limits_app.conf import OnUnavailable
-from limits_app.engine import MICRO, Amount, EntityName, ScopedLimits, check_resource, from_micro, units_of
+from limits_app.engine import (
+    MICRO,
+    NORMAL,
+    Amount,
+    EntityName,
+    ScopedLimits,
+    check_resource,
+    from_micro,
+    known_priority,
+    units_of,
+)
 from limits_app.engine.errors import LimitsError, StaleConfiguration
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
@@ -26,6 +36,7 @@ from limits_app.policies import (
     PolicyStatus,
     PooledSet,
     ResolutionKey,
+    ResolvedSet,
     StoreVersions,
     VersionedStore,
     choose_each,
@@ -49,6 +60,7 @@ class Status:
     For a resource as a whole, `entities` says how many known entities were looked at,
     and `used_by_all` what they and the site itself use together.
     `members` are the limits of each member of the pool that serves the resource, by the member's name.
+    `priority` is that of requests that name none.
     """
 
     resource: str
@@ -57,6 +69,7 @@ class Status:
     entities: int | None = None
     used_by_all: dict[str, Amount] = field(default_factory=dict)
     members: dict[str, dict[str, Stats]] = field(default_factory=dict)
+    priority: str = NORMAL
 
     def as_dict(self) -> dict[str, object]:
         """The status as plain data, for JSON."""
@@ -89,21 +102,22 @@ def status_of_each(places: Sequence[tuple[str, EntityName]], *, plan: str | None
 
 def _status(key: ResolutionKey) -> Status:
     resource, entity, _, _ = key
-    alias, limits, members = _read(key)
+    resolved, limits, members = _read(key)
+    priority = known_priority(next((scoped.priority for scoped in resolved.own), ""))
     if entity is not None:
-        return Status(resource, entity, limits, members=members)
-    clients, total = _used_by_all(resource, alias)
-    return Status(resource, None, limits, clients, total, members)
+        return Status(resource, entity, limits, members=members, priority=priority)
+    clients, total = _used_by_all(resource, resolved.alias)
+    return Status(resource, None, limits, clients, total, members, priority)
 
 
-def _read(key: ResolutionKey) -> tuple[str, dict[str, Stats], dict[str, dict[str, Stats]]]:
-    """The alias of the store of an entity, the state of its limits, and that of the pool's members."""
+def _read(key: ResolutionKey) -> tuple[ResolvedSet, dict[str, Stats], dict[str, dict[str, Stats]]]:
+    """The effective limits of an entity, their state, and that of the limits of the pool's members."""
     while True:
         resolved = resolver.get(key)
         try:
             limits = resolved.in_store()
             members = limits.member_stats() if isinstance(limits, PooledSet) else {}
-            return resolved.alias, _with_slices(resolved.alias, limits), members
+            return resolved, _with_slices(resolved.alias, limits), members
         except StaleConfiguration:
             resolver.catch_up(key, resolved)
 

@@ -135,9 +135,10 @@ class Line:
         return _lines_of(taken, [self.scoped], self.store)[self.scoped.key], taken.successful
 
 
-def line_of(scope: Scope, limit: PlannedLimit, store: Store) -> ScopedLimits:
-    """Return the scope and the limits of the line of a limit of a scope."""
-    return ScopedLimits(line_scope(scope, limit.rule.key), schema_of(_LINE, store.lease_us))
+def line_of(scope: Scope, limit: PlannedLimit, store: Store, priority: str = "") -> ScopedLimits:
+    """Return the scope and the limits of the line of a limit of a scope, for tasks of a priority where it has one."""
+    name = f"{limit.rule.key}:{priority}" if priority else limit.rule.key
+    return ScopedLimits(line_scope(scope, name), schema_of(_LINE, store.lease_us))
 
 
 def read_lines(lines: Collection[ScopedLimits], store: Store, *, version: int | None = None) -> dict[str, Line]:

@@ -1,7 +1,8 @@
 """When a rejected task is tried again.
 
 If all tasks came back at the time that a rejection names, a thousand waiting tasks would be tried for each one that is
-admitted, and the last one might be the first. So they wait in the line of the limit; see `line`.
+admitted, and the last one might be the first. So they wait in the line of the limit; see `task_lines`. Of a limit that
+keeps a share free for higher priorities, each priority has its line, and waits for the lines of higher ones.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from limits_app.acquiring import Acquisition, delay
+from limits_app.acquiring import Acquisition, Store, delay
 from limits_app.acquiring import jittered as spread
-from limits_app.engine import PlannedLimit, Scope, ScopedLimits
+from limits_app.engine import PlannedLimit, Scope, ScopedLimits, higher_than
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.services.task_lines import Line, LinePlace, line_of, read_lines
@@ -61,15 +62,19 @@ class Waiting:
             if not demands or not prepared.can_fit:
                 return 0
             limits = prepared.limit_set
-            self._lines = read_lines([demand.line for demand in demands], limits.store, version=limits.version)
+            lines = [line for demand in demands for line in (demand.line, *demand.higher_lines(limits.store))]
+            self._lines = read_lines(lines, limits.store, version=limits.version)
             for demand in demands:
                 key = demand.line.key
                 line, place = self._lines[key], self.places.get(key)
-                if place is None and line.is_contended:
+                higher_lines = [self._lines[higher.key] for higher in demand.higher_lines(limits.store)]
+                until_higher_us = [higher.end - higher.now for higher in higher_lines if higher.is_contended]
+                if place is None and (line.is_contended or until_higher_us):
                     self.places[key], wait_us = line.join(demand.service_us)
                     waits_us.append(wait_us)
                 elif place is not None and line.must_wait(place):
                     waits_us.append(line.turn(place))
+                waits_us += until_higher_us
         return max(waits_us) / _SECOND_US
 
     def seconds_to_retry(self, refused: Acquisition, tries: int) -> float:
@@ -111,6 +116,12 @@ class _Demand(NamedTuple):
     amount: int
     line: ScopedLimits
 
+    def higher_lines(self, store: Store) -> list[ScopedLimits]:
+        """The lines of tasks of higher priorities, which come first."""
+        if not self.limit.priority:
+            return []
+        return [line_of(self.scope, self.limit, store, name) for name in higher_than(self.limit.priority)]
+
     @property
     def service_us(self) -> int:
         """How far its place is from the one before."""
@@ -127,4 +138,5 @@ def _demands(acquisition: Acquisition) -> Iterator[_Demand]:
         amount, definition = acquisition.amounts[limit.place], limit.rule.limit
         if amount and not definition.soft and isinstance(definition, RateLimit | CallLimit | QuotaLimit):
             scope = acquisition.plan.scopes[limit.scope_index]
-            yield _Demand(limit, scope, amount, line_of(scope, limit, acquisition.limit_set.store))
+            store = acquisition.limit_set.store
+            yield _Demand(limit, scope, amount, line_of(scope, limit, store, limit.priority))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from limits_app import conf
 from limits_app.conf import parsed_network
 from limits_app.engine import GivenAmount, check_resource, shown
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
@@ -57,6 +58,8 @@ class UrlRule:
     block_seconds: float = 0
     refusal_status: int | None = None
     refusal_body: str = ""
+    priority: str | None = None
+    """The priority of its requests; None for that of the plan or the resource."""
     reported: bool = False
 
     def fits(self, path: str, method: str) -> bool:
@@ -111,7 +114,8 @@ def compiled(row: Endpoint, confirm: Confirm) -> UrlRule:
         stop=row.stop,
         confirm=confirm,
         if_current=confirm(amounts),
-        is_plain=row.counted_by == CountedBy.ENTITY and not exemptions and not row.has_conditions,
+        priority=row.request_priority if row.request_priority in conf.get(conf.PRIORITIES) else None,
+        is_plain=row.counted_by == CountedBy.ENTITY and not (exemptions or row.has_conditions or row.request_priority),
         parts=parts_of(row.combined_with),
         statuses=statuses_of(row.responses),
         cost=row.cost,

@@ -13,8 +13,9 @@ No limit admits more than without slices:
 - The store records each slice as a lease, in the same step that charges it: a reset leaves that charged until the slice
   is returned or has ended. One that cannot be returned soon after its end is lost until the limit refills.
 
-Windows and leaky buckets do not refund, so that plans with one of them have no slices; nor have plans with permits or
-soft limits. Nothing here starts a thread, calls a store or reads the system's clock.
+Windows and leaky buckets do not refund, so that plans with one of them have no slices; nor have plans with permits,
+with soft limits, or with limits that keep a share free for requests of higher classes. Nothing here starts a thread,
+calls a store or reads the system's clock.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def sliced(limits: Sequence[tuple[AnyLimit, int]]) -> tuple[tuple[AnyLimit, ...]
 
 def _sliced(limit: AnyLimit, slice_us: int) -> tuple[AnyLimit, int]:
     """Return one limit with its burst reduced by what refills while a slice is held, by at most one part in `SHARE`."""
+    if limit.keep:
+        return limit, 0
     if isinstance(limit, QuotaLimit) and not limit.soft:
         return limit, slice_us
     if not isinstance(limit, RateLimit | CallLimit) or limit.soft or not limit.algorithm.refunds or counts_money(limit):

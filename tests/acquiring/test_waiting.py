@@ -501,7 +501,7 @@ class CountingWaiter:
     """A waiter that counts how often it was woken."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.turn = 0, number
         self.woken = 0
         self.active = True
 

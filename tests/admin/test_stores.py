@@ -51,7 +51,8 @@ def test_with_several_there_is_a_choice_and_what_it_does_is_said(admin_client: C
     resource = Resource.objects.get()
     assert resource.store == "scratch"
     assert offered(form(admin_client, resource)) == ["", "default", "scratch*"]
-    after = {"name": "api", "description": "", "pool": None, "store": "scratch", "made_for_rule": False}
+    after = {"name": "api", "description": "", "pool": None, "store": "scratch", "request_priority": ""}
+    after |= {"made_for_rule": False}
     assert AuditEvent.objects.get().after == after
     assert 'field-store">scratch' in changelist(admin_client, "resource").content.decode()
 
@@ -69,7 +70,7 @@ def test_a_store_that_is_gone_stays_chosen_until_another_is(admin_client: Client
 @pytest.mark.usefixtures("several")
 def test_files_have_the_store(admin_client: Client) -> None:
     Resource.objects.create(name="api", store="scratch")
-    assert exported(admin_client, "resource", "csv") == "name,description,pool,store\napi,,,scratch\n"
+    assert exported(admin_client, "resource", "csv") == "name,description,pool,store,request_priority\napi,,,scratch,\n"
     imported(admin_client, "resource", [{"name": "api", "store": "default"}])
     assert Resource.objects.get().store == "default"
     shown = upload(admin_client, "resource", [{"name": "api", "store": "gone"}])

@@ -35,7 +35,8 @@ def errors(response: Any) -> dict[str, str]:
 def test_a_row_is_made_read_changed_and_deleted(root: APIClient) -> None:
     made = root.post(f"{ROOT}resources/", {"name": "openai/gpt-4"}, format="json")
     assert made.status_code == 201
-    assert made.data == {"id": made.data["id"], "name": "openai/gpt-4", "description": "", "pool": None, "store": ""}
+    new = {"name": "openai/gpt-4", "description": "", "pool": None, "store": "", "request_priority": ""}
+    assert made.data == {"id": made.data["id"], **new}
     where = f"{ROOT}resources/{made.data['id']}/"
     read = root.get(where)
     assert (read.status_code, read["ETag"]) == (200, made["ETag"])

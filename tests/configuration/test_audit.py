@@ -66,7 +66,8 @@ def test_a_pool_is_remembered_with_its_members_and_their_limits(db: None) -> Non
 def test_other_objects_are_remembered_field_by_field(api: Resource, user: Entity) -> None:
     child = Entity.objects.create(identifier="key:1", parent=user, metadata={"plan": ["pro"]})
     rule = Endpoint.objects.create(name="all", path="/", resource=api)
-    assert snapshot(api) == {"name": "api", "description": "", "pool": None, "store": "", "made_for_rule": False}
+    new = {"name": "api", "description": "", "pool": None, "store": "", "request_priority": "", "made_for_rule": False}
+    assert snapshot(api) == new
     assert snapshot(child) == {
         "identifier": "key:1",
         "name": "",
@@ -95,7 +96,14 @@ def test_an_event_says_who_did_what_to_which_object() -> None:
     assert str(stored) == "create resource api"
     assert (stored.actor, stored.source, stored.reason) == ("ada", "shell", "launch")
     assert (stored.object_type, stored.object_id, stored.object_label) == ("resource", str(api.pk), "api")
-    after = {"name": "api", "description": "", "pool": None, "store": "", "made_for_rule": False}
+    after = {
+        "name": "api",
+        "description": "",
+        "pool": None,
+        "store": "",
+        "request_priority": "",
+        "made_for_rule": False,
+    }
     assert (stored.before, stored.after) == (None, after)
 
 

@@ -191,7 +191,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
     outcome = limits.try_acquire({"tpm": 50, "db": 1}).outcome
     told = outcome.as_dict()
     common = {"resource": "api", "entity": "user:42", "level": "entity", "never": False, "overdrawn": 0, "member": None}
-    common |= {"shared": False, "total": False}
+    common |= {"shared": False, "total": False, "priority": "", "kept_used": 0}
     tpm = {"key": "tpm", "capacity": 100, "requested": 50, "remaining": 20, "retry_after": 18.0, "reset_after": 48.0}
     db = {"key": "db", "capacity": 3, "requested": 1, "remaining": 3, "retry_after": 0.0, "reset_after": 0.0}
     assert told == json.loads(json.dumps(told))

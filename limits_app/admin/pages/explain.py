@@ -125,8 +125,7 @@ def _limit(site: AdminSite, limit: ExplainedLimit) -> dict[str, Any]:
 
 
 def _bar_of(label: str, status: LimitStatus, in_slices: float = 0) -> Bar:
-    used = status.capacity - status.remaining + status.overdrawn
-    return bar(label, used, status.capacity, status.remaining, in_slices=in_slices)
+    return bar(label, status.used, status.capacity, status.remaining, in_slices=in_slices)
 
 
 def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:

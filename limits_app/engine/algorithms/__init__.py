@@ -7,6 +7,7 @@ from typing import Final, assert_never
 
 from limits_app.engine.algorithms.buckets import BucketRule
 from limits_app.engine.algorithms.counted import CountedRule
+from limits_app.engine.algorithms.keeping import KeepingRule
 from limits_app.engine.algorithms.permits import Permits
 from limits_app.engine.algorithms.quota import QuotaRule
 from limits_app.engine.algorithms.rule import BlockedRule, Rule, State
@@ -21,8 +22,9 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
+from limits_app.engine.priorities import kept_parts
 
-__all__ = ["Rule", "State", "compile_rule"]
+__all__ = ["Rule", "State", "compile_rule", "rule_of_class"]
 
 
 _RATES: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Rule]]] = {
@@ -32,6 +34,12 @@ _RATES: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Rule
     RateLimitAlgorithm.FIXED_WINDOW: FixedWindow,
     RateLimitAlgorithm.GCRA: BucketRule,
 }
+
+
+def rule_of_class(rule: Rule, priority: str) -> Rule:
+    """Return a rule as requests of a class have it: the rule itself where they leave nothing free."""
+    parts = kept_parts(rule.limit.keep, priority, rule.ceiling_parts) if rule.limit.keep else 0
+    return KeepingRule(rule, parts) if parts else rule
 
 
 def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:

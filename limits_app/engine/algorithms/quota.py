@@ -89,7 +89,7 @@ class QuotaRule(Rule):
         if not isinstance(former, QuotaLimit):
             return now, self._period_at(now)[1], count
         if old.is_money is self.is_money and (
-            replace(former, capacity=self._quota.capacity, soft=self._quota.soft) == self._quota
+            replace(former, capacity=self._quota.capacity, soft=self._quota.soft, keep=self._quota.keep) == self._quota
         ):
             return state
         # The start may have moved back with a clock that was set back; the end never moves.

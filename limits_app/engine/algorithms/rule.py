@@ -62,6 +62,10 @@ class Rule(ABC):
         self.ceiling_parts = ceiling_parts
         self.most_parts = DEBT_PARTS if limit.soft else ceiling_parts
         """The largest amount of one request; for a soft limit the largest recorded over-use."""
+        self.usable_parts = ceiling_parts
+        """What requests of a class may use of the ceiling, at one time."""
+        self.kept_parts = 0
+        """What requests of a class leave free for higher ones."""
         self.is_soft: bool = limit.soft
         """Whether the limit rejects nothing and records over-use instead."""
         self.lease_us = 0

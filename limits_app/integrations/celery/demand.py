@@ -13,10 +13,13 @@ from limits_app.engine.errors import InvalidLimit
 from limits_app.integrations.identity import normalize_entity
 from limits_app.services import Share
 from limits_app.services.amounts import one_client, one_of_each
-from limits_app.services.integration import GivenAmount, check_entity, check_resource, checked_timeout
+from limits_app.services.integration import GivenAmount, check_entity, check_resource, checked_priority, checked_timeout
 
 Payer = str | Callable[..., str | None] | None
 """An identifier, in which `{argument}` and `{argument.part}` stand for arguments; or a function of the arguments."""
+
+Priority = str | Callable[..., str | None] | None
+"""A priority, or a function of the arguments."""
 
 AmountOfTask = GivenAmount | Callable[..., GivenAmount]
 """An amount, the name of an argument or of a part of one, or a function of the arguments."""
@@ -30,6 +33,8 @@ class Demand:
     task, or None for the site itself. `requested` are amounts by limit key, each a number, the name of an argument
     (`"tokens"`, `"job.tokens"`) or a callable; or one callable for all of them. Of every limit that is not named
     it takes 1.
+    `priority` is one of `LIMITS["PRIORITIES"]`, or a callable that takes the arguments and returns one;
+    by default that of the plan or the resource.
     `patience_seconds` is how long eager and direct calls wait, which cannot be queued again.
     Raises InvalidLimit for an invalid resource or entity; for an entity made of arguments, when the task is called.
     """
@@ -38,10 +43,13 @@ class Demand:
     entity: Payer = None
     requested: Mapping[str, AmountOfTask] | Callable[..., Mapping[str, GivenAmount]] | None = None
     patience_seconds: float | None = 60.0
+    priority: Priority = None
 
     def __post_init__(self) -> None:
         check_resource(self.resource)
         checked_timeout(self.patience_seconds)
+        if isinstance(self.priority, str):
+            checked_priority(self.priority)
         if isinstance(self.entity, str):
             check_entity(one_client(self.entity))
 
@@ -59,7 +67,9 @@ class Demand:
                 key: _at(price, bound.arguments) if isinstance(price, str) else self._of_arguments(price, args, kwargs)
                 for key, price in (self.requested or {}).items()
             }
-        return Share(self.resource, None if entity is None else _checked(entity), partial(one_of_each, amounts))
+        priority = self._of_arguments(self.priority, args, kwargs)
+        client = None if entity is None else _checked(entity)
+        return Share(self.resource, client, partial(one_of_each, amounts), priority=priority)
 
     @staticmethod
     def _of_arguments(value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from limits_app import services
 from limits_app.engine.errors import LimitExceeded, LimitsError, NeverAdmissible, StoreUnavailable
 from limits_app.engine.outcome import Outcome
-from limits_app.integrations.celery.demand import AmountOfTask, Demand, Payer
+from limits_app.integrations.celery.demand import AmountOfTask, Demand, Payer, Priority
 from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered
 from limits_app.services import Share
 from limits_app.services.integration import Acquisition, GivenAmount
@@ -109,7 +109,13 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
 
     def _wait_for(self, share: Share) -> Acquisition:
         patience = None if self.limited is None else self.limited.patience_seconds
-        return services.acquire(share.resource, entity=share.entity, requested=share.requested, timeout=patience)
+        return services.acquire(
+            share.resource,
+            entity=share.entity,
+            requested=share.requested,
+            timeout=patience,
+            priority=share.priority,
+        )
 
     def _acquire_or_requeue(self, share: Share) -> Acquisition:
         waiting = Waiting(self._headers.get(PLACES, {}))
@@ -117,7 +123,9 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
             why = f"other tasks wait for {share.resource}"
             seconds = foresee(share, waiting.seconds_to_turn)
             if not seconds:
-                acquisition = services.try_acquire(share.resource, entity=share.entity, requested=share.requested)
+                acquisition = services.try_acquire(
+                    share.resource, entity=share.entity, requested=share.requested, priority=share.priority
+                )
                 if acquisition:
                     self._headers.pop(PLACES, None)  # a retry is not this attempt
                     return acquisition
@@ -194,15 +202,17 @@ def limited_task(
     entity: Payer = None,
     requested: Mapping[str, AmountOfTask] | Callable[..., Mapping[str, GivenAmount]] | None = None,
     patience_seconds: float | None = 60.0,
+    limit_priority: Priority = None,
     app: Any = None,
     **options: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Make a function a task that runs when its limits admit it; the arguments are those of `Demand`.
 
+    `limit_priority` is the `priority` of `Demand`: `priority` is that of messages, an option of Celery.
     `app` is the Celery application (None: as with `shared_task`), and `options` are those of its `task`.
     Raises TypeError for a coroutine or a generator, which Celery cannot run.
     """
-    demand = Demand(resource, entity, requested, patience_seconds)
+    demand = Demand(resource, entity, requested, patience_seconds, limit_priority)
     throws = (TaskRefused, *options.pop("throws", ()))
     make: Any = shared_task if app is None else app.task
     make_task = make(**{"base": LimitedTask, "limited": demand, "throws": throws} | options)

@@ -19,18 +19,19 @@ logger = logging.getLogger("limits_app")
 
 
 class TaskLimits:
-    """What a running task holds, and how it reports what it used.
+    """What a running task holds, and how it reports what it used; what it acquires has its priority.
 
     `request` is the Celery request of the task, None outside of a task.
     `resource` and `entity` are those that were charged; None where the task has no limits, or for the site itself.
     """
 
-    __slots__ = ("acquisition", "entity", "request", "resource")
+    __slots__ = ("acquisition", "entity", "priority", "request", "resource")
 
     def __init__(self, acquisition: Acquisition, share: Share | None = None, request: object = None) -> None:
         self.acquisition = acquisition
         self.resource = None if share is None else share.resource
         self.entity = None if share is None else share.entity
+        self.priority = None if share is None else share.priority
         self.request = request
 
     def __repr__(self) -> str:
@@ -63,13 +64,19 @@ class TaskLimits:
         *,
         resource: str | None = None,
         entity: str | None = None,
+        priority: str | None = None,
     ) -> Acquisition:
         """Acquire more, by default of the task's own resource for its own entity; use it in a `with` block.
 
         Raises LimitExceeded, which queues the task again when it leaves the body: acquire before side effects.
         Raises InvalidRequest where the task has no resource and none is named.
         """
-        return services.acquire(self._resource(resource), entity=entity or self.entity, requested=requested)
+        return services.acquire(
+            self._resource(resource),
+            entity=entity or self.entity,
+            requested=requested,
+            priority=priority or self.priority,
+        )
 
     def try_acquire(
         self,
@@ -77,9 +84,15 @@ class TaskLimits:
         *,
         resource: str | None = None,
         entity: str | None = None,
+        priority: str | None = None,
     ) -> Acquisition:
         """`acquire`, where a rejection is a falsy acquisition with the reasons in `outcome`."""
-        return services.try_acquire(self._resource(resource), entity=entity or self.entity, requested=requested)
+        return services.try_acquire(
+            self._resource(resource),
+            entity=entity or self.entity,
+            requested=requested,
+            priority=priority or self.priority,
+        )
 
     def _resource(self, named: str | None) -> str:
         resource = named or self.resource

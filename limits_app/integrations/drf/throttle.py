@@ -58,7 +58,8 @@ class LimitThrottle(BaseThrottle):
 
     All throttles of this kind that a view has are acquired together, all or nothing. A request is charged once for a
     resource and an entity, however many integrations apply. `cost` is how much a request takes of each rate and of the
-    calls; `default_limits` apply where administrators have set none. Without a resource everything passes.
+    calls; `default_limits` apply where administrators have set none. `priority` is one of `LIMITS["PRIORITIES"]`, by
+    default that of the plan or the resource. Without a resource everything passes.
     Raises ThrottleRejection for a cost that can never be admitted, where the entity or the resource is blocked, and
     while the store is unavailable and the policy says `block`.
     """
@@ -66,6 +67,7 @@ class LimitThrottle(BaseThrottle):
     resource: str | None = None
     cost: Amount = 1
     default_limits: Sequence[LimitDefinition] = ()
+    priority: str | None = None
 
     _violations: tuple[LimitStatus, ...] = ()
 
@@ -84,6 +86,10 @@ class LimitThrottle(BaseThrottle):
         """Return how much a request takes."""
         return self.cost
 
+    def get_priority(self, request: Request, view: APIView) -> str | None:
+        """Return the priority of a request; None for that of the plan or the resource."""
+        return self.priority
+
     def get_charge(self, request: Request, view: APIView) -> Charge | None:
         """Return what the request is charged; None for nothing."""
         resource = self.get_resource(request, view)
@@ -91,7 +97,13 @@ class LimitThrottle(BaseThrottle):
             return None
         entity, cost = entity_name(self.get_entity(request, view)), self.get_cost(request, view)
         requested = None if cost == 1 else partial(amount_of_each, cost)
-        return Charge(resource_named(resource), entity, requested=requested, default_limits=tuple(self.default_limits))
+        return Charge(
+            resource_named(resource),
+            entity,
+            requested=requested,
+            default_limits=tuple(self.default_limits),
+            priority=self.get_priority(request, view),
+        )
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Charge for all throttles of the view when the first one is called: when one rejects, all do.

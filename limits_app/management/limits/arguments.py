@@ -177,6 +177,7 @@ WHOM: Final = (
     argument("--entity", type=client_name, help="such as user:42; without it, the site itself"),
     PLAN,
 )
+PRIORITY: Final = argument("--priority", help="the priority of the request, such as low")
 REQUESTED: Final = argument(
     "requested",
     type=amount,

@@ -15,6 +15,7 @@ from limits_app.engine import GivenAmount, seconds_text
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.outcome import LimitStatus, Outcome, Stats
 from limits_app.management.limits.arguments import (
+    PRIORITY,
     REQUESTED,
     RESOURCE,
     WHOM,
@@ -48,7 +49,7 @@ _DECIDED: Final = (
     "retry_after",
     "reset_after",
 )
-_REQUEST: Final = (RESOURCE, REQUESTED, *WHOM)
+_REQUEST: Final = (RESOURCE, REQUESTED, *WHOM, PRIORITY)
 _STATUS: Final = (
     "member",
     "key",
@@ -92,7 +93,12 @@ def _outcome(options: Namespace) -> Outcome:
         asked = _requested(options) or (lambda limits: limits.ones)  # 1 of every limit, as in views
         default_limits = latest_code_limits(options.resource)
         return limits.check(
-            options.resource, entity=options.entity, requested=asked, default_limits=default_limits, plan=options.plan
+            options.resource,
+            entity=options.entity,
+            requested=asked,
+            default_limits=default_limits,
+            plan=options.plan,
+            priority=options.priority,
         )
     except NeverAdmissible as error:
         return error.outcome
@@ -113,7 +119,11 @@ def explain(options: Namespace, out: Output) -> ExitCode:
     """Explain the decision about a request."""
     unknown = _unknown_resource(options, out)
     explanation = limits.explain(
-        options.resource, entity=options.entity, requested=_requested(options), plan=options.plan
+        options.resource,
+        entity=options.entity,
+        requested=_requested(options),
+        plan=options.plan,
+        priority=options.priority,
     )
     out.show(_decided(explanation.outcome), data=explanation.as_dict(), text=explanation.text())
     return unknown

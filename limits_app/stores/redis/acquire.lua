@@ -3,7 +3,7 @@
 -- The plan: how many requests there are, whether the emptiest goes first, and what happens to the others (0: nothing,
 -- 1: they follow when the first is rejected, 2: nothing, and nothing is charged either); of each request where its keys
 -- start, where it is described, its first label, and the size of its numbers: its scopes, and in each its limits: the field, the tag, the
--- number of its key (0: none), whether it is soft, the number of its usage (0: not counted), the parts of a unit, the
+-- number of its key (0: none), what is kept free of it (-1: it is soft), the number of its usage (0: not counted), the parts of a unit, the
 -- capacity, and three parameters. KEYS[1] is the version of the configuration.
 -- The numbers, of each request: the version that it was made for (-1: any), the amounts, the holder of permits (16 bytes,
 -- where there are any), and the boundaries of calendars. Blocked scopes are not among the requests.
@@ -61,7 +61,7 @@ for index = 1, others == 1 and requests or 1 do
         local change = algorithms[limit.letter]
         amount, amount_at = unpack_from('<d', numbers, amount_at)
         local full_at = change('take', limit.state, amount, limit)
-        if not full_at and limit.soft > 0 then full_at = change('settle', limit.state, amount, limit) end
+        if not full_at and limit.keep < 0 then full_at = change('settle', limit.state, amount, limit) end
         is_admitted = full_at
         if full_at and full_at > scope.full_at then scope.full_at = full_at end
         if full_at and limit.usage > 0 and amount > 0 then count_usage(scope, limit, amount) end

@@ -26,7 +26,7 @@ from limits_app.engine import (
     slices_key,
 )
 from limits_app.engine.limits import QuotaLimit
-from limits_app.stores.redis.commands import CARRYING, PreparedScript, RedisCommand, ScriptCall, ScriptFrame
+from limits_app.stores.redis.commands import CARRYING, KEEP, PreparedScript, RedisCommand, ScriptCall, ScriptFrame
 from limits_app.stores.redis.hints import Calendars, ScriptClock
 from limits_app.stores.redis.opening import KeyNames
 from limits_app.stores.redis.states import (
@@ -73,6 +73,9 @@ class PreparedShape:
         self.counts_usage = shape.counts_usage
         self.is_credit, self.recorded_us = shape.is_credit, shape.recorded_us
         self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
+        keeps = any(limit.rule.kept_parts for limit in self.limits)
+        self.acquiring = self.algorithms.union([KEEP]) if keeps else self.algorithms
+        """The files of the script that acquires; the others know no class."""
         self.calendars = Calendars(shape.limits)
         self.keyed = [limit for limit in self.limits if limit.rule.has_log or limit.is_permit]
         """The limits with a key for their log or leases, in the order of these keys."""
@@ -131,7 +134,8 @@ class PreparedShape:
             parameters.append(self.calendars.offset(limit) + HOLDER_LENGTH * self.has_permits)
         key_number = len(self.schemas) + 1 + self.keyed.index(limit) if limit in self.keyed else 0
         usage = (1 + limit.index) * (limit.scope_index in self.counted)
-        numbers = [key_number, rule.is_soft, usage, rule.parts_per_unit, capacity, *(*parameters, 0, 0, 0)[:3]]
+        keep = -1 if rule.is_soft else rule.kept_parts
+        numbers = [key_number, keep, usage, rule.parts_per_unit, capacity, *(*parameters, 0, 0, 0)[:3]]
         lua_format, size = value_format(rule)
         head = field_of(rule) + b"\0" + tag[:1] + bytes([len(tag)]) + tag + lua_format + b"\0"
         return head + pack("<9d", size, *numbers)
@@ -224,7 +228,7 @@ def _acquire_frame(plans: Sequence[PreparedPlan], others: _Others, *, emptiest_f
     last = [calls.names.usage(tag, max([plan.counters for plan in plans]))] if counts_usage else ()
     return ScriptFrame(
         "acquire",
-        frozenset[str]().union(*[plan.shape.algorithms for plan in plans]),
+        frozenset[str]().union(*[plan.shape.acquiring for plan in plans]),
         b"".join([text, *[plan.shape.description for plan in plans]]),
         key_count=first_key - 2,
         first=[calls.names.version(tag, plans[0].namespace)],

@@ -17,6 +17,8 @@ from limits_app.stores.redis.states import LUA_ALGORITHMS
 
 CARRYING: Final = frozenset(["carry", *LUA_ALGORITHMS])
 """What scripts need to read states of every rule."""
+KEEP: Final = "keep"
+"""The file that scripts need for requests that leave a share of a limit free; it comes after those of algorithms."""
 _TIMES: Final = Struct("<2d")
 """What the numbers of every call start with; see prelude.lua."""
 
@@ -26,12 +28,16 @@ def _script(verb: str, files: frozenset[str] = frozenset()) -> tuple[str, str]:
     """Return the script of a verb, and the digest by which servers know it.
 
     `files` are the algorithms of limits and other files: `usage` for scopes that count, `carry` to read states of every
-    rule, `own_keys` for logs and leases.
+    rule, `own_keys` for logs and leases, and `keep`, which changes the algorithms for requests that leave a share free.
     """
     needed = {file for name in files for file in (LUA_ALGORITHMS[name].files if name in LUA_ALGORITHMS else (name,))}
     folder = Path(__file__).parent
-    text = "\n".join([(folder / f"{name}.lua").read_text() for name in ("prelude", *sorted(needed), verb)])
+    text = "\n".join([(folder / f"{name}.lua").read_text() for name in ("prelude", *sorted(needed, key=_order), verb)])
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _order(file: str) -> tuple[bool, str]:
+    return file == KEEP, file
 
 
 def _packed(word: bytes | str | int) -> bytes:

@@ -33,7 +33,8 @@ local function milliseconds(us) return string.format('%d', math.min(math.floor(u
 
 -- Every algorithm adds a function by its letter: (verb, state, amount, rule) that returns when the state equals an unused
 -- one. `state` is the list of what the value of a field has, with the numbers from 3 on, which the function changes; `rule`
--- has the capacity, the parameters `a` to `c` of `Rule.lua`, and the `key` of the log or the leases. The verbs:
+-- has the capacity, the parameters `a` to `c` of `Rule.lua`, and the `key` of the log or the leases; `keep` is what a
+-- request has to leave free for requests of higher classes (see keep.lua), or -1: the limit rejects nothing. The verbs:
 --   take     charge an amount; returns nil when it does not fit now
 --   settle   charge a positive change, refund a negative one where the algorithm can
 --   credit   a negative change that no claim holds
@@ -86,12 +87,12 @@ local function load_request(at, first_key, amounts_at, time, settles)
       usage_field = usage_field, counts = false, is_moved = false, starts_hour = false, stored_sums = false, sums = false,
     }
     for place = 1, limit_count do
-      local field, letter, tag, format, size, key, soft, usage, parts, capacity, a, b, c
-      field, letter, tag, format, size, key, soft, usage, parts, capacity, a, b, c, at = struct.unpack('<sc1Bc0sddddddddd', plan, at)
+      local field, letter, tag, format, size, key, keep, usage, parts, capacity, a, b, c
+      field, letter, tag, format, size, key, keep, usage, parts, capacity, a, b, c, at = struct.unpack('<sc1Bc0sddddddddd', plan, at)
       fields[place + 1] = field
       limits[place] = {
         field = field, letter = letter, tag = tag, format = format, size = size, key = key > 0 and KEYS[first_key + key - 1],
-        soft = soft, usage = usage, parts = parts, capacity = capacity, a = a, b = b, c = c, state = false,
+        keep = keep, usage = usage, parts = parts, capacity = capacity, a = a, b = b, c = c, state = false,
       }
     end
     if settles then fields[#fields + 1] = '@' end

@@ -39,6 +39,7 @@ from limits_app.testing.conformance.concurrency import Races, WakingTests  # noq
 from limits_app.testing.conformance.money import Money  # noqa: E402
 from limits_app.testing.conformance.namespaces import Namespaces  # noqa: E402
 from limits_app.testing.conformance.permits import Leases, PermitTests  # noqa: E402
+from limits_app.testing.conformance.priorities import Priorities  # noqa: E402
 from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
 from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
 from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa: E402
@@ -59,6 +60,7 @@ class StoreOperations(
     Leases,
     PermitTests,
     TokenLeases,
+    Priorities,
     Clocks,
     ChangesTests,
     Versions,

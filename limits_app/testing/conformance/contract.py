@@ -96,20 +96,28 @@ def counting(store: Store, *limits: AnyLimit, entity: str = "someone", plan: str
 
 
 def claim_of(
-    limit_set: LimitSet, requested: Mapping[str, GivenAmount] | None = None, left_out: Iterable[str] = ()
+    limit_set: LimitSet,
+    requested: Mapping[str, GivenAmount] | None = None,
+    left_out: Iterable[str] = (),
+    *,
+    priority: str | None = None,
 ) -> Claim:
     """Return a claim as a set makes it, without an acquisition: its permits are not renewed."""
     requests = requested or {}
-    plan = plan_for(limit_set.scoped, tuple(requests), left_out=frozenset(left_out))
+    plan = plan_for(limit_set.scoped, tuple(requests), left_out=frozenset(left_out), priority=priority)
     amounts, _ = plan.shape.amounts(requests)
     return Claim(plan, amounts, limit_set.version)
 
 
 def taken(
-    limit_set: LimitSet, requested: Mapping[str, GivenAmount] | None = None, left_out: Iterable[str] = ()
+    limit_set: LimitSet,
+    requested: Mapping[str, GivenAmount] | None = None,
+    left_out: Iterable[str] = (),
+    *,
+    priority: str | None = None,
 ) -> Claim:
     """A claim that the store has decided."""
-    claim = claim_of(limit_set, requested, left_out)
+    claim = claim_of(limit_set, requested, left_out, priority=priority)
     admitted = limit_set.store.acquire(claim)
     assert claim.admitted is admitted
     return claim

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -49,19 +50,36 @@ class Step:
     changes: bool
     chooses: str | None
     credits: int | None
+    priority: str | None
+
+
+KINDS: Sequence[Mapping[str, Any]] = [
+    {},
+    {"keep": {"low": 60, "normal": 20}},
+    {"keep": {"normal": 33.333}},
+    {"soft": True},
+]
+"""Hard limits without a share that is kept free, hard ones with one, and soft ones."""
+PRIORITIES = [None, "high", "normal", "low"]
 
 
 def definitions(key: str) -> st.SearchStrategy[RateLimit | QuotaLimit]:
     """Rates and quotas of every size, hard and soft."""
     sizes = st.one_of(st.integers(1, 50), st.integers(1, 10**12))
     seconds = st.one_of(st.integers(1, 100_000), st.integers(1, 366 * 86_400_000)).map(lambda ms: ms / 1000)
-    soft = st.sampled_from([False, False, True])
+    kinds = st.sampled_from(KINDS)
     periods = st.tuples(st.sampled_from(QuotaPeriod), st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu"]))
     return st.one_of(
-        st.builds(RateLimit, st.just(key), sizes, seconds, st.sampled_from(ALGORITHMS), soft=soft),
-        st.builds(lambda size, period, soft: QuotaLimit(key, size, *period, soft=soft), sizes, periods, soft),
         st.builds(
-            lambda size, session, soft: QuotaLimit.per_session(key, size, session, soft=soft), sizes, seconds, soft
+            lambda size, window, algorithm, kind: RateLimit(key, size, window, algorithm, **kind),
+            sizes,
+            seconds,
+            st.sampled_from(ALGORITHMS),
+            kinds,
+        ),
+        st.builds(lambda size, period, kind: QuotaLimit(key, size, *period, **kind), sizes, periods, kinds),
+        st.builds(
+            lambda size, session, kind: QuotaLimit.per_session(key, size, session, **kind), sizes, seconds, kinds
         ),
     )
 
@@ -84,6 +102,7 @@ STEPS = st.lists(
         changes=st.sampled_from([False, False, False, False, True]),
         chooses=st.sampled_from([None, None, None, "in_order", "emptiest_first"]),
         credits=st.sampled_from([None, None, None, None, 1, 300, 1000]),
+        priority=st.sampled_from(PRIORITIES),
     ),
     min_size=1,
     max_size=30,
@@ -115,7 +134,8 @@ class Player:
         wanted = {key: int(most * step.permille // 1000) for key, most in least.items() if key != "db"}
         if step.permits:
             wanted["db"] = step.permits
-        claims = [claim_of(one, wanted, () if step.permits else ("db",)) for one in sets]
+        left_out = () if step.permits else ("db",)
+        claims = [claim_of(one, wanted, left_out, priority=step.priority) for one in sets]
         asked = claims if step.chooses else claims[step.who : step.who + 1]
         if step.chooses:
             admitted = self.store.acquire_first(claims, emptiest_first=step.chooses == "emptiest_first")
@@ -171,7 +191,7 @@ def _play_both(
 ) -> None:
     clock = FakeClock()
     first: list[LimitDefinition] = [rates[0], rates[1], ResourceLimit("db", 2)]
-    second: list[LimitDefinition] = [ResourceLimit("db", 3), rates[2], rates[3]]
+    second: list[LimitDefinition] = [ResourceLimit("db", 3, keep=(("low", 40),)), rates[2], rates[3]]
     ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
     players = [Player(store, first, second) for store in (ours, reference)]
     which, latest = 0, clock.now_us
@@ -203,25 +223,25 @@ def rate(algorithm: RateLimitAlgorithm) -> Callable[[Random], LimitDefinition]:
 
     def make(random: Random) -> LimitDefinition:
         size, seconds = random.choice(SIZES)(random), random.choice(SECONDS)(random)
-        return RateLimit("units", size, seconds, algorithm, soft=random.random() < 0.2)
+        return RateLimit("units", size, seconds, algorithm, **random.choice(KINDS))
 
     return make
 
 
 def quota(random: Random) -> LimitDefinition:
     """Return a random quota."""
-    size, soft = random.choice(SIZES)(random), random.random() < 0.2
+    size, kind = random.choice(SIZES)(random), random.choice(KINDS)
     if random.random() < 0.5:
-        return QuotaLimit.per_session("units", size, random.choice(SECONDS)(random), soft=soft)
+        return QuotaLimit.per_session("units", size, random.choice(SECONDS)(random), **kind)
     period, zone = random.choice(list(QuotaPeriod)), random.choice(["UTC", "Europe/Berlin"])
     starts = random.choice(["", *{"day": ["6h"], "week": ["sun+6h"], "month": ["15", "31+6h"]}.get(period, [])])
-    return QuotaLimit("units", size, period, zone, soft=soft, starts=starts)
+    return QuotaLimit("units", size, period, zone, starts=starts, **kind)
 
 
 def permits(random: Random) -> LimitDefinition:
     """Return a random resource limit."""
     hold = random.choice([None, random.randint(1, 60)])
-    return ResourceLimit("units", random.randint(1, 6), max_hold_seconds=hold)
+    return ResourceLimit("units", random.randint(1, 6), max_hold_seconds=hold, **random.choice(KINDS[:3]))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +273,8 @@ def test_thousands_of_decisions_of_each_algorithm_are_those_of_the_memory_store(
             if held and random.random() < 0.3:
                 _settle_alike(sets, held.pop(random.randrange(len(held))), random.choice([UNDO, 0, 300, 1000, 1500]))
             wanted = random.choice([0, 1, int(limit.ceiling * random.random()), int(limit.ceiling)])
-            claims = [claim_of(one, {"units": wanted}) for one in sets]
+            priority = random.choice(PRIORITIES)
+            claims = [claim_of(one, {"units": wanted}, priority=priority) for one in sets]
             for one, claim in zip(sets, claims, strict=True):
                 one.store.acquire(claim)
             assert _seen(claims[0]) == _seen(claims[1])
