@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.limits import LimitDefinition, QuotaLimit
 from limits_app.engine.notation import Noted
-from limits_app.models import BucketKind, Entity, Plan, Policy, Resource, UsagePeriod, UsageSnapshot
+from limits_app.models import BucketKind, Entity, Plan, Policy, Price, Resource, UsagePeriod, UsageSnapshot
 from limits_app.models import Limit as LimitRow
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation.forecast import (
@@ -265,3 +266,26 @@ def test_the_heaviest_are_found_behind_many_to_whom_the_policy_does_not_apply(db
         (name, uses[name]) for name in heaviest
     ]
     assert shown.is_cut
+
+
+def test_budget_is_foreseen_from_what_units_have_cost() -> None:
+    valid_from = datetime(2026, 1, 1, tzinfo=UTC)
+    Price.objects.create(
+        resource="llm/*", unit="tokens", amount=Decimal(2), per=1000, currency="usd", valid_from=valid_from
+    )
+    policy = Policy(resource=Resource.objects.create(name="llm/large"), effect="limits")
+    for hour in (8, 9):
+        used("llm/large", "user:1", 700, hour=hour, key="tokens")
+        used("llm/large", "user:2", 100, hour=hour, key="tokens")
+    used("llm/large", "user:2", 1_500_000, hour=9, key="usd+")  # 1.5
+    used("llm/large", "user:2", 9_000_000, hour=9, key="usd")
+    forecast_of_budget = foreseen(policy, QuotaLimit.per_day("usd", 1))
+    assert [(consumer.entity, consumer.used, consumer.lost) for consumer in forecast_of_budget.consumers] == [
+        ("user:1", 2.8, 1.8),
+        ("user:2", 1.9, 0.9),
+    ]
+    assert foreseen(policy, QuotaLimit.per_day("usd", 3)).consumers == ()
+    assert foreseen(policy, QuotaLimit.per_day("usd", 3)).is_recorded
+    assert not foreseen(policy, QuotaLimit.per_day("eur", 3)).is_recorded
+    [shared] = foreseen(policy, QuotaLimit.per_day("usd", 3), shared=True).consumers
+    assert (shared.entity, round(shared.lost, 6)) == (None, 1.7)

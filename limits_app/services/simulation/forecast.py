@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
+from math import ceil
 from typing import Any, Final
 
 from django.db import router
@@ -16,11 +17,14 @@ from limits_app.engine import (
     HOUR,
     HOUR_US,
     MAX_AMOUNT,
+    MICRO,
     MILLI,
     Noted,
     Rule,
     compile_rule,
+    counts_money,
     from_milli,
+    is_currency,
     to_milli,
     units_of_usage,
     usage_of_units,
@@ -29,8 +33,10 @@ from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, Reso
 from limits_app.models import BucketKind, Counted, Policy, PolicyEffect, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.usage import CappedSum
+from limits_app.services.costs import Chosen, spends
 from limits_app.services.simulation.events import share_of
 from limits_app.services.simulation.proposal import Proposal
+from limits_app.usage.reading import By
 
 STEP_SECONDS: Final = 300
 """The use of an hour is taken as even: so much time at once."""
@@ -181,7 +187,7 @@ def forecast(policy: Policy, proposed: Sequence[Noted], *, now: datetime) -> For
     refused.sort(key=lambda consumer: (consumer.key, -consumer.lost, consumer.resource, consumer.entity or ""))
     looked_at = sum(len(some[:MOST]) for some in replays)
     is_cut = any(len(some) > MOST for some in replays)
-    is_recorded = looked_at > 0 or any(next(usage.heaviest(_FIELDS, key=key), None) for key in keys)
+    is_recorded = looked_at > 0 or any(usage.is_recorded(key) for key in keys)
     return Forecast(since, tuple(refused), looked_at, is_cut, untold, is_recorded)
 
 
@@ -190,6 +196,15 @@ class _UsageSince:
 
     def __init__(self, policy: Policy, since: datetime) -> None:
         self._applies = cache(Proposal.of_policy(policy).first_applies)
+        self._chosen = Chosen(
+            resource=None if policy.resource is None else policy.resource.name,
+            entity=None if policy.entity is None or policy.entity.is_pattern else policy.entity.identifier,
+            key=None,
+            plan=None,
+            period=UsagePeriod.HOUR,
+            since=since,
+            until=None,
+        )
         snapshots = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).order_by()
         own = {"period": UsagePeriod.HOUR, "bucket__in": (BucketKind.ENTITY, BucketKind.SHARED)}
         if policy.resource is not None:
@@ -212,6 +227,38 @@ class _UsageSince:
             if consumer in by_consumer:
                 by_consumer[consumer][int(aware(start).timestamp()) // HOUR] += milli
         yield from by_consumer.items()
+
+    def is_recorded(self, key: str) -> bool:
+        """Whether anything was used of a key (empty: of any), or spent in a currency."""
+        if is_currency(key):
+            return next(self.spent(_FIELDS, key, above=0), None) is not None
+        return next(self.heaviest(_FIELDS, key=key), None) is not None
+
+    def spent(self, whose: Whose, currency: str, *, above: int) -> Iterator[tuple[Whose, dict[int, int]]]:
+        """What consumers have spent by the hour, as `heaviest`: amounts of units cost what they cost in their hour."""
+        totals = Counter[Whose]()
+        for consumer, _, milli in self._spends(self._chosen, (By.RESOURCE, By.ENTITY), whose, currency):
+            totals[consumer] += milli
+        for consumer, total in totals.most_common(MOST + 1):
+            about, hours = dict(zip(whose, consumer, strict=True)), Counter[int]()
+            chosen = self._chosen._replace(
+                resource=about.get("resource") or self._chosen.resource,
+                entity=about.get("entity") or self._chosen.entity,
+            )
+            if total > above:
+                for other, hour, milli in self._spends(chosen, (By.RESOURCE, By.ENTITY, By.PERIOD), whose, currency):
+                    hours[hour] += milli if other == consumer else 0
+                yield consumer, {hour: milli for hour, milli in hours.items() if milli}
+
+    def _spends(
+        self, chosen: Chosen, by: Sequence[By], whose: Whose, currency: str
+    ) -> Iterator[tuple[Whose, int, int]]:
+        """The consumer, the hour and the amount of each cost in a currency, where the policy applies."""
+        for spend in spends(chosen, by):
+            if spend.currency == currency and self._applies(spend.resource or "", spend.entity or None):
+                names = {"resource": spend.resource or "", "entity": spend.entity or "", "key": currency}
+                hour = 0 if spend.start is None else int(aware(spend.start).timestamp()) // HOUR
+                yield tuple([names[field] for field in whose]), hour, ceil(spend.amount * MICRO) * MILLI
 
     def _totals(self, rows: Any, whose: Whose, above: int) -> Counter[Whose]:
         """The totals of the consumers with more than `above`, of which the heaviest ones are among them.
@@ -251,6 +298,9 @@ def _replayed(proposed: Noted, usage: _UsageSince, *, over_all_resources: bool) 
     """The consumers with more usage in total than the capacity; the limit cannot reject any others."""
     limit, key = proposed.limit, proposed.limit.key
     whose = (*([] if over_all_resources else ["resource"]), *([] if proposed.shared else ["entity"]), "key")
-    for consumer, hours in usage.heaviest(whose, key=key, above=usage_of_units(key, in_steps(limit).ceiling)):
+    above = usage_of_units(key, in_steps(limit).ceiling)
+    is_money = counts_money(limit)
+    consumers = usage.spent(whose, key, above=above) if is_money else usage.heaviest(whose, key=key, above=above)
+    for consumer, hours in consumers:
         about = dict(zip(whose, consumer, strict=True))
         yield Consumer(about.get("resource", ""), about.get("entity"), key, hours, replay_hours(limit, hours))
