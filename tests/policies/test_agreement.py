@@ -20,12 +20,12 @@ from limits_app.policies import Subject, dropped_keys
 from limits_app.policies.precedence import CODE
 from limits_app.policies.proposed import proposed_collector
 from limits_app.policies.query import policies_for
-from limits_app.services.limits_file.content import stored_content
 from limits_app.services.limits_file.proposed import dropped_limits, proposed_rows
 from limits_app.services.simulation.events import SimulatedRequest
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
 from limits_app.testing import fresh_limits
+from tests.policies.entries import stored_content
 
 pytestmark = pytest.mark.slow
 

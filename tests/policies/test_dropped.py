@@ -18,10 +18,10 @@ from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import dropped_by_each, dropped_keys, resolve
 from limits_app.services.limits_file import plan as plan_file
 from limits_app.services.limits_file import read_content
-from limits_app.services.limits_file.content import stored_content
 from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.policy_warnings import left_without
 from tests.configuration.rows import rate
+from tests.policies.entries import stored_content
 
 pytestmark = pytest.mark.django_db
 
