@@ -38,6 +38,7 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]  # generic only in i
     """Pages over the first rows of a list."""
 
     long_ordering: tuple[Any, ...] = ()
+    listed_first: Q | None = None
 
     @cached_property
     def count(self) -> int:
@@ -52,10 +53,27 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]  # generic only in i
 
     def page(self, number: int | str) -> Page[Any]:
         """Return a page; with more rows than are counted, in an order that an index supports."""
-        if self.long_ordering and self.found > MOST_COUNTED:
-            rows: Any = self.object_list
-            self.object_list = rows.order_by(*self.long_ordering, "-pk")
+        rows: Any = self.object_list
+        if self.long_ordering and isinstance(rows, QuerySet) and self.found > MOST_COUNTED:
+            rows = rows.order_by(*self.long_ordering, "-pk")
+            self.object_list = rows if self.listed_first is None else _SomeFirst(rows, self.listed_first)
         return super().page(number)
+
+
+class _SomeFirst(Sequence[Any]):
+    """Ordered rows, those that meet a condition before all others: no index has such an order."""
+
+    def __init__(self, rows: QuerySet[Any], condition: Q) -> None:
+        self._first = rows.filter(condition)
+        self._others = rows.exclude(condition)
+
+    def __len__(self) -> int:
+        return self._first.count() + self._others.count()
+
+    def __getitem__(self, part: Any) -> Any:
+        first = [*self._first[:MOST_COUNTED]]
+        start, stop = (max(place - len(first), 0) for place in (part.start, part.stop))
+        return first[part] + [*self._others[start:stop]]
 
 
 if TYPE_CHECKING or not apps.is_installed("import_export"):
@@ -101,8 +119,12 @@ class LargeListAdmin(_Files):
         """Return the paginator; long lists have no default order."""
         paginator = super().get_paginator(request, *args, **options)
         if ORDER_VAR not in request.GET and isinstance(paginator, CappedPaginator):
-            paginator.long_ordering = self.long_ordering
+            paginator.long_ordering, paginator.listed_first = self.long_ordering, self.listed_first(request)
         return paginator
+
+    def listed_first(self, request: HttpRequest) -> Q | None:
+        """Return which rows are first in a long list that is not sorted by a column; None for those of its order."""
+        return None
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

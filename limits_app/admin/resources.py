@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db import router
-from django.db.models import Case, Value, When
+from django.db.models import Case, Q, Value, When
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -156,6 +156,7 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     list_select_related = ["parent", "plan"]
     search_fields = ["identifier", "name"]
     begins_with = ("identifier", "name")
+    long_ordering = ("identifier",)
     identifier = "identifier"
     autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
@@ -170,14 +171,18 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def get_ordering(self, request: HttpRequest) -> list[Any]:
-        """Those that were rejected in the last hour come first."""
+        """Those that were rejected in the last hour come first, unless the list is sorted by a column."""
+        condition = None if ORDER_VAR in request.GET else self.listed_first(request)
+        return ["identifier"] if condition is None else [Case(When(condition, then=Value(0)), default=1), "identifier"]
+
+    def listed_first(self, request: HttpRequest) -> Q | None:
+        """Return which clients were rejected in the last hour."""
         names = vars(request).get(_REJECTED)  # Django asks twice
         if names is None:
             counts = most_rejected("entity", since=timezone.now() - _IN_NEED, most=_MOST_IN_NEED)
             names = [count["entity"] for count in counts if count["bucket"] == BucketKind.ENTITY]
             setattr(request, _REJECTED, names)
-        first = Case(When(identifier__in=names, then=Value(0)), default=Value(1))
-        return [first, "identifier"] if names else ["identifier"]
+        return Q(identifier__in=names) if names else None
 
     def prepare(self, rows: Sequence[Any]) -> None:
         """Find the names of users."""
@@ -199,7 +204,7 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
             url = reverse(f"{site}:limits_app_entity_change", args=[entity.pk])
         return format_html('<a href="{}">{}</a>', url, entity.in_words)
 
-    @admin.display(description=_("status"), ordering="blocked")
+    @admin.display(description=_("status"))
     def status(self, entity: Any) -> str:
         """Say whether it is blocked or unlimited, by itself or by a policy, or at a limit; a dash for neither."""
         if entity.blocked:

@@ -123,6 +123,21 @@ def test_clients_at_a_limit_and_rejected_ones_come_first_in_one_line_each(admin_
     assert rows_of(admin_client, "entity", "?o=1")[0].identifier == "user:1"
 
 
+@pytest.mark.parametrize(("most_counted", "shown"), [(110, 110), (10_000, 120)])
+def test_rejected_clients_come_first_and_each_client_once_however_long_the_list_is(
+    most_counted: int, shown: int, admin_client: Client, count_at_most: Callable[[int], None]
+) -> None:
+    fill(entities=120, policies=0, resources=1)
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    for number in (40, 90, 100):
+        name = f"user:{number:07}"
+        UsageSnapshot.objects.create(period="hour", start=hour, resource="mail", key="tpm", entity=name, refused=3)
+    count_at_most(most_counted)
+    pages = [[row.pk for row in rows_of(admin_client, "entity", f"?p={page}")] for page in (1, 2, 3)]
+    others = [number for number in range(1, 121) if number not in {40, 90, 100}]
+    assert [number for page in pages for number in page] == [40, 90, 100, *others][:shown]
+
+
 def test_a_resource_that_nobody_uses_says_so_in_a_line(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM])
     assert '<td class="field-in_use">nothing in use</td>' in text(changelist(admin_client, "resource"))
@@ -317,7 +332,7 @@ blocked or exempt.
     [
         ("entity", ""),
         ("entity", "?q=user:00001"),
-        ("entity", "?q=Grace&o=2"),
+        ("entity", "?q=Grace&o=1"),
         ("entity", "?p=2"),
         ("policy", ""),
         ("policy", "?q=user:00001"),

@@ -36,7 +36,7 @@ PAGES = (
     ("entity", "?q=user:0777"),
     ("entity", "?q=nobody"),
     ("entity", "?blocked__exact=1"),
-    ("entity", "?o=2"),
+    ("entity", "?o=1"),
     ("policy", ""),
     ("policy", "?p=200"),
     ("policy", "?q=user:0777"),
