@@ -100,7 +100,8 @@ end
 local function set_back(numbers, rule)
   if numbers[6] - now <= rule.a then return false end
   local _, used = forget(named(numbers), rule.a, rule.key)
-  put(numbers, {forgotten = 0, total = used, opened = now, last = now, oldest = now, head = 0, entries = 0, kept_until = 0})
+  local at = used > 0 and now or 0 -- without use it is as never used
+  put(numbers, {forgotten = 0, total = used, opened = at, last = at, oldest = at, head = 0, entries = 0, kept_until = 0})
   return true
 end
 
