@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.signing import Signer
@@ -13,8 +14,10 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import services
+from limits_app.engine.errors import Unresolved
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Limit, Pool, PoolMember, Price, Resource
+from limits_app.policies import resolver
 from limits_app.services.tokens import LONGEST_TOKEN
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT, as_user, person
@@ -378,3 +381,26 @@ def test_a_policy_that_decides_in_place_of_the_store_gives_no_token(
     fail_at(monkeypatch, "acquire")
     data = acquired(program, amounts={"tokens": 100})
     assert (data["token"], data["degraded"]) == (None, True)
+
+
+def test_limits_that_cannot_be_resolved_give_no_token_where_requests_are_allowed(
+    program: APIClient, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ON_UNRESOLVED": "allow"}
+
+    def fail(*_: object) -> None:
+        raise Unresolved("no database")
+
+    monkeypatch.setattr(resolver, "cached", lambda *_: None)
+    monkeypatch.setattr(resolver, "read", fail)
+    data = acquired(program, amounts={"tokens": 100})
+    assert (data["token"], data["limits"]) == (None, [])
+
+
+def test_an_acquisition_of_very_many_limits_charges_nothing(program: APIClient) -> None:
+    limits = [QuotaLimit(f"key{uuid4().hex}", 10, session_seconds=60 + number) for number in range(100)]
+    limit(*limits)
+    response = post(program, "acquire", resource="llm", entity="user:7", amounts={one.key: 1 for one in limits})
+    assert response.status_code == 400
+    assert "4096 characters" in response.data["errors"][0]["detail"]
+    assert {state["used"] for state in services.limit_set("llm", "user:7").get_stats().values()} == {0}

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from limits_app.acquiring import Acquisition, LimitSet, Store
-from limits_app.engine import LEASE_KEY, Amount, lease_limits
+from limits_app.engine import LEASE_KEY, Amount, ScopedLimits, lease_limits
 from limits_app.engine.errors import LeaseEnded, LimitExceeded
 from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.testing.clock import FakeClock
@@ -58,6 +58,12 @@ def settled(acquisition: Acquisition, usage: Mapping[str, Amount]) -> bool:
     other.update(usage)
     other.release()
     return not other.is_over
+
+
+def state_of(store: Store, part: ScopedLimits) -> tuple[object, object]:
+    """What is available in a scope, and how many hold permits of it."""
+    limits = limits_in(store, part)
+    return available(limits), holders(limits)
 
 
 class TokenLeases(Contract):
@@ -170,6 +176,26 @@ class TokenLeases(Contract):
         assert not other.is_over
         assert available(limits) == 1000
         assert not settled(acquisition, {KEY: 100})
+
+    def test_a_token_over_several_scopes_is_settled_once(self, store: Store) -> None:
+        names = [f"someone {number}" for number in range(5)]
+        parts = [scoped(store, _BUCKET, ResourceLimit("db", 3), entity=name) for name in names]
+        limits = limits_in(store, *parts, lease_limits("conformance", "someone", 60 * SECOND))
+        acquisition = limits.try_acquire({KEY: 500})
+        extended = elsewhere(acquisition)
+        extended.extend({KEY: 100, "db": 1, LEASE_KEY: 1})
+        assert store.renew(extended.parts()) == []
+        with ThreadPoolExecutor(4) as pool:
+            assert [*pool.map(lambda _: settled(extended, {KEY: 200}), range(8))].count(True) == 1
+        assert [(available(limits_in(store, part)), holders(limits_in(store, part))) for part in parts] == [
+            (800, 0)
+        ] * 5
+        with pytest.raises(LeaseEnded):
+            elsewhere(acquisition).extend({KEY: 100, "db": 1, LEASE_KEY: 1})
+        assert store.renew([lost := elsewhere(acquisition)]) == [lost]
+        assert [(available(limits_in(store, part)), holders(limits_in(store, part))) for part in parts] == [
+            (800, 0)
+        ] * 5
 
     def test_a_clock_that_is_set_back_ends_the_lease_of_a_token_within_another_one(
         self, store: Store, clock: FakeClock
