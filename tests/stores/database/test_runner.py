@@ -128,7 +128,7 @@ def test_without_a_thread_replies_have_no_timeout_until_there_is_one() -> None:
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 ENTRIES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=9)
 LEASES = st.dictionaries(
-    st.tuples(st.text("abz_-", min_size=1, max_size=64), st.binary(min_size=8, max_size=8)),
+    st.tuples(st.text("abz_-", min_size=1, max_size=64), st.binary(min_size=16, max_size=16)),
     st.tuples(NUMBERS, NUMBERS, NUMBERS),
     max_size=9,
 )
