@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -10,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 from django.core.signing import Signer
+from django.db import connection
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import services
-from limits_app.engine.errors import Unresolved
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Limit, Pool, PoolMember, Price, Resource
 from limits_app.policies import resolver
@@ -383,16 +384,23 @@ def test_a_policy_that_decides_in_place_of_the_store_gives_no_token(
     assert (data["token"], data["degraded"]) == (None, True)
 
 
-def test_limits_that_cannot_be_resolved_give_no_token_where_requests_are_allowed(
-    program: APIClient, monkeypatch: pytest.MonkeyPatch, settings: Settings
+@pytest.fixture
+def _unreadable(db: None) -> Iterator[None]:
+    """The table of policies lacks a column, as during a deployment."""
+    rename = "ALTER TABLE limits_app_policy RENAME COLUMN %s TO %s"
+    with connection.cursor() as cursor:
+        cursor.execute(rename % ("effect", "former_effect"))
+        resolver.clear()
+        yield
+        cursor.execute(rename % ("former_effect", "effect"))
+
+
+@pytest.mark.usefixtures("_unreadable")
+def test_limits_that_cannot_be_read_give_no_token_where_requests_are_allowed(
+    program: APIClient, settings: Settings
 ) -> None:
+    assert post(program, "acquire", resource="llm", entity="user:7", amounts={"tokens": 1}).status_code == 503
     settings.LIMITS = {**settings.LIMITS, "ON_UNRESOLVED": "allow"}
-
-    def fail(*_: object) -> None:
-        raise Unresolved("no database")
-
-    monkeypatch.setattr(resolver, "cached", lambda *_: None)
-    monkeypatch.setattr(resolver, "read", fail)
     data = acquired(program, amounts={"tokens": 100})
     assert (data["token"], data["limits"]) == (None, [])
 
