@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from math import nan
 from threading import RLock
 from time import monotonic
@@ -17,7 +18,7 @@ from limits_app.engine import Clock, lasts, monotonic_us
 from limits_app.engine.outcome import Outcome
 from limits_app.metrics.decisions import DecisionCounts, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
-from limits_app.models import CollectedBatch, Enforcement
+from limits_app.models import CollectedBatch, Enforcement, Price
 from limits_app.models.fields import aware
 from limits_app.models.own_queries import Failures, failures
 from limits_app.policies import resolver
@@ -47,6 +48,8 @@ class Collection:
         self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
         self._totals: dict[str, Mapping[Any, int]] = {}
         self._database_read_at = 0.0
+        self._spent: set[Labels] = set()
+        """The labels of costs that were recorded, which are 0 on the next day."""
         self.after_fork()
         on_fork(self)
 
@@ -168,6 +171,19 @@ class Collection:
         if latest is not None:
             lag = datetime.now(UTC) - aware(latest.collected_at)
             self._record("usage_lag_seconds", max(lag.total_seconds(), 0.0))
+        self._spend()
+
+    def _spend(self) -> None:
+        """Record what today's usage costs; a site without prices has none."""
+        spent: dict[Labels, Decimal] = dict.fromkeys(self._spent, Decimal(0))
+        if Price.objects.using(router.db_for_read(Price)).exists():
+            midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+            for spend in services.spend(by="resource", since=midnight):
+                labels: Labels = (self.names.resource(spend.resource or ""), spend.currency)
+                spent[labels] = spent.get(labels, Decimal(0)) + spend.amount
+        self._spent = set(spent)
+        for recorded, amount in spent.items():
+            self._record("spend_today", float(amount), recorded)
 
     def _increase(self, name: str, totals: Mapping[K, int]) -> Iterator[tuple[K, int]]:
         """Yield by how much totals have grown since the last collection; one that was reset starts from 0."""

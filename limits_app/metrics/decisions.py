@@ -102,6 +102,11 @@ class KnownNames:
             bounded[resource if resource in self._resources else OTHER, what if is_known else OTHER] += number
         return bounded
 
+    def resource(self, name: str) -> str:
+        """Return the name of a resource, or `other` for an unknown one."""
+        self._refresh()
+        return name if name in self._resources else OTHER
+
     def _refresh(self) -> None:
         if lasts(self._read_at, _SECONDS, self._clock()):
             return

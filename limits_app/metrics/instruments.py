@@ -71,6 +71,7 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
         _counter("unresolved", "Reads of limits that failed: not_migrated, failed or time_zone", "reason"),
         _gauge("resolver_kept", "Limits in the cache"),
         _gauge("usage_lag_seconds", "Time since usage was last rolled up", combined="livemostrecent"),
+        _gauge("spend_today", "Cost of the usage of this UTC day", "resource", "currency", combined="livemostrecent"),
         _gauge("emergency_mode", "Emergency switch: 0 enforce, 1 shadow, 2 off", combined="livemostrecent"),
         _gauge("denials_unwritten", "Refusals that are not in the database yet"),
         _histogram("worker_call_seconds", "Calls of workers, waits included", _CALLS, "worker", "result"),

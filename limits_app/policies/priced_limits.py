@@ -19,11 +19,11 @@ REQUESTS: Final = "requests"
 class PricedUnits:
     """The units of a resource that are counted since they have a price, and the prices by the keys of requests.
 
-    `counted` are those without a limit of the client on the resource. `prices` are those of the resource, None where
+    `units` are all of them, and are counted where they have no limit. `prices` are those of the resource, None where
     neither a price nor a limit in money applies; `of_members` are those of each member of its pool.
     """
 
-    counted: tuple[CountedUnit, ...] = ()
+    units: tuple[CountedUnit, ...] = ()
     prices: Prices | None = None
     of_members: Mapping[str, Prices] | None = None
 
@@ -55,7 +55,7 @@ class PricedUnits:
         keys = {price.unit: requests if price.unit in {REQUESTS, *CALL_KEYS} else price.unit for price in every}
         limited = {limit.key for limit in own}
         keys |= {unit: unit for unit in keys if unit in limited}
-        units = [CountedUnit(unit, key) for unit, key in sorted(keys.items()) if unit not in limited]
+        units = [CountedUnit(unit, key) for unit, key in sorted(keys.items())]
         currencies += [price.currency for price in every]
         units += [CountedUnit(given_key(currency), currency, is_money=True) for currency in sorted({*currencies})]
         return cls(
@@ -63,6 +63,11 @@ class PricedUnits:
             _by_keys(of_resource, keys),
             {member: _by_keys(some, keys) for member, some in of_members.items()},
         )
+
+    def beside(self, limits: Iterable[AnyLimit]) -> tuple[CountedUnit, ...]:
+        """The units that are counted beside the limits of a client on the resource, which count theirs."""
+        limited = {limit.key for limit in limits}
+        return tuple([unit for unit in self.units if unit.key not in limited])
 
 
 def _by_keys(prices: Prices, keys: Mapping[str, str]) -> Prices:

@@ -299,21 +299,23 @@ def scopes_of(
 ) -> list[ScopedLimits]:
     """Return the scopes of all choices, totals last. One that an entity and its parent share is the entity's.
 
-    The `units` that have prices are counted in the scope of the entity on the resource.
+    The `units` that have prices are counted in the scopes of the entity and of those above it, on the resource.
 
     Totals do not count usage, which the limits of each resource count: those of an entity count it for its plan,
     and say where they count what entities below it use.
     """
     not_counting = schemas_of(store, counts_usage=False)
     scoped: dict[str, ScopedLimits] = {}
-    own = scope_of(resource, choices[0].entity) if units.counted else None
-    of_resource = [
-        (BELOW + choice.plan if level else choice.plan, *pair)
-        for level, choice in enumerate(choices)
-        for pair in _resource_scopes(resource, choice)
-    ]
-    if own is not None and own not in [scope for _, scope, _ in of_resource]:
-        of_resource.insert(0, (choices[0].plan, own, ()))
+    of_resource: list[tuple[str, Scope, Sequence[EffectiveLimit]]] = []
+    counting_keys: set[str] = set()
+    for place, choice in enumerate(choices):
+        plan, scopes = BELOW + choice.plan if place else choice.plan, [*_resource_scopes(resource, choice)]
+        if units.units:
+            own = scope_of(resource, choice.entity)
+            counting_keys.add(own.key)
+            if own not in [scope for scope, _ in scopes]:
+                scopes.insert(0, (own, ()))
+        of_resource += [(plan, *pair) for pair in scopes]
     of_all = [("", *pair) for choice in choices for pair in _total_scopes(choice)]
     for plan, scope, limits in (*of_resource, *of_all):
         if scope.key not in scoped:
@@ -325,7 +327,7 @@ def scopes_of(
             sliced_limits, slice_us = sliced(
                 [*zip([effective.limit for effective in limits], slice_seconds, strict=True)]
             )
-            counted = units.counted if own is not None and scope.key == own.key else ()
+            counted = units.beside(sliced_limits) if scope.key in counting_keys else ()
             scoped[scope.key] = ScopedLimits(
                 scope,
                 schema_for((*sliced_limits, *counted)),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 from django.core.exceptions import FieldError
@@ -20,8 +21,7 @@ from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, 
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
-from limits_app.services.costs import Spend
-from limits_app.services.usage import spend, usage
+from limits_app.services.usage import usage
 from limits_app.usage.reading import Use, was_used
 
 _MOST_FOUND: Final = 20
@@ -141,13 +141,17 @@ def client_of(text: str) -> str:
 
 
 def recent_uses(identifier: str) -> list[Use]:
-    """What a client used in the last 7 days of each limit of each resource, by day; the latest day comes first."""
-    return usage(entity=identifier, by=("resource", "period"), since=_since())
+    """What a client used in the last 7 days of each limit of a resource, by day with its cost; the latest day first."""
+    return usage(entity=identifier, by=("resource", "period"), since=_since(), cost=True)
 
 
-def recent_spends(identifier: str) -> list[Spend]:
-    """What the usage of a client in the last 7 days costs, in each currency."""
-    return spend(entity=identifier, since=_since())
+def spent_on(uses: Iterable[Use]) -> dict[str, Decimal]:
+    """What uses cost, by currency."""
+    spent: dict[str, Decimal] = {}
+    for use in uses:
+        for currency, amount in (use.cost or {}).items():
+            spent[currency] = spent.get(currency, Decimal(0)) + amount
+    return spent
 
 
 def resources_of(uses: Iterable[Use], policies: Iterable[Policy]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from limits_app.metrics.decisions import DecisionCounts, KnownNames
 from limits_app.metrics.instruments import INSTRUMENTS, Kind
 from limits_app.metrics.opentelemetry import OpenTelemetryRecorder
 from limits_app.metrics.prometheus import PrometheusRecorder
-from limits_app.models import CollectedBatch, Policy
+from limits_app.models import CollectedBatch, Policy, Price, UsageSnapshot
 from limits_app.services.notify import OBSERVERS
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
@@ -407,3 +408,20 @@ def test_the_dashboard_begins_with_tiles_and_says_in_words_what_it_shows() -> No
         if re.search(r"_state\)|emergency_mode", panel["targets"][0]["expr"]):
             [mapping] = panel["fieldConfig"]["defaults"]["mappings"]
             assert mapping["options"].keys() == {"0", "1", "2"}
+
+
+def test_spend_of_today_is_exported_by_resource(registry: CollectorRegistry) -> None:
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    limits.set_resource_limits("llm", [CallLimit.per_day(9)])
+    for resource in ("llm", "unknown"):
+        values = {"resource": resource, "unit": "tokens", "currency": "usd", "valid_from": today - timedelta(days=1)}
+        Price.objects.create(**values, amount=Decimal("0.5"), per=1_000)
+        row = {"resource": resource, "key": "tokens", "period": "day", "admitted_milli": 3_000_000}
+        UsageSnapshot.objects.create(**row, entity="key:1", start=today)
+        UsageSnapshot.objects.create(**row, entity="key:1", start=today - timedelta(days=1))
+    collection().collect()
+    spends = {sample.labels["resource"]: sample.value for sample in samples(registry, "limits_spend_today")}
+    assert spends == {"llm": 1.5, "other": 1.5}
+    UsageSnapshot.objects.filter(start=today, resource="llm").delete()
+    collection().collect()
+    assert registry.get_sample_value("limits_spend_today", {"resource": "llm", "currency": "usd"}) == 0

@@ -83,11 +83,14 @@ def test_costs_of_requests_equal_an_oracle(seed: int) -> None:
         since = {"since": START.replace(hour=0)}
         for period in ("hour", "day"):
             spends = limits.spend("llm", period=period, by="entity", **since)
-            assert {spend.entity: spend.amount for spend in spends if spend.entity in CLIENTS} == requests.costs
+            total = sum(requests.costs.values())
+            assert {spend.entity: spend.amount for spend in spends} == {**requests.costs, "team:x": total}
             spends = limits.spend("llm", period=period, by="plan", **since)
             assert {spend.plan: spend.amount for spend in spends} == requests.by_plan
         [total] = limits.spend(**since)
         assert total.amount == sum(requests.costs.values())
+        [of_team] = limits.spend("llm", entity="team:x", by="below", **since)
+        assert (of_team.below, of_team.amount) == (True, total.amount)
         charged = limits.status("llm", entity="team:x").limits
         used = charged["total:usd"]["used"]
         most = total.amount + requests.requests * 2 * len(UNITS) * Decimal("0.000001")

@@ -29,9 +29,9 @@ from limits_app.services.clients import (
     ending,
     find_clients,
     own_policies,
-    recent_spends,
     recent_uses,
     resources_of,
+    spent_on,
     user_names,
 )
 from limits_app.services.display import amount, day, moment, money
@@ -192,7 +192,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         plan = None if row is None else row.plan
         client = Entity(identifier=identifier, name=names.get(identifier, ""), plan=plan)
         context |= {"days": [*_days(uses)], "rejections": [*_rejections(client)]}
-        context["spent"] = [money(spend.amount, spend.currency) for spend in recent_spends(identifier)]
+        context["spent"] = [money(number, currency) for currency, number in spent_on(uses).items()]
     if may(request.user, Action.VIEW_HISTORY):
         events = changes_of(row, [policy.pk for policy in policies])
         context["changes"] = [*events_in_words(site, events, names)]

@@ -53,7 +53,7 @@ def test_everything_about_a_client_is_on_one_page(
     for _ in range(8):
         limits.try_acquire("mail", entity=WHO)
     limits.try_acquire("mail", entity=WHO)
-    with django_assert_max_num_queries(18):
+    with django_assert_max_num_queries(20):
         text = shown(admin_client)
     for part in (
         "At its limit on mail",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -52,6 +53,15 @@ def test_pace_is_that_of_the_use_of_the_limit(uses: list[Use], hours: float | No
     limit = status(explained("usd=50/month"), remaining=40, reset_after=100 * 86_400.0)
     expected = None if hours is None else NOW + timedelta(hours=hours)
     assert used_up_at(limit, "chat", uses, NOW) == expected
+
+
+def test_pace_of_a_total_in_money_is_that_of_the_cost(db: None) -> None:
+    limits.set_entity_limits(WHO, ["usd=50/month"], counted="total")
+    [own] = explain("chat", entity=WHO, requested={"usd": 0}).chain[0].limits
+    limit = status(own, remaining=40, reset_after=100 * 86_400.0)
+    uses = [replace(use(99, key="tokens", resource=name), cost={"usd": Decimal("3.25")}) for name in ("chat", "mail")]
+    assert used_up_at(limit, "chat", [*uses, use(99)], NOW) == NOW + timedelta(hours=40 * 24)
+    assert used_up_at(limit, "chat", [use(99)], NOW) is None
 
 
 def test_quota_that_starts_again_before_is_not_used_up(db: None) -> None:
