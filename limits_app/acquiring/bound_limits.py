@@ -70,6 +70,8 @@ class BoundLimits:
         ones = {key: 0 if counts_money(self._shapes.limits[key]) else 1 for key in self._shapes.rates}
         self.ones: Mapping[str, GivenAmount] | None = ones or None
         """A request for 1 of every limit, not to be changed, and for no money; None where there are no rates."""
+        self.no_money: Mapping[str, GivenAmount] = dict.fromkeys(self._shapes.unpriced_totals, 0)
+        """A request for no money of the totals that have no price for the resource, not to be changed."""
         self._by_shape: dict[PlanShape, RequestPlan] = {}
         self._by_keys: dict[tuple[str, ...] | None, RequestPlan] = {}
 
@@ -85,7 +87,7 @@ class BoundLimits:
         bound.changes_at, bound.resource = self.changes_at, self.resource
         bound.require_usage, bound.accepts_all = self.require_usage, self.accepts_all
         bound._compiled, bound._shapes = self._compiled, self._shapes
-        bound._config, bound.ones = self._config, self.ones
+        bound._config, bound.ones, bound.no_money = self._config, self.ones, self.no_money
         if scopes is self.scopes:
             bound.scopes, bound._by_shape, bound._by_keys = self.scopes, self._by_shape, self._by_keys
         else:

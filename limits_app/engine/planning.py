@@ -90,6 +90,7 @@ class Shapes:
                     demanded.update(keys)
         self.unknown_keys = KeyWarnings(requestable)
         self.rates = [key for key in self.limits if key in demanded]
+        self.unpriced_totals = [unpriced.key for unpriced in self._unpriced if unpriced.is_total]
         self._are_only_rates = bool(self.rates) and all(
             key in demanded or isinstance(limit, CountedUnit) for key, limit in self.limits.items()
         )
@@ -210,7 +211,7 @@ class Shapes:
             return
         with_units = {key[: key.rfind(":") + 1] for key in named if is_metered(self.limits[key])}
         for unpriced in self._unpriced:
-            currency, key = unpriced.currency, unpriced.prefix + unpriced.currency
+            currency, key = unpriced.currency, unpriced.key
             if key not in named and (unpriced.prefix in with_units or not unpriced.is_total):
                 scopes = [limits.scope for limits in self._scoped if limits.prefix == unpriced.prefix]
                 resource = next((scope.resource for scope in scopes if scope.resource and not scope.member), None)
@@ -231,6 +232,11 @@ class _Unpriced(NamedTuple):
     currency: str
     prefix: str
     is_total: bool
+
+    @property
+    def key(self) -> str:
+        """The key under which requests name the currency."""
+        return self.prefix + self.currency
 
 
 def _unpriced_of(scope: ScopedLimits, rule: Rule) -> Iterator[_Unpriced]:

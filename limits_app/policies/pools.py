@@ -228,7 +228,7 @@ class PooledSet(LimitSet):
         keys = {name: _keys(some) for name, some in members.scoped.items()}
         of_any_member = frozenset.union(*keys.values())
         pooled._common = frozenset.intersection(*keys.values()) | (_keys(scopes) - of_any_member)
-        pooled.ones = dict.fromkeys([key for key in pooled.rates if key in pooled._common], 1) or None
+        pooled.ones = {key: amount for key, amount in (pooled.ones or {}).items() if key in pooled._common} or None
         sets = []
         for name, config in members.configs.items():
             member_set = MemberSet.composed(
@@ -237,7 +237,9 @@ class PooledSet(LimitSet):
             member_set.accepts_all = members.is_unlimited
             # Rates that only other members have need not be requested of this one, even where the resource has them.
             only_others = of_any_member - keys[name]
-            member_set.ones = dict.fromkeys([key for key in member_set.rates if key not in only_others], 1) or None
+            member_set.ones = {
+                key: amount for key, amount in (member_set.ones or {}).items() if key not in only_others
+            } or None
             sets.append(member_set)
         balancer = balancers.find(members.name, members.definition.load_balancing, members.weights)
         pooled.pool = LimitPool.at(balancer, sets, member_names, failover=members.definition.failover)

@@ -145,10 +145,15 @@ def one_of_each(named: Mapping[str, GivenAmount], limits: LimitSet) -> Mapping[s
     error wherever no code names it.
     """
     if not named:
-        return limits.ones
+        return ones_of(limits)
     if all(isinstance(limit, Blocked) for limit in limits):
         return None  # a name cannot be wrong where there are no limits
-    return {**(limits.ones or {}), **named}
+    return {**limits.no_money, **(limits.ones or {}), **named}
+
+
+def ones_of(limits: LimitSet) -> Mapping[str, GivenAmount] | None:
+    """1 of every limit, and no money; None where no amount has to be named."""
+    return {**limits.no_money, **limits.ones} if limits.no_money and limits.ones else limits.ones
 
 
 def amount_of_each(amount: Amount, limits: LimitSet) -> Mapping[str, GivenAmount] | None:
@@ -166,7 +171,7 @@ def without_permits(requested: RequestedAmounts, limits: LimitSet) -> Requested:
     permits: dict[str, GivenAmount] = {limit.key: 0 for limit in limits if isinstance(limit, ResourceLimit)}
     if not permits:
         return amounts
-    return {**((limits.ones if amounts is None else amounts) or {}), **permits}
+    return {**((ones_of(limits) if amounts is None else amounts) or {}), **permits}
 
 
 def remaining_amounts(

@@ -44,7 +44,7 @@ from limits_app.policies import (
     resolver,
     verdict_on,
 )
-from limits_app.services.amounts import LimitsInCode
+from limits_app.services.amounts import LimitsInCode, ones_of
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import sentences
 from limits_app.services.explain_units import ExplainedUnit, explained_units, unpriced
@@ -221,7 +221,7 @@ def _explained(
     resolution: Resolution, requested: Requested, other_code_limits: tuple[str, ...], priority: str | None = None
 ) -> Explanation:
     limit_set, shadow, pool = resolution.resolved.in_store(), resolution.resolved.shadow, None
-    asked = of_class(limit_set.ones if requested is None else requested, priority)
+    asked = of_class(ones_of(limit_set) if requested is None else requested, priority)
     if isinstance(limit_set, PooledSet):
         outcome, pool = explained_pool(limit_set, {} if asked is None else asked, whole=requested is None)
     else:

@@ -26,7 +26,7 @@ from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.namespaces import sources
 from limits_app.models.own_queries import read
 from limits_app.policies import AccessTable, configuration
-from limits_app.services.amounts import RequestedAmounts, one_of_each
+from limits_app.services.amounts import RequestedAmounts, one_of_each, ones_of
 from limits_app.services.exempt_requests import has_exemptions
 from limits_app.services.routes import RouteTree
 from limits_app.services.unavailable import without_limits
@@ -146,7 +146,7 @@ class EndpointTable:
                 raise OutdatedEndpoints
             if callable(requested):
                 return requested(limits)
-            return limits.ones if requested is None else requested
+            return ones_of(limits) if requested is None else requested
 
         return amounts_if_current
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,10 +16,15 @@ from limits_app import LimitExceeded, QuotaLimit, limits
 from limits_app.acquiring import Acquisition
 from limits_app.engine import GivenAmount
 from limits_app.engine.errors import InvalidRequest
-from limits_app.models import Price
+from limits_app.models import Policy, Price
 from limits_app.policies import resolver
 from limits_app.services import Share
+from limits_app.services.amounts import one_of_each
+from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from limits_app.usage.evaluation_counter import evaluations
+from tests.opened import put_store
+from tests.services.failing import FailingStore
 from tests.services.pool_rows import NAME, make_pool, serve
 from tests.services.wall import NOW, Wall
 
@@ -245,3 +251,58 @@ def test_explanation_has_prices_and_units_without_a_limit() -> None:
     assert "input_tokens: 1,000,000 cost 2.5 USD." in text
     assert "output_tokens: unlimited and counted; 1,000,000 cost 10 USD." in text
     assert "llm has no price in eur, in which it is limited." in text
+
+
+def test_views_need_no_price_under_a_total_in_money() -> None:
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+    limits.set_resource_limits("pages", ["calls=5/min", "rows=100/min"])
+    for named in ({}, {"rows": 7}):
+        assert limits.acquire("pages", requested=partial(one_of_each, named), entity=USER)
+    limits.acquire("llm", requested=partial(one_of_each, {"input_tokens": 400}), entity=USER)
+    assert used("llm", key="total:usd") == 0.001
+    assert limits.explain("pages", entity=USER).unpriced == ("usd",)
+
+
+def test_views_charge_no_money_to_pools() -> None:
+    serve("llm", make_pool({"a": [], "b": []}))
+    limits.set_resource_limits("llm", ["usd=1/month"])
+    assert resolver.latest(("llm", USER, (), None)).limit_set.ones == {"usd": 0}
+    limits.acquire("llm", requested=partial(one_of_each, {}), entity=USER)
+    assert used() == 0
+
+
+def test_candidate_of_a_budget_is_evaluated_in_money() -> None:
+    limits.set_entity_limits(USER, ["usd=1/month"], resource="llm")
+    limits.set_candidate(Policy.objects.get(), "usd=0.005/month")
+    for _ in range(3):
+        use()
+    evaluations.flush()
+    [report] = limits.candidates()
+    assert report.by_key["usd"] == (3, 2)
+    assert used() == pytest.approx(3 * COST)
+
+
+@pytest.mark.parametrize(("policy", "admitted"), [("local", 1), ("allow", 3)])
+def test_budget_while_the_store_is_unavailable(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, policy: str, admitted: int
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ON_UNAVAILABLE": policy, "EXPECTED_PROCESSES": 2}
+    limits.set_entity_limits(USER, ["usd=0.008/month"], resource="llm")
+    store = FailingStore(MemoryStore())
+    put_store(monkeypatch, store)
+    resolver.clear()
+    use()
+    store.down = True
+    decisions = [limits.try_acquire("llm", requested=TOKENS, entity=USER) for _ in range(3)]
+    assert [acquisition.outcome.degraded for acquisition in decisions] == [True] * 3
+    assert sum(map(bool, decisions)) == admitted
+
+
+def test_units_without_a_limit_do_not_depend_on_the_store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ON_UNAVAILABLE": "block"}
+    store = FailingStore(MemoryStore())
+    put_store(monkeypatch, store)
+    resolver.clear()
+    use(entity="user:2")
+    store.down = True
+    assert use(entity="user:2")
