@@ -13,6 +13,7 @@ from limits_app import conf
 from limits_app.engine import (
     BLOCK_LEVEL,
     NORMAL,
+    NOTHING,
     Amount,
     EntityName,
     Requested,
@@ -223,7 +224,7 @@ def _explained(
     limit_set, shadow, pool = resolution.resolved.in_store(), resolution.resolved.shadow, None
     asked = of_class(ones_of(limit_set) if requested is None else requested, priority)
     if isinstance(limit_set, PooledSet):
-        outcome, pool = explained_pool(limit_set, {} if asked is None else asked, whole=requested is None)
+        outcome, pool = explained_pool(limit_set, NOTHING if asked is None else asked, whole=requested is None)
     else:
         try:
             limits, requests = with_block(resolution.resolved, resolution.resource, resolution.entity, asked)
