@@ -24,6 +24,7 @@ from limits_app.engine.errors import LimitExceeded
 from limits_app.integrations.drf.throttle import ThrottleRejection
 from limits_app.integrations.identity import entity_of_user
 from limits_app.integrations.request import limits_of
+from limits_app.models.validators import validate_priority
 from limits_app.services import decisions
 from limits_app.services.rights import Action
 from limits_app.services.tokens import LONGEST_TOKEN, InvalidToken
@@ -65,6 +66,13 @@ class AcquireSerializer(StrictSerializer):
         required=False, allow_null=True, default=None, max_length=255, help_text="The client; null: the site itself."
     )
     amounts = _amounts(required=False, allow_null=True, default=None, help_text="By the keys of the limits.")
+    priority = Exact(
+        required=False,
+        allow_null=True,
+        default=None,
+        validators=[validate_priority],
+        help_text="One of `PRIORITIES`; null: that of the plan or the resource.",
+    )
     lease_seconds = serializers.FloatField(
         required=False,
         default=decisions.DEFAULT_LEASE_SECONDS,

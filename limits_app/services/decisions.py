@@ -24,6 +24,7 @@ from limits_app.engine import (
     is_token_holder,
     lease_limits,
     leased_us,
+    of_class,
 )
 from limits_app.engine.errors import InvalidRequest, LeaseEnded, LimitExceeded, StoreUnavailable
 from limits_app.engine.limits import Blocked
@@ -81,22 +82,23 @@ def acquire_for(
     amounts: Mapping[str, GivenAmount] | None = None,
     lease_seconds: float = DEFAULT_LEASE_SECONDS,
     idempotency_key: str | None = None,
+    priority: str | None = None,
 ) -> Decision:
     """Acquire now or not at all for a user of the API, who receives a token.
 
-    Amounts and idempotency keys are those of `try_acquire`; an unknown key is an InvalidRequest. A request that is
-    repeated with its idempotency key receives another token, which holds its permits.
+    Amounts, idempotency keys and the priority are those of `try_acquire`; an unknown key is an InvalidRequest. A
+    request that is repeated with its idempotency key receives another token, which holds its permits.
     Raises LimitExceeded for a rejection, NeverAdmissible for more than can ever be admitted, InvalidRequest for invalid
     amounts or a lease of less than a second or more than an hour, and StoreUnavailable.
     """
     client = one_client(entity)
     lease = lease_limits(check_resource(resource), client, round(lease_seconds * 1000) * 1000)
     request: _HeldRequest | _IdempotentHeldRequest
-    key = _key(resource, client, None)
+    key, requested = _key(resource, client, None), of_class(amounts or None, priority)
     if idempotency_key is None:
-        request = _HeldRequest(key, amounts or None, lease)
+        request = _HeldRequest(key, requested, lease)
     else:
-        request = _IdempotentHeldRequest(idempotency_key, key, amounts or None, lease)
+        request = _IdempotentHeldRequest(idempotency_key, key, requested, lease)
     acquisition = request.acquire()
     if not acquisition.successful:
         raise LimitExceeded.of(acquisition)

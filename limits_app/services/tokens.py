@@ -16,7 +16,18 @@ from typing import Any, Final
 from django.core.signing import BadSignature, Signer
 
 from limits_app.acquiring import Acquisition, LimitSet
-from limits_app.engine import GivenAmount, PermitsOnly, Scope, ScopedLimits, UnitPrice, decrypted, encrypted
+from limits_app.engine import (
+    GivenAmount,
+    PermitsOnly,
+    Scope,
+    ScopedLimits,
+    UnitPrice,
+    class_named,
+    decrypted,
+    encrypted,
+    known_priority,
+    of_its_class,
+)
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models.namespaces import current_namespace
 from limits_app.models.validators import MEMBER_KEY
@@ -109,7 +120,7 @@ def _set_content(limit_set: Any) -> list[object]:
 
 
 def _scoped_content(scoped: ScopedLimits) -> list[object]:
-    flags = [scoped.level, scoped.prefix, scoped.more_prefixes, scoped.levels, scoped.lasting]
+    flags = [scoped.level, scoped.prefix, scoped.more_prefixes, scoped.levels, scoped.lasting, scoped.priority]
     currencies = {rule.key for rule in scoped.schema.rules if rule.is_money}
     prices = [
         [astuple(price) for price in prices if price.currency in currencies] for _, prices in scoped.prices_by_prefix()
@@ -127,7 +138,7 @@ def _limit_set(
 
 
 def _scoped(scope: Sequence[Any], definitions: str, level: str, *names: Any) -> ScopedLimits:
-    prefix, more_prefixes, levels, lasting, prices = names
+    prefix, more_prefixes, levels, lasting, priority, prices = names
     priced = [tuple([UnitPrice(*fields) for fields in of_resource]) for of_resource in prices]
     return ScopedLimits(
         Scope(*scope),
@@ -139,6 +150,7 @@ def _scoped(scope: Sequence[Any], definitions: str, level: str, *names: Any) -> 
         more_prefixes=tuple(more_prefixes),
         prices=priced[0] if priced else None,
         more_prices=tuple(priced[1:]),
+        priority=priority,
     )
 
 
@@ -147,7 +159,8 @@ def _part_content(part: Acquisition, sets: Sequence[object]) -> list[object]:
     place = next(place for place, limit_set in enumerate(sets) if limit_set is part.limit_set)
     requested = None if part.requested is None else dict(part.requested)
     is_permits_only = isinstance(part.requested, PermitsOnly)
-    return [place, holder, part.decided_at, requested, is_permits_only, part.is_repeated, list(part.amounts)]
+    priority = class_named(part.requested)
+    return [place, holder, part.decided_at, requested, is_permits_only, priority, part.is_repeated, list(part.amounts)]
 
 
 def _part(  # noqa: PLR0917 - the fields of the content, in their order
@@ -157,11 +170,14 @@ def _part(  # noqa: PLR0917 - the fields of the content, in their order
     decided_at: int,
     requested: Mapping[str, GivenAmount],
     is_permits_only: bool,
+    priority: str | None,
     is_repeated: bool,
     amounts: Sequence[int],
 ) -> Acquisition:
     """One acquisition as it was admitted."""
     named = PermitsOnly(requested) if is_permits_only else requested
+    if priority is not None:
+        named = of_its_class(named, known_priority(priority))
     holder_bytes = bytes.fromhex(holder)
     part = Acquisition.held_elsewhere(sets[place], named, amounts, holder=holder_bytes, decided_at=decided_at)
     if is_repeated:

@@ -66,6 +66,25 @@ def test_a_program_acquires_and_settles_what_it_has_used(program: APIClient) -> 
     assert (state()["used"], state("slots")["used"]) == (120, 0)
 
 
+@pytest.mark.parametrize("of_resource", [False, True], ids=["request", "resource"])
+def test_extensions_have_the_priority_of_the_request_or_the_resource(program: APIClient, of_resource: bool) -> None:
+    limit(RateLimit("tokens", 1000, 3600, keep={"low": 60, "normal": 20}))
+    if of_resource:
+        Resource.objects.filter(name="llm").update(request_priority="low")
+        resolver.clear()
+    named = {} if of_resource else {"priority": "low"}
+    rejected = post(program, "acquire", resource="llm", entity="user:7", amounts={"tokens": 401}, **named)
+    assert rejected.status_code == 422
+    data = acquired(program, amounts={"tokens": 300}, **named)
+    assert [status["priority"] for status in data["limits"]] == ["low"]
+    extended = post(program, "extend", token=data["token"], amounts={"tokens": 100})
+    assert extended.status_code == 200
+    assert post(program, "extend", token=extended.data["token"], amounts={"tokens": 1}).status_code == 429
+    assert acquired(program, amounts={"tokens": 600}, priority="high")
+    unknown = post(program, "acquire", resource="llm", priority="urgent")
+    assert unknown.status_code == 400
+
+
 @pytest.mark.parametrize(
     ("verb", "fields", "used"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -12,8 +12,10 @@ from random import Random
 import pytest
 
 from limits_app import CallLimit, LimitSet, QuotaLimit, RateLimit, RateLimitAlgorithm
+from limits_app.engine.amounts import GivenAmount
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI
 from limits_app.engine.limits import LimitDefinition
+from limits_app.engine.priorities import of_its_class
 from limits_app.services.task_lines import LinePlace
 from limits_app.services.task_waiting import Waiting
 from limits_app.stores.memory import MemoryStore
@@ -49,7 +51,7 @@ class Load:
     ):
         self.clock = FakeClock()
         self.limits = LimitSet([limit], store=MemoryStore(clock=self.clock))
-        self.requested = {limit.key: 1}
+        self.requested: Mapping[str, GivenAmount] = {limit.key: 1}
         self.start = self.clock()
         self.kill_every_us = kill_every * SECOND
         self.others = sorted(self.start + round(second * SECOND) for second in others)
@@ -335,3 +337,40 @@ def test_at_least_98_percent_of_the_limit_are_used(killed: Load) -> None:
 def test_a_task_is_tried_few_times(killed: Load) -> None:
     assert killed.tries <= 2 * len(killed.begun)
     assert killed.visits <= 4 * len(killed.begun)
+
+
+class ByPriority(Load):
+    """Load of tasks with priorities, one for each task."""
+
+    def __init__(self, limit: LimitDefinition, arrivals: Iterable[float], priorities: Sequence[str]) -> None:
+        super().__init__(limit, arrivals)
+        self.priorities = priorities
+        self.ends: dict[str, float] = {}
+
+    def _visit(self, message: Message) -> Message | None:
+        self.requested = of_its_class({"call_count": 1}, self.priorities[message.task])
+        return super()._visit(message)
+
+    def _begin(self, message: Message) -> None:
+        super()._begin(message)
+        self.ends[self.priorities[message.task]] = self.seconds
+
+
+def test_tasks_of_higher_priorities_run_first_and_equal_ones_in_their_order() -> None:
+    limit = CallLimit.per_second(20, keep={"low": 60, "normal": 20})
+    priorities = [("low", "normal", "high")[task % 3] for task in range(300)]
+    load = ByPriority(limit, at_once(300), priorities).run()
+    assert sorted(load.done) == list(range(300))
+    assert load.ends["high"] <= 1.2 * 100 / 20 < load.ends["normal"] <= 1.2 * 200 / 20 < load.ends["low"]
+    assert load.seconds <= 1.1 * 300 / 20
+    for priority in ("high", "normal", "low"):
+        own = [task for task in load.done if priorities[task] == priority]
+        places = {task: place for place, task in enumerate(sorted(own))}
+        assert max(abs(place - places[task]) for place, task in enumerate(own)) <= 0.1 * len(own)
+
+
+def test_low_priority_tasks_run_while_no_other_ones_wait() -> None:
+    limit = CallLimit.per_second(20, keep={"low": 60, "normal": 20})
+    load = ByPriority(limit, at_once(200), ["low"] * 200).run()
+    assert load.seconds <= 1.1 * 200 / 20
+    assert max(load.displacements) <= 0.05 * 200
