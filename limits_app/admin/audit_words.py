@@ -16,7 +16,7 @@ from limits_app.admin.formatting import change_in_words
 from limits_app.audit import MODELS
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
-from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Policy, PolicyEffect, Verb
+from limits_app.models import AuditEvent, CandidateState, Counted, Endpoint, Entity, Policy, PolicyEffect, Verb
 from limits_app.models.limit_rules import noted_in, snapshot_text
 from limits_app.models.snapshots import Snapshot
 from limits_app.services.clients import client_names, with_name
@@ -240,9 +240,16 @@ def _changes(event: AuditEvent) -> Iterator[str]:
     for key in old | new:
         if old.get(key) != new.get(key):
             yield _changed(old.get(key), new.get(key))
+    if trial := _trial(*[(state.get("candidates") or [{}])[0] for state in (before, after)]):
+        yield trial
+    yield from _other_changes(event, with_reason=not (old or new))
+
+
+def _other_changes(event: AuditEvent, *, with_reason: bool) -> Iterator[str]:
+    """The changes of an object besides those of its limits."""
     texts = [
-        {**state, "limits": None if isinstance(state.get("limits"), list) else state.get("limits")}
-        for state in (before, after)
+        {**state, "candidates": None, "limits": None if isinstance(state.get("limits"), list) else state.get("limits")}
+        for state in (event.before or {}, event.after or {})
     ]
     fields = [change for change in audit.differences(*texts) if change.field not in _OF_THE_SCOPE]
     parts = {part: change.change for change in fields for part in [_whole_part(change)] if part}
@@ -253,13 +260,31 @@ def _changes(event: AuditEvent) -> Iterator[str]:
     for change in fields:
         if any(change.field.startswith(f"{part}: ") for part in parts):
             continue
-        if change.field == _REASON and len(fields) + len(old | new) > 1:
+        if change.field == _REASON and not (with_reason and len(fields) == 1):
             continue
         words = [value_in_words(event.object_type, change.field, value) for value in (change.before, change.after)]
         if (event.object_type, change.field) == (_RULE, "limits") and all(words):
             yield change_in_words(*words)
             continue
         yield f"{field_in_words(event.object_type, change.field)} {_arrow(*words)}"
+
+
+def _trial(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What happened to the trial of a policy; empty where nothing did."""
+    limits, state = after.get("limits"), after.get("state")
+    if not after and not before:
+        return ""
+    if not after:
+        text = gettext("discarded the trial of %(limits)s")
+    elif limits != before.get("limits") or state == CandidateState.TESTING != before.get("state"):
+        text = gettext("tried %(limits)s")
+    elif state == before.get("state"):
+        return ""
+    elif state == CandidateState.PROMOTED:
+        text = gettext("enforced the trial of %(limits)s")
+    else:
+        text = gettext("reverted the trial of %(limits)s")
+    return text % {"limits": limits_in_words(str(limits or before.get("limits")))}
 
 
 def _whole_part(change: audit.Difference) -> str:

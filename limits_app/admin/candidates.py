@@ -12,7 +12,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -34,6 +34,7 @@ _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], obj
 }
 """What can be done with a candidate: in which state, the label of the button, and the function."""
 
+_LABELLED: Final = '<span class="limits-phone">{}: </span>{}'
 _ALL_PERCENT: Final = 100
 _USUAL_REVERT_PERCENT: Final = 10
 """The share of rejected entities above which a promotion is reverted, unless another one is chosen."""
@@ -210,15 +211,18 @@ class CandidateAdmin(AuditedAdmin):
         """Show what it would have rejected while it was tried, also afterwards, and for how many of the clients."""
         report = candidate.report
         figures = _figures(report.trial_rejected, report.trial_evaluated)
-        if candidate.percent == _ALL_PERCENT:
-            return figures
-        return gettext("%(figures)s, tried on %(percent)s of the clients") % {
-            "figures": figures,
-            "percent": percent(candidate.percent / 100),
-        }
+        if candidate.percent != _ALL_PERCENT:
+            figures = gettext("%(figures)s, tried on %(percent)s of the clients") % {
+                "figures": figures,
+                "percent": percent(candidate.percent / 100),
+            }
+        return format_html(_LABELLED, gettext("would reject"), figures)
 
     @admin.display(description=_("rejected since it is enforced"))
     def since_enforced(self, candidate: Any) -> str:
         """Show what it has rejected since its promotion, while that is watched."""
         report = candidate.report
-        return _figures(report.rejected, report.evaluated) if candidate.state != CandidateState.TESTING else "-"
+        if candidate.state == CandidateState.TESTING:
+            return "-"
+        label = gettext("rejected since it is enforced")
+        return format_html(_LABELLED, label, _figures(report.rejected, report.evaluated))

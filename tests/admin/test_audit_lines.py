@@ -151,3 +151,22 @@ def test_a_save_is_undone_as_a_whole_or_not_at_all(admin_client: Client) -> None
     assert "gold is in use" in said(response)[0]
     assert Pool.objects.exists()
     assert Resource.objects.count() == 0
+
+
+def test_a_trial_is_told_in_words() -> None:
+    policy = limits.set_resource_limits("api", "60/min")
+    said = []
+    for limits_text, act in (
+        ("calls=30/min", limits.promote_candidate),
+        ("calls=20/min", limits.discard_candidate),
+    ):
+        limits.set_candidate(policy, limits_text)
+        said.append(last_line())
+        act(policy)
+        said.append(last_line())
+    assert said == [
+        "Each client on api: tried 30 requests per minute",
+        "Each client on api: 60 → 30 requests per minute, enforced the trial of 30 requests per minute",
+        "Each client on api: tried 20 requests per minute",
+        "Each client on api: discarded the trial of 20 requests per minute",
+    ]

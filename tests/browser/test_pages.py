@@ -364,3 +364,12 @@ def test_what_a_list_offers_stands_in_lines_that_leave_each_other_alone(width: i
     window.resize((width, 900))
     window.open(OURS["policies"])
     assert not window.run(_TOOLS)
+
+
+@pytest.mark.parametrize("name", ["candidates", "audit", "entities"])
+def test_a_list_fits_a_phone_without_being_moved(name: str, window: Browser) -> None:
+    window.resize(PHONE)
+    window.open(OURS[name])
+    window.one("#result_list")
+    width = window.run("return document.querySelector('#result_list').parentElement.clientWidth")
+    assert window.run("return document.querySelector('#result_list').scrollWidth") <= width

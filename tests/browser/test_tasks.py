@@ -316,7 +316,7 @@ def test_another_limit_is_tried_and_then_enforced(window: Browser, place: Place)
     clicks.press(f"#result_list th a[href*='limit/?policy={policy}']")
     clicks.type(number_1="33")
     clicks.press("input[name=_try]")
-    assert "No request was evaluated so far" in window.text()
+    window.until(lambda: "No request was evaluated so far" in window.text(), "the trial is not shown")
     assert window.barriers() == []
     window.take("task-try")
     clicks.press("input[name=confirmed]")

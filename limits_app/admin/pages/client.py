@@ -18,7 +18,6 @@ from django.utils.translation import gettext
 from limits_app import audit, services
 from limits_app.admin.action_forms import QuickBoostForm
 from limits_app.admin.audit_log import events_in_words
-from limits_app.admin.formatting import written_limits
 from limits_app.admin.pages.client_limits import limits_of_client
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.engine.errors import LimitsError
@@ -35,7 +34,7 @@ from limits_app.services.clients import (
     user_names,
 )
 from limits_app.services.display import amount, day, moment, money
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import limit_name, limits_in_words
 from limits_app.services.policy_words import policy_in_words
 from limits_app.services.rejections import rejections_of
 from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity
@@ -203,7 +202,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
 def _ends(policies: Sequence[Policy]) -> dict[str, Any]:
     """What ends by itself: a boost with its limits on each resource, or another policy."""
     first = policies[0]
-    limits = [(policy.resource, written_limits(policy.limits.all())) for policy in policies]
+    limits = [(policy.resource, _limits_in_words(policy)) for policy in policies]
     boosted = is_boost(first) or len(policies) > 1
     return {
         "policy": first,
@@ -213,6 +212,10 @@ def _ends(policies: Sequence[Policy]) -> dict[str, Any]:
         "until": moment(first.valid_until),
         "is_boost": boosted,
     }
+
+
+def _limits_in_words(policy: Policy) -> str:
+    return limits_in_words(" ".join(limit.notation() for limit in policy.limits.all()))
 
 
 def _plans(request: HttpRequest, row: Entity | None) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -37,6 +38,8 @@ from limits_app.usage.reading import Use, most_rejected
 
 _MOST: Final = 5
 _MOST_CHANGES: Final = 30
+_EVENTS_EACH: Final = 5
+"""How many events are read for each change that is shown, since one save may have several."""
 _CHART: Final = timedelta(hours=23)
 _SOON: Final = timedelta(days=7)
 _MOST_ENDING: Final = 20
@@ -73,7 +76,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "stores": _stores(),
         "totals": [*_totals([use for use in uses if aware(use.start or now) >= midnight], tightest, ending)],
         "chart": chart_of(time, uses, CallLimit.key),
-        "changes": None if events is None else [*events_in_words(site, events, names)],
+        "changes": None if events is None else [*islice(events_in_words(site, events, names), _MOST_CHANGES)],
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
         "warnings": list(_warnings()),
         "by_limit": [
@@ -90,7 +93,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
 
 def _recent(yesterday: datetime) -> list[AuditEvent]:
     """The changes since yesterday, and without such the last ones: one of a colleague is undone from here."""
-    events = [*AuditEvent.objects.order_by("-number")[:_MOST_CHANGES]]
+    events = [*AuditEvent.objects.order_by("-number")[: _MOST_CHANGES * _EVENTS_EACH]]
     return [event for number, event in enumerate(events) if number < _MOST or aware(event.when) >= yesterday]
 
 
