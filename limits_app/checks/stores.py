@@ -16,11 +16,12 @@ from limits_app.audit import is_protected
 from limits_app.checks.databases import missing_databases
 from limits_app.checks.reporting import reported
 from limits_app.checks.settings import missing_caches, missing_packages
+from limits_app.checks.unpriced import unpriced_resources
 from limits_app.conf import OnUnavailable, StoreKind
 from limits_app.engine import counts_money, keep_problems, without_zone, zone_of
 from limits_app.engine.errors import InvalidLimit, StoreUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.models import CONFIGURATION, Endpoint, Limit, Plan, Policy, Resource, write_alias
+from limits_app.models import CONFIGURATION, Endpoint, Limit, Plan, Policy, Price, Resource, write_alias
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
 from limits_app.services.site_urls import SiteUrls
@@ -43,6 +44,7 @@ def check_stores(databases: Sequence[str] | None) -> list[CheckMessage]:
         _time_zones,
         _other_currencies,
         _other_priorities,
+        _unpriced,
     )
     return reported(*rows, _stores, _evictions)
 
@@ -183,6 +185,13 @@ def _other_priorities() -> Iterator[CheckMessage]:
 def _priority_warning(message: str) -> Warning:
     hint = "Write it anew, or undo the change of LIMITS['PRIORITIES']."
     return Warning(message, hint=hint, id="limits_app.W078")
+
+
+def _unpriced() -> Iterator[CheckMessage]:
+    """Report limits in money of resources without a price, on a site that has prices."""
+    if conf.get(conf.UNPRICED) is conf.Unpriced.ERROR and _rows(Price.objects.all()[:1]):
+        limits = Limit.objects.filter(key__in=conf.get(conf.CURRENCIES)).exclude(policy__resource=None)
+        yield from unpriced_resources(_rows(limits.select_related("policy__resource__pool").order_by("key", "pk")))
 
 
 def _stores() -> Iterator[CheckMessage]:

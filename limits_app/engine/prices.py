@@ -115,6 +115,10 @@ class PriceList:
         """The units that have a price at some time."""
         return frozenset([stored.price.unit for stored in self._prices])
 
+    def currencies(self, at_us: int) -> frozenset[str]:
+        """The currencies of the prices that have begun at a time, of the resource and of members."""
+        return frozenset([stored.price.currency for stored in self._prices if stored.valid_from_us <= at_us])
+
     def at(self, at_us: int, member: str = ANY_MEMBER) -> tuple[UnitPrice, ...]:
         """The prices that apply at a time, one for each unit and currency, sorted by these.
 

@@ -14,6 +14,7 @@ from pytest_django import Settings
 
 from limits_app import LimitExceeded, QuotaLimit, limits
 from limits_app.acquiring import Acquisition
+from limits_app.checks.stores import check_stores
 from limits_app.engine import GivenAmount
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Policy, Price
@@ -306,3 +307,16 @@ def test_units_without_a_limit_do_not_depend_on_the_store(settings: Settings, mo
     use(entity="user:2")
     store.down = True
     assert use(entity="user:2")
+
+
+def test_checks_report_resources_without_a_price(settings: Settings) -> None:
+    limits.set_resource_limits("llm", ["usd=1/month", "eur=1/month"])
+    limits.set_resource_limits("ocr", ["usd=1/month", "pages=5/min"])
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+    reported = [message for message in check_stores(["default"]) if message.id == "limits_app.W079"]
+    assert [message.msg for message in reported] == [
+        "llm is limited in eur, and has no price in eur",
+        "ocr is limited in usd, and has no price in usd",
+    ]
+    settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
+    assert not [message for message in check_stores(["default"]) if message.id == "limits_app.W079"]
