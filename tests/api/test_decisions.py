@@ -403,6 +403,26 @@ def test_a_policy_that_decides_in_place_of_the_store_gives_no_token(
     assert (data["token"], data["degraded"]) == (None, True)
 
 
+@pytest.mark.parametrize("priority", [None, "low"])
+def test_a_request_that_names_no_amounts_is_settled_by_its_defaults(program: APIClient, priority: str | None) -> None:
+    limit(QuotaLimit.per_month("usd", 5), CallLimit(10, 60), SLOTS)
+    price = {"resource": "llm", "unit": "requests", "amount": Decimal(10), "per": 1000, "currency": "usd"}
+    Price.objects.create(valid_from=datetime(2026, 1, 1, tzinfo=UTC), **price)
+    data = acquired(program, priority=priority)
+    assert (state("usd")["used"], state("slots")["used"]) == (0.01, 1)
+    assert post(program, "extend", token=data["token"], amounts={"slots": 1}).status_code == 200
+    assert post(program, "settle", token=data["token"]).status_code == 200
+    assert state("usd")["used"] == 0.01
+
+
+def test_a_token_of_a_priority_that_was_removed_is_settled(program: APIClient, settings: Settings) -> None:
+    limit(RateLimit("tokens", 100, 3600), SLOTS)
+    token = acquired(program, amounts={"tokens": 30}, priority="low")["token"]
+    settings.LIMITS = {**settings.LIMITS, "PRIORITIES": ["high", "normal"]}
+    assert post(program, "settle", token=token, usage={"tokens": 5}).status_code == 200
+    assert (state()["used"], state("slots")["used"]) == (5, 0)
+
+
 @pytest.fixture
 def _unreadable(db: None) -> Iterator[None]:
     """The table of policies lacks a column, as during a deployment."""
