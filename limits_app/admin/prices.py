@@ -28,7 +28,15 @@ from limits_app.models.fields import decimal_text
 from limits_app.models.price import next_full_hour, validate_new_hour
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
-from limits_app.services.prices import ListedPrice, PriceState, read_price, set_prices, state_of, with_states
+from limits_app.services.prices import (
+    ListedPrice,
+    PriceState,
+    plan_prices,
+    read_price,
+    set_prices,
+    state_of,
+    with_states,
+)
 from limits_app.services.rights import may_change_rows
 
 _EMPTY_ROWS: Final = 3
@@ -248,6 +256,9 @@ class PriceAdmin(AuditedAdmin):
             return False
         if not prices:
             form.add_error(None, gettext("Enter a price."))
+            return False
+        if problems := plan_prices(prices).problems:
+            form.add_error(None, problems)
             return False
         plan = set_prices(prices, actor=request.user.get_username(), source="admin")
         text = gettext("%(count)d prices were set.") % {"count": len(plan.new)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -33,11 +33,13 @@ from limits_app.engine import (
     shown,
 )
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import CallLimit
+from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactDecimalField, ExactTextField, aware, decimal_text, in_site_time
+from limits_app.models.limit import Limit
+from limits_app.models.limit_rules import stored_definition
 from limits_app.models.patterns import check_pattern
-from limits_app.models.snapshots import Snapshot
+from limits_app.models.snapshots import Snapshot, batches
 from limits_app.models.validators import validate_text
 
 MAX_CURRENCY_LENGTH: Final = 16
@@ -225,8 +227,10 @@ class Price(Configuration):
             )
 
     def clean(self) -> None:
-        """Reject changes of a price that has begun, and new ones of the past."""
+        """Reject changes of a price that has begun, new ones of the past, and prices of permits."""
         super().clean()
+        if problem := problem_of_permits(self, permits_of([self.unit], router.db_for_write(Price))):
+            raise ValidationError({"unit": problem})
         stored = Price.objects.using(router.db_for_write(Price)).filter(pk=self.pk).first() if self.pk else None
         if stored is not None and stored.has_begun:
             raise ValidationError(begun_message(str(stored)))
@@ -265,6 +269,31 @@ class Price(Configuration):
         for key, state in begun.items():
             if key not in stored:
                 raise IntegrityError(begun_message(_label(state)))
+
+
+def permits_of(units: Collection[str], using: str) -> dict[str, set[str]]:
+    """The resources on which the key of a unit is that of a concurrency limit, by unit; empty text for all."""
+    resources: dict[str, set[str]] = {}
+    for batch in batches(units):
+        rows = Limit._base_manager.using(using).filter(key__in=batch, member=None).order_by()
+        for key, text, resource in rows.values_list("key", "text", "policy__resource__name").distinct():
+            try:
+                if isinstance(stored_definition(key, text)[0], ResourceLimit):
+                    resources.setdefault(key, set()).add(resource or "")
+            except InvalidLimit:
+                continue
+    return resources
+
+
+def problem_of_permits(price: Price, permits: Mapping[str, Collection[str]]) -> str:
+    """What is wrong with the unit of a price that counts permits, given those of `permits_of`; empty for nothing."""
+    name, is_pattern = price.resource.removesuffix("*"), price.resource.endswith("*")
+    for resource in permits.get(price.unit, ()):
+        if resource in {"", price.resource} or (is_pattern and resource.startswith(name)):
+            return gettext(
+                "%(unit)s is the key of a concurrency limit, whose permits have no price: choose another unit."
+            ) % {"unit": price.unit}
+    return ""
 
 
 def begun_message(label: str) -> str:

@@ -16,7 +16,7 @@ from limits_app.engine import UnitPrice
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Price, write_alias
 from limits_app.models.fields import aware
-from limits_app.models.price import next_full_hour
+from limits_app.models.price import next_full_hour, permits_of, problem_of_permits
 from limits_app.models.snapshots import batches
 from limits_app.services import definitions
 
@@ -88,6 +88,11 @@ class PricePlan:
     changes: tuple[PriceChange, ...]
 
     @property
+    def problems(self) -> list[str]:
+        """Why prices are skipped."""
+        return [change.reason for change in self.changes if change.kind is PriceKind.SKIPPED]
+
+    @property
     def new(self) -> list[PriceChange]:
         """The prices that are added or changed."""
         return [change for change in self.changes if change.kind in {PriceKind.ADDED, PriceKind.CHANGED}]
@@ -146,10 +151,12 @@ def plan_prices(prices: Iterable[ListedPrice], skipped: Iterable[PriceChange] = 
     for listed in prices:
         latest[place_of(listed.row), aware(listed.row.valid_from)] = listed
     in_force = _StoredPrices({place for place, _ in latest})
+    permits = permits_of({place.unit for place, _ in latest}, write_alias())
     changes: list[PriceChange] = []
     for (place, start), listed in sorted(latest.items(), key=lambda item: item[0]):
-        change = in_force.change(place, start, listed)
-        if change is not None:
+        if problem := problem_of_permits(listed.row, permits):
+            changes.append(PriceChange(PriceKind.SKIPPED, listed.source, reason=problem))
+        elif (change := in_force.change(place, start, listed)) is not None:
             changes.append(change)
     return PricePlan((*changes, *skipped))
 

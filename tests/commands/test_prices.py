@@ -277,6 +277,15 @@ def test_wrong_price_is_an_error(line: str, message: str) -> None:
     assert not Price.objects.exists()
 
 
+def test_permits_have_no_price(tmp_path: Path) -> None:
+    run("system set slots=5 --yes")
+    ran = run("prices set a slots=1")
+    assert (ran.code, "is the key of a concurrency limit" in ran.err) == (2, True)
+    listed = [{"resource": "a", "unit": unit, "amount": 1, "currency": "usd"} for unit in ("slots", "t")]
+    assert imported(written(tmp_path, listed))["counts"] == {"added": 1, "changed": 0, "unchanged": 0, "skipped": 1}
+    assert {*amounts()} == {("a", "t")}
+
+
 def test_list_shows_what_applies_and_the_history(time: Any) -> None:
     assert "There are no prices" in run("prices list").err
     run("prices set m t=1")

@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from pytest_django import Settings
 
+from limits_app import limits
 from limits_app.audit import CannotRevert, revert
 from limits_app.models import AuditEvent, Price
 from limits_app.models.price import next_full_hour
@@ -93,6 +94,20 @@ def test_invalid_field_is_an_error(field: str, value: Any, message: str) -> None
 
 def test_member_needs_the_name_of_its_pool() -> None:
     assert "name of its pool" in complaint(price(resource="bedrock/*", member="us-east-1/1").full_clean, "resource")
+
+
+@pytest.mark.parametrize(
+    ("resource", "is_wrong"),
+    [("openai/gpt-4o", True), ("openai/*", True), ("other/*", False), ("openai/o3", False)],
+)
+def test_permits_have_no_price(resource: str, is_wrong: bool) -> None:
+    limits.set_resource_limits("openai/gpt-4o", ["slots=5", "images=5/min"])
+    price(resource=resource, unit="images").full_clean()
+    row = price(resource=resource, unit="slots")
+    if is_wrong:
+        assert "is the key of a concurrency limit" in complaint(row.full_clean, "unit")
+    else:
+        row.full_clean()
 
 
 def test_unit_has_one_price_from_an_hour_on() -> None:

@@ -123,6 +123,8 @@ def _set(options: Namespace, out: Output) -> None:
         )
         for unit, amount in options.prices
     ]
+    if problems := plan_prices(prices).problems:
+        fail(" ".join(problems), ExitCode.USAGE)
     _write(PriceFile(prices, ()), options, out)
 
 
