@@ -66,6 +66,10 @@ WITHOUT_CONDITIONS: Final[Mapping[str, object]] = {
 """The fields of a rule that counts every request by its limits alone."""
 
 
+MADE_FOR_RULE: Final = "rule-"
+"""How the names of resources begin that are made for the limits of URL rules."""
+
+
 class CountedBy(models.TextChoices):
     """Who is counted by a rule: what has its own counter."""
 
@@ -413,7 +417,7 @@ def _unused_name(rule: str, ended: Container[str], using: str) -> str:
     A resource that only policies of entities or plans refer to is adopted with its counts, because they were set for
     this rule. `ended` are the names in the unit of change, which the audit log does not have yet.
     """
-    stem = f"rule-{slugify(rule)[:_LONGEST_STEM].strip('-') or 'url'}"
+    stem = f"{MADE_FOR_RULE}{slugify(rule)[:_LONGEST_STEM].strip('-') or 'url'}"
     resources = Resource.objects.using(using).filter(name__startswith=stem)
     used = Q(made_for_rule=True) | Q(endpoints__isnull=False)
     used |= Q(policies__isnull=False, policies__entity=None, policies__plan=None)

@@ -15,6 +15,7 @@ from limits_app.models import BucketKind, CodeLimits, Entity
 from limits_app.services.clients import user_names, with_name
 from limits_app.services.limit_words import limit_in_words, limit_name
 from limits_app.services.policy_history import PolicyVersion, policy_history, subjects_of
+from limits_app.services.rule_labels import resource_labels
 from limits_app.usage.reading import DenialCount, LimitKeys, denied
 
 
@@ -25,7 +26,7 @@ class Rejection:
     `name` is the display name of the entity, if it has one. `limit` is the limit as it was then, or the one that code
     sets; None if it is unknown, for example because code sets several with this key. `policy_id` is its
     policy, `event_id` the primary key of the audit event that wrote that version of the policy, and `event_number` its
-    number; they are None without one.
+    number; they are None without one. `url` is that of the URL rule for which the resource was made, if it was.
     """
 
     count: DenialCount
@@ -34,6 +35,7 @@ class Rejection:
     policy_id: int | None
     event_id: int | None
     event_number: int | None
+    url: str = ""
 
     @property
     def client(self) -> str:
@@ -47,7 +49,7 @@ class Rejection:
     @property
     def why(self) -> str:
         """The reason as a sentence."""
-        resource = self.count.resource or gettext("all resources together")
+        resource = self.url or self.count.resource or gettext("all resources together")
         limit = limit_name(self.count.key) if self.limit is None else limit_in_words(self.limit)
         values = {"who": self.client, "limit": limit, "resource": resource}
         if self.count.key == Blocked.key:
@@ -101,7 +103,9 @@ def _explained(
         _of_plan(client, count, history.rejecting(count, subjects.get(count.entity, ()))) for count, client in rejected
     ]
     code = _code_limits(count for count, versions in zip(counts, policies, strict=True) if not versions)
-    return [_rejection(*about, versions, code) for about, versions in zip(rejected, policies, strict=True)]
+    urls = resource_labels(count.resource for count in counts)
+    explained = [_rejection(*about, versions, code) for about, versions in zip(rejected, policies, strict=True)]
+    return [replace(rejection, url=urls.get(rejection.count.resource, "")) for rejection in explained]
 
 
 def _of_plan(client: Entity, count: DenialCount, versions: Iterable[PolicyVersion]) -> list[PolicyVersion]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from limits_app.models import Endpoint
+from limits_app.models.endpoint import MADE_FOR_RULE
 
 
 def label_of(rule: Endpoint) -> str:
@@ -14,7 +15,7 @@ def label_of(rule: Endpoint) -> str:
 
 def rules_of_resources(resources: Iterable[str | None]) -> dict[str, Endpoint]:
     """The URL rules for whose limits some of these resources were made, by the names of the resources."""
-    names = {name for name in resources if name}
+    names = {name for name in resources if name and name.startswith(MADE_FOR_RULE)}
     rules = Endpoint.objects.filter(limits_resource__in=names) if names else Endpoint.objects.none()
     return {rule.limits_resource: rule for rule in rules}
 

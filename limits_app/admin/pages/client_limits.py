@@ -43,7 +43,11 @@ def limits_of_client(
         resource = labels.get(limit["resource"], limit["resource"])
         limit["name"] = gettext("All resources together") if limit["is_total"] else resource
     access = explained[0].access if explained else AccessVerdict()
-    at_limit = [labels.get(one.resource, one.resource) for one in explained if not one.outcome.allowed]
+    at_limit = [
+        labels.get(explanation.resource, explanation.resource)
+        for explanation in explained
+        if not explanation.outcome.allowed
+    ]
     switch = explained[0].emergency if explained else emergency()
     state = _SWITCHED_OFF.get(switch.mode) or _state(access, at_limit)
     return {"limits": _once_and_sorted(limits), "access": access, "state": str(state)}

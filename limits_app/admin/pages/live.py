@@ -21,6 +21,7 @@ from limits_app.policies import Pair
 from limits_app.services.clients import client_names, with_name
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
+from limits_app.services.rule_labels import resource_labels
 from limits_app.services.status import overview
 from limits_app.services.usage import usage
 from limits_app.usage.reading import Use
@@ -92,7 +93,15 @@ def tightest_limits(most: int) -> tuple[list[dict[str, Any]], bool]:
 
 def named(tightest: list[dict[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
     """Limits with the clients that they are of, in words."""
-    return [{**limit, "client": with_name(limit["entity"] or "", names)} for limit in tightest]
+    urls = resource_labels(limit["resource"] for limit in tightest)
+    return [
+        {
+            **limit,
+            "client": with_name(limit["entity"] or "", names),
+            "label": urls.get(limit["resource"], limit["resource"]),
+        }
+        for limit in tightest
+    ]
 
 
 def _pairs(uses: list[Use]) -> list[Pair]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
@@ -32,6 +32,7 @@ from limits_app.services.display import amount, moment, percent
 from limits_app.services.limit_words import limit_name, limits_in_words
 from limits_app.services.policy_words import policies_in_words
 from limits_app.services.rights import Action, may
+from limits_app.services.rule_labels import resource_labels
 from limits_app.services.status import store_health
 from limits_app.services.usage import usage
 from limits_app.usage.reading import Use, most_rejected
@@ -58,6 +59,8 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     now = datetime.now(UTC)
     midnight = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     tightest, is_known = tightest_limits(_MOST)
+    by_limit = most_rejected("resource", "key", since=midnight, most=_MOST)
+    urls = resource_labels(count["resource"] for count in by_limit)
     by_client = most_rejected("entity", since=midnight, most=_MOST)
     policies = _ending() if may(request.user, Action.VIEW_LIMITS) else None
     events = _recent(midnight - timedelta(days=1)) if may(request.user, Action.VIEW_HISTORY) else None
@@ -79,10 +82,8 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "changes": None if events is None else [*islice(events_in_words(site, events, names), _MOST_CHANGES)],
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
         "warnings": list(_warnings()),
-        "by_limit": [
-            _row(site, midnight, count, {}) for count in most_rejected("resource", "key", since=midnight, most=_MOST)
-        ],
-        "by_client": [_row(site, midnight, count, names) for count in by_client],
+        "by_limit": [_row(site, midnight, count, {}, urls) for count in by_limit],
+        "by_client": [_row(site, midnight, count, names, urls) for count in by_client],
         "tightest": named(tightest, names),
         "known": is_known,
         "ending": ending,
@@ -140,7 +141,9 @@ def _warnings() -> Iterator[str]:
             yield gettext("The store “%(alias)s” is unavailable: %(instead)s. %(error)s") % values
 
 
-def _row(site: AdminSite, since: datetime, count: dict[str, Any], names: dict[str, str]) -> dict[str, str]:
+def _row(  # noqa: PLR0917 - a row with what names it
+    site: AdminSite, since: datetime, count: dict[str, Any], names: dict[str, str], urls: Mapping[str, str]
+) -> dict[str, str]:
     """The rejections of a limit or of a client, with a link to them."""
     name = limit_name(count.get("key", ""))
     if "entity" in count:
@@ -150,7 +153,7 @@ def _row(site: AdminSite, since: datetime, count: dict[str, Any], names: dict[st
     }
     return {
         "name": name,
-        "resource": count.get("resource", ""),
+        "resource": urls.get(count.get("resource", ""), count.get("resource", "")),
         "entity": count.get("entity", "") if count.get("bucket") == BucketKind.ENTITY else "",
         "count": amount(count["rejections"]),
         "url": f"{reverse(f'{site.name}:limits_app_denial_changelist')}?{urlencode(query)}",

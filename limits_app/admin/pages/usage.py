@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -32,6 +32,7 @@ from limits_app.services.costs import Spend, cost_cells
 from limits_app.services.display import amount, clock, day, moment, money, percent
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
+from limits_app.services.rule_labels import resource_labels
 from limits_app.services.safe_text import csv_text
 from limits_app.services.usage import spend, usage
 from limits_app.usage.reading import Use
@@ -205,16 +206,18 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
     names = client_names({use.entity or "" for use in clients} | {entity or ""})
     where: dict[str, Any] = {"resource": resource, **ask}
     spends = spend(by="entity", most=_MOST_CONSUMERS, **where)
+    resources = sorted({use.resource for use in of_resources if use.resource} | {resource or ""} - {""})
+    urls = resource_labels(resources)
     of_limit = [use for use in of_resources if use.key == key]
     of_limit.sort(key=lambda use: (-use.admitted, -use.refused, use.resource or ""))
     return {
         "key": key,
         "keys": keys,
-        "resources": sorted({use.resource for use in of_resources if use.resource} | {resource or ""} - {""}),
+        "resources": [(name, urls.get(name, name)) for name in resources],
         "chart": chart_of(time, usage(by="period", **chosen), key),
         "totals": _totals([use for use in of_limit if resource in (None, use.resource)]),
         "consumers": _rows(clients, names),
-        "by_resource": _rows(of_limit)[:_MOST_RESOURCES],
+        "by_resource": _rows(of_limit, urls=urls)[:_MOST_RESOURCES],
         "spends": _spends(spends),
         "spent": [money(spending.amount, spending.currency) for spending in spend(**where)] if spends else [],
         "name": with_name(entity or "", names),
@@ -265,7 +268,9 @@ def _totals(uses: list[Use]) -> dict[str, str]:
     return {"admitted": amount(admitted), "refused": amount(refused), "share": percent(share)}
 
 
-def _rows(uses: list[Use], names: dict[str, str] | None = None) -> list[dict[str, Any]]:
+def _rows(
+    uses: list[Use], names: dict[str, str] | None = None, urls: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """The clients, of which some have names, or without names the resources."""
     most = max((use.admitted for use in uses), default=0)
     clients = [use.entity or "" if use.bucket == BucketKind.ENTITY else "" for use in uses]
@@ -273,7 +278,9 @@ def _rows(uses: list[Use], names: dict[str, str] | None = None) -> list[dict[str
         {
             "use": use,
             "client": client,
-            "label": _resource_name(use) if names is None else client_name(use.bucket, use.entity or "", names),
+            "label": _resource_name(use, urls or {})
+            if names is None
+            else client_name(use.bucket, use.entity or "", names),
             "admitted": amount(use.admitted),
             "refused": amount(use.refused),
             "share": percent(use.refused_share),
@@ -296,7 +303,8 @@ def _spends(spends: list[Spend]) -> list[dict[str, str]]:
     ]
 
 
-def _resource_name(use: Use) -> str:
+def _resource_name(use: Use, urls: Mapping[str, str]) -> str:
+    name = urls.get(use.resource or "", use.resource or "")
     if use.bucket in {BucketKind.SHARED, BucketKind.MEMBER, BucketKind.OTHERS}:
-        return f"{use.resource} ({use.bucket.label})"
-    return use.resource or ""
+        return f"{name} ({use.bucket.label})"
+    return name
