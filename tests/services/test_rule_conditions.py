@@ -54,7 +54,7 @@ def test_limits_files_have_the_conditions() -> None:
     rule = Endpoint.objects.get(name="log-in")
     assert (rule.responses, rule.block_for, rule.refusal_status) == ("401,403", "10m", 403)
     assert rule.combined_with == "form:username\nheader:X-Device"
-    text = str(export())
+    text = "".join(export())
     assert "form:username" in text
     assert "header:X-Cost" in text
 
