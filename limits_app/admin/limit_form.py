@@ -25,12 +25,14 @@ from limits_app.engine.limits import LimitDefinition
 from limits_app.models import Entity, Plan, PlanGroup, write_alias
 from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
+from limits_app.models.rule_fields import validate_block, validate_statuses
 from limits_app.models.validators import validate_billing_date, validate_identifier, validate_path, validate_text
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
 from limits_app.services.limit_form.team_members import members_in
 from limits_app.services.limit_sentences import (
     BILLING_MONTH,
+    COUNTED_BY,
     EACH,
     OF_ONE,
     PERIODS,
@@ -132,6 +134,29 @@ class SimpleLimitForm(ReasonForm):
         widget=forms.RadioSelect,
         initial="",
     )
+    responses = forms.CharField(
+        label=_("count"),
+        max_length=100,
+        required=False,
+        validators=[validate_statuses],
+        help_text=_(
+            "For a URL: only these responses, such as “401,403”, “4xx” or “errors”; all when left empty. The number is "
+            "then also that of these requests at the same time."
+        ),
+        widget=forms.TextInput(
+            attrs={"placeholder": _("all responses"), "size": 16, "autocomplete": "off", "spellcheck": "false"}
+        ),
+    )
+    block_for = forms.CharField(
+        label=_("block for"),
+        max_length=16,
+        required=False,
+        validators=[validate_block],
+        help_text=_("For a URL: such as “10m”; then all further requests are rejected for this time."),
+        widget=forms.TextInput(
+            attrs={"placeholder": _("no time"), "size": 8, "autocomplete": "off", "spellcheck": "false"}
+        ),
+    )
     billing_date = forms.DateField(
         label=_("Billing date of the client"),
         required=False,
@@ -192,6 +217,12 @@ class SimpleLimitForm(ReasonForm):
             number.value() or any(field.errors for field in (number, *others)) for number, *others in self.rows[1:]
         )
 
+    @property
+    def has_conditions(self) -> bool:
+        """Whether certain responses count, or exceeding the limit blocks for a time, or either has an error."""
+        fields = self["responses"], self["block_for"]
+        return any(field.value() or field.errors for field in fields)
+
     def clean(self) -> dict[str, Any]:
         """Require what the choices need, and read the target, the limits and the end."""
         cleaned: dict[str, Any] = super().clean() or {}
@@ -206,7 +237,17 @@ class SimpleLimitForm(ReasonForm):
             self.add_error("number_1", gettext("Enter how much, such as 60."))
         cleaned["until"] = self._end(cleaned)
         cleaned["billing_from"] = self._billing_from(cleaned)
+        self._check_conditions(cleaned)
         return cleaned
+
+    def _check_conditions(self, cleaned: Mapping[str, Any]) -> None:
+        """Only a limit without an end for a URL, of no single client, team or plan, is a URL rule with conditions."""
+        what, _name = target_of(cleaned.get("target") or "")
+        is_rule = what == What.URL and cleaned.get("who") in COUNTED_BY and not cleaned.get("ends")
+        for name in ("responses", "block_for"):
+            if cleaned.get(name) and not is_rule:
+                problem = gettext("Only a limit of a URL without an end, of no single client or plan, has this.")
+                self.add_error(name, problem)
 
     def _check_target(self, cleaned: Mapping[str, Any]) -> None:
         what, name = target_of(cleaned.get("target") or "")
@@ -334,6 +375,8 @@ class SimpleLimitForm(ReasonForm):
             entity=values["entity"] if who in OF_ONE else "",
             plan=values["plan"] if who == Who.PLAN else "",
             shadow=bool(values["shadow"]),
+            responses=values["responses"].strip().lower().replace(" ", ""),
+            block_for=values["block_for"].strip(),
             until=values["until"],
             groups=tuple(values["groups"]) if who == Who.PLAN else (),
             groups_off=tuple(self._groups_off(values)) if who == Who.PLAN else (),
@@ -363,6 +406,8 @@ class SimpleLimitForm(ReasonForm):
             "plan": limit.plan,
             "groups": [row.group_id for row in _groups_of(limit.plan)] if limit.plan else [],
             "shadow": "1" if limit.shadow else "",
+            "responses": limit.responses,
+            "block_for": limit.block_for,
             "ends": "same" if limit.until else "",
             "keep": limit.extends,
             "billing_date": _billing_date(limit.entity) or "",

@@ -7,7 +7,7 @@ policy of a resource or of all resources together; `read` reads them back, and `
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -32,7 +32,19 @@ from limits_app.engine import (
 )
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit, LimitDefinition, ResourceLimit
-from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Entity, Policy, PolicyEffect, write_alias
+from limits_app.models import (
+    WITHOUT_CONDITIONS,
+    Counted,
+    CountedBy,
+    Endpoint,
+    Enforcement,
+    Entity,
+    Policy,
+    PolicyEffect,
+    write_alias,
+)
+from limits_app.models.rule_fields import ERRORS, seconds_of_block
+from limits_app.services.display import duration
 from limits_app.services.limit_words import burst_in_words, limit_in_words
 
 
@@ -79,6 +91,8 @@ _SUBJECTS: Final = {
     Who.KEY: _("Each API key may"),
     Who.TOGETHER: _("All clients together may"),
 }
+ADVANCED: Final = tuple(name for name in WITHOUT_CONDITIONS if name not in {"responses", "block_for"})
+"""The fields of URL rules that a sentence does not say."""
 _NUMBER: Final = re.compile(r"[0-9.]+[kMG]?", re.ASCII)
 
 AT_A_TIME: Final = ""
@@ -155,6 +169,8 @@ def _is_text_of(amount: SimpleAmount, limit: LimitDefinition) -> bool:
 class SimpleLimit:
     """The sentence. `limits` are texts such as `calls=100/min`; `path`, `resource`, `entity` and `plan` are names.
 
+    `responses` and `block_for` are those of a URL rule.
+
     With `until` it replaces the lasting limit of the same scope until then. A plan is made where it does not exist,
     `groups` are those of users to put on it, and `groups_off` those to take off it. For a team, `counts_members` has
     the use of its members count for it, and `new_members` are clients that become members. `billing_from` is the
@@ -169,6 +185,8 @@ class SimpleLimit:
     resource: str = ""
     entity: str = ""
     plan: str = ""
+    responses: str = ""
+    block_for: str = ""
     shadow: bool = False
     until: datetime | None = None
     groups: tuple[Any, ...] = ()
@@ -203,8 +221,23 @@ def sentence(limit: SimpleLimit) -> str:
     where = {What.URL: limit.path, What.RESOURCE: limit.resource}.get(limit.what)
     place = gettext("on %s") % where if where else gettext("over all resources together")
     parts = gettext(" and ").join(map(_in_words, limit.noted))
-    after = gettext("Requests beyond that are reported and not rejected.") if limit.shadow else ""
-    return f"{subject} {parts} {place}. {after}".strip()
+    sentences = [f"{subject} {parts} {place}.", *_conditions(limit)]
+    if limit.shadow:
+        sentences.append(gettext("Requests beyond that are reported and not rejected."))
+    return " ".join(sentences)
+
+
+def _conditions(limit: SimpleLimit) -> Iterator[str]:
+    """Say which responses of a URL rule count, and for how long it blocks."""
+    if limit.responses:
+        text = gettext(
+            "Only responses with status %(statuses)s count, so that at most this number of requests run at the same time."
+        )
+        statuses = ", ".join(limit.responses.replace(ERRORS, "4xx,5xx").split(","))
+        yield text % {"statuses": statuses}
+    if limit.block_for:
+        text = gettext("Once it is exceeded, all further requests are rejected for %(time)s.")
+        yield text % {"time": duration(seconds_of_block(limit.block_for))}
 
 
 def _in_words(noted: Noted) -> str:
@@ -255,7 +288,7 @@ def policies_of(rule: Endpoint) -> QuerySet[Policy]:
 def is_sentence(row: Endpoint | Policy) -> bool:
     """Whether a sentence says all that a rule limits, or all that a policy says."""
     if isinstance(row, Endpoint):
-        is_simple = row.counted_by in COUNTED_BY.values() and not row.has_conditions
+        is_simple = row.counted_by in COUNTED_BY.values() and not any(getattr(row, name) for name in ADVANCED)
         return bool(row.path and row.limits) and is_simple and ":shared" not in row.limits
     if (row.valid_from and not row.valid_until) or row.weekly_hours:
         return False
@@ -279,7 +312,15 @@ def read(row: Endpoint | Policy) -> SimpleLimit | None:
         return _limit_of(row)
     shadow = policies_of(row).filter(enforcement=Enforcement.SHADOW).exists()
     texts = tuple(text if "=" in text else f"{CALLS}={text}" for text in row.limits.split())
-    return SimpleLimit(What.URL, _who_by(row.counted_by), texts, path=row.path, shadow=shadow)
+    return SimpleLimit(
+        What.URL,
+        _who_by(row.counted_by),
+        texts,
+        path=row.path,
+        responses=row.responses,
+        block_for=row.block_for,
+        shadow=shadow,
+    )
 
 
 def _who_by(counted_by: str) -> Who:

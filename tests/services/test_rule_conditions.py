@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from limits_app.models import Endpoint
 from limits_app.services.doctor import diagnose
-from limits_app.services.limit_form.saving import replaced
-from limits_app.services.limit_sentences import SimpleLimit, What, Who, is_sentence
+from limits_app.services.limit_form.saving import replaced, save
+from limits_app.services.limit_sentences import SimpleLimit, What, Who, is_sentence, read, sentence
 from limits_app.services.limits_file import apply, export, read_content
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 CONDITIONS = [
     {"combined_with": "form:username"},
-    {"responses": "errors"},
     {"cost": "header:X-Cost"},
-    {"block_for": "10m"},
     {"refusal_status": 403},
     {"refusal_body": "no"},
 ]
 
 
 @pytest.mark.parametrize("field", CONDITIONS)
-def test_a_sentence_neither_shows_nor_replaces_a_rule_with_conditions(field: dict[str, object]) -> None:
+def test_a_sentence_neither_shows_nor_replaces_a_rule_with_other_conditions(field: dict[str, object]) -> None:
     plain = {"path": "/login/", "limits": "calls=5/min", "counted_by": "ip"}
     rule = Endpoint.objects.create(name="log-in", **plain, **field)
     limit = SimpleLimit(What.URL, Who.ADDRESS, ("calls=9/min",), path="/login/")
@@ -32,6 +32,35 @@ def test_a_sentence_neither_shows_nor_replaces_a_rule_with_conditions(field: dic
     other = Endpoint.objects.create(name="other", **plain)
     assert is_sentence(other)
     assert replaced(limit) == other
+
+
+def test_a_sentence_says_which_responses_count_and_the_time_of_a_block() -> None:
+    limit = SimpleLimit(
+        What.URL,
+        Who.ADDRESS,
+        ("calls=5/h:sliding_window",),
+        path="/login/",
+        responses="errors,401",
+        block_for="10m",
+    )
+    saved = save(limit, actor="", reason="").row
+    assert isinstance(saved, Endpoint)
+    assert (saved.responses, saved.block_for) == ("errors,401", "10m")
+    assert read(saved) == limit
+    assert sentence(limit) == (
+        "Each IP address may make 5 requests per hour on /login/. "
+        "Only responses with status 4xx, 5xx, 401 count, so that at most this number of requests run at the same time. "
+        "Once it is exceeded, all further requests are rejected for 10 min."
+    )
+
+
+def test_a_rule_for_certain_responses_is_another_one() -> None:
+    plain = SimpleLimit(What.URL, Who.ADDRESS, ("calls=9/min:sliding_window",), path="/login/")
+    first = save(plain, actor="", reason="").row
+    errors = save(replace(plain, responses="errors"), actor="", reason="").row
+    assert first != errors
+    assert replaced(plain) == first
+    assert replaced(replace(plain, responses="errors", block_for="1h")) == errors
 
 
 FILE = """

@@ -38,6 +38,7 @@ from limits_app.services import definitions
 from limits_app.services.candidates import set_candidate
 from limits_app.services.limit_form.team_members import add_members
 from limits_app.services.limit_sentences import (
+    ADVANCED,
     COUNTED_BY,
     OF_ONE,
     PATTERNS,
@@ -205,7 +206,10 @@ def entity_of(limit: SimpleLimit) -> str:
 def _rules(limit: SimpleLimit) -> QuerySet[Endpoint]:
     """The rules of the URL of a limit by which those whom it is for are counted."""
     counted = [COUNTED_BY[limit.who]] if limit.who in COUNTED_BY else _BY_CLIENT
-    rules = Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by__in=counted, **WITHOUT_CONDITIONS)
+    rules = Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by__in=counted)
+    rules = rules.filter(**{name: WITHOUT_CONDITIONS[name] for name in ADVANCED})
+    if limit.is_rule:  # a rule for certain responses is another one
+        rules = rules.filter(responses=limit.responses)
     # One with limits of its own first: another limit of the URL is to replace these.
     return rules.order_by(Case(When(limits="", then=1), default=0), "order", "pk")
 
@@ -220,6 +224,7 @@ def resource_of(limit: SimpleLimit) -> str | None:
 
 def _rule_fields(limit: SimpleLimit, *, is_new: bool) -> dict[str, Any]:
     fields = {"path": limit.path, "limits": " ".join(_texts(limit)), "counted_by": COUNTED_BY[limit.who]}
+    fields |= {"responses": limit.responses, "block_for": limit.block_for}
     return fields | ({"name": limit.path[:100]} if is_new else {})
 
 
