@@ -231,7 +231,7 @@ def _conditions(limit: SimpleLimit) -> Iterator[str]:
     """Say which responses of a URL rule count, and for how long it blocks."""
     if limit.responses:
         text = gettext(
-            "Only responses with status %(statuses)s count, so that at most this number of requests run at the same time."
+            "Only responses with status %(statuses)s count, so at most this number of requests run at the same time."
         )
         statuses = ", ".join(limit.responses.replace(ERRORS, "4xx,5xx").split(","))
         yield text % {"statuses": statuses}

@@ -22,6 +22,7 @@ from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.integrations.responses import cost_function
 from limits_app.models import Endpoint, Enforcement, Policy
 from limits_app.services.blocked_requests import lift_blocks
+from limits_app.services.candidates import set_candidate
 from limits_app.testing import FakeClock
 from tests.integrations.site import Ask, afine, endpoint, left, limit
 
@@ -254,6 +255,30 @@ def test_uncounted_responses_are_undone_in_shadow_mode_too(log_in: Any, ask: Ask
     assert sum(services.shadow_refusals().get(resource, {}).values()) == before
     ask("/login/")
     assert sum(services.shadow_refusals().get(resource, {}).values()) == before + 1
+
+
+def test_a_candidate_counts_certain_responses_too(log_in: Any) -> None:
+    log_in(limits="9/h:sliding_window", block_for="1h")
+    policy = Policy.objects.get(resource__name=Endpoint.objects.get().resource_name)
+    set_candidate(policy, "calls=2/h:sliding_window", reason="fewer", actor="root")
+    client = Client()
+
+    def would_reject(status: str) -> bool:
+        response = client.get("/login/", headers={"X-Status": status})
+        assert response.status_code == int(status)
+        return bool(response.wsgi_request.limits.outcomes[0].shadowed)
+
+    statuses = ["200"] * 4 + ["401"] + ["200"] * 4 + ["401", "200", "401"]
+    assert [would_reject(status) for status in statuses] == [False] * 10 + [True, True]
+
+
+def test_code_that_acquires_begins_no_block(log_in: Any, ask: Ask, clock: FakeClock) -> None:
+    log_in(limits="1/min:sliding_window", responses="", block_for="1h")
+    resource = Endpoint.objects.get().resource_name
+    assert ask("/login/").status_code == 200
+    assert not services.try_acquire(resource, entity="ip:127.0.0.1")
+    clock.advance(MINUTES)
+    assert ask("/login/").status_code == 200
 
 
 def test_an_unavailable_store_blocks_nobody(log_in: Any, ask: Ask, take_down: Any) -> None:

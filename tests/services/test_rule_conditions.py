@@ -49,7 +49,7 @@ def test_a_sentence_says_which_responses_count_and_the_time_of_a_block() -> None
     assert read(saved) == limit
     assert sentence(limit) == (
         "Each IP address may make 5 requests per hour on /login/. "
-        "Only responses with status 4xx, 5xx, 401 count, so that at most this number of requests run at the same time. "
+        "Only responses with status 4xx, 5xx, 401 count, so at most this number of requests run at the same time. "
         "Once it is exceeded, all further requests are rejected for 10 min."
     )
 

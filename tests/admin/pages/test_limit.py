@@ -682,3 +682,30 @@ def test_broader_limits_that_are_kept_stay_kept_when_the_number_changes(admin: C
     save(admin, page, **ACME)
     policy.refresh_from_db()
     assert not policy.extends
+
+
+def test_a_limit_of_a_url_counts_certain_responses_and_blocks_for_a_time(admin: Client) -> None:
+    fields = {"target": "/login/", "who": "address", "number_1": "5", "per_1": "h", "responses": "401, 403"}
+    page = save(admin, **fields, block_for="10m").url
+    rule = Endpoint.objects.get()
+    assert (rule.responses, rule.block_for) == ("401,403", "10m")
+    content = admin.get(page).content.decode()
+    assert "Only responses with status 401, 403 count" in content
+    assert "further requests are rejected for 10 min" in content
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target": "api", "responses": "4xx"},
+        {"target": "/api/", "who": "entity", "entity": "user:1", "block_for": "10m"},
+        {"target": "/api/", "ends": "today", "responses": "4xx"},
+        {"target": "/api/", "responses": "many"},
+        {"target": "/api/", "block_for": "long"},
+    ],
+)
+def test_conditions_are_for_limits_of_urls(admin: Client, fields: dict[str, str]) -> None:
+    response = post(admin, **fields)
+    assert response.status_code == 200
+    assert {"responses", "block_for"} & response.context["form"].errors.keys()
+    assert not Endpoint.objects.exists()
