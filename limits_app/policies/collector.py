@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from limits_app.engine.limits import LimitDefinition
 from limits_app.models import MAX_LEVELS, PolicyEffect
-from limits_app.models.patterns import is_pattern, patterns_of, prefixes_of
+from limits_app.models.patterns import Patterns, is_pattern, prefixes_of
 from limits_app.models.users import identifiers_of_client
 from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_of_flags
 from limits_app.policies.precedence import CODE
@@ -79,6 +79,7 @@ class Collector:
         """The entities with a row or a policy."""
         self.patterns = frozenset(name for name in named if is_pattern(name) or "/" in name)
         """The identifiers that may match others; that of a network may be a client too."""
+        self._patterns = Patterns(self.patterns)
 
     def links(self, resource: str, entity: str | None, plan: str | None = None) -> Iterator[EntityPolicies]:
         """A client (None: the site itself), and the entities above it as far as each one cascades.
@@ -98,8 +99,11 @@ class Collector:
     def client(self, entity: str, plan: str = "") -> Client:
         """What a client has; its own plan, or that of an entity above it, precedes that of the request."""
         plan = self._plan_of_rows(entity) or plan or self._plan_of_groups(entity)
-        patterns = self.matching(patterns_of(entity)) if self.patterns else ()
-        return Client("" if is_pattern(entity) else entity, plan, patterns)
+        entity_is_pattern = is_pattern(entity)
+        patterns = [name for name in self._patterns.matching(entity) if name != entity]
+        if entity_is_pattern and entity in self.patterns:
+            patterns.append(entity)
+        return Client("" if entity_is_pattern else entity, plan, tuple(patterns))
 
     def _parent(self, entity: str) -> Client:
         return Client(entity, self._plan_of_rows(entity), self.matching(prefixes_of(entity)))

@@ -196,6 +196,7 @@ class _UsageSince:
 
     def __init__(self, policy: Policy, since: datetime) -> None:
         self._applies = cache(Proposal.of_policy(policy).first_applies)
+        self._has_exceptions = False
         self._chosen = Chosen(
             resource=None if policy.resource is None else policy.resource.name,
             entity=None if policy.entity is None or policy.entity.is_pattern else policy.entity.identifier,
@@ -222,11 +223,23 @@ class _UsageSince:
         totals = self._totals(rows, whose, above)
         by_consumer = {consumer: Counter[int]() for consumer, _total in totals.most_common(MOST + 1)}
         filters = {f"{field}__in": {consumer[place] for consumer in by_consumer} for place, field in enumerate(whose)}
-        by_hour = self._rows.filter(**filters).values_list(*_FIELDS, "start", "admitted_milli")
-        for consumer, (start, milli) in self._by_consumer(by_hour, whose):
+        by_hour = self._rows.filter(**filters)
+        hour_of = cache(_hour_since_1970)  # there are many rows of each
+        for consumer, (start, milli) in self._hourly(by_hour, whose):
             if consumer in by_consumer:
-                by_consumer[consumer][int(aware(start).timestamp()) // HOUR] += milli
+                by_consumer[consumer][hour_of(start)] += milli
         yield from by_consumer.items()
+
+    def _hourly(self, rows: Any, whose: Whose) -> Iterator[tuple[Whose, Sequence[Any]]]:
+        """The consumer, the hour and the amount of rows to which the policy applies.
+
+        The database adds up the rows of all entities, unless the totals had some to which it does not apply.
+        """
+        if "entity" in whose or self._has_exceptions:
+            yield from self._by_consumer(rows.values_list(*_FIELDS, "start", "admitted_milli"), whose)
+            return
+        for *consumer, start, milli in rows.values_list(*whose, "start").annotate(sum=CappedSum("admitted_milli")):
+            yield tuple(consumer), (start, milli)
 
     def is_recorded(self, key: str) -> bool:
         """Whether anything was used of a key (empty: of any), or spent in a currency."""
@@ -257,7 +270,7 @@ class _UsageSince:
         for spend in spends(chosen, by):
             if spend.currency == currency and self._applies(spend.resource or "", spend.entity or None):
                 names = {"resource": spend.resource or "", "entity": spend.entity or "", "key": currency}
-                hour = 0 if spend.start is None else int(aware(spend.start).timestamp()) // HOUR
+                hour = 0 if spend.start is None else _hour_since_1970(spend.start)
                 yield tuple([names[field] for field in whose]), hour, ceil(spend.amount * MICRO) * MILLI
 
     def _totals(self, rows: Any, whose: Whose, above: int) -> Counter[Whose]:
@@ -286,6 +299,12 @@ class _UsageSince:
         for row in rows.iterator():
             if self._applies(row[0], row[1] or None):
                 yield tuple(row[place] for place in places), row[len(_FIELDS) :]
+            else:
+                self._has_exceptions = True
+
+
+def _hour_since_1970(start: datetime) -> int:
+    return int(aware(start).timestamp()) // HOUR
 
 
 def _blocked(usage: _UsageSince) -> Iterator[Consumer]:
