@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import pytest
@@ -22,6 +25,7 @@ from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     KEY,
     SECOND,
+    YEAR,
     Contract,
     claim_of,
     give_back,
@@ -35,6 +39,7 @@ from limits_app.testing.conformance.contract import (
 from limits_app.testing.conformance.contract import limits_in as set_of
 
 KEEP: Final = {"low": 60, "normal": 20}
+WORKERS: Final = ("low", "high", "low", "normal")
 CLASSES: Final = ("high", "normal", "low")
 MOST: Final = {"high": 100, "normal": 80, "low": 40}
 """What requests of each class may use of a capacity of 100."""
@@ -150,6 +155,24 @@ class Priorities(Contract):
         assert all(claim is not None for claim in admitted)
         assert [used(limits) for limits in sets] == [44, 10]
 
+    @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+    def test_threads_of_all_priorities_take_the_limit_and_no_more_than_their_shares(
+        self, store: Store, algorithm: RateLimitAlgorithm
+    ) -> None:
+        limit = RateLimit(KEY, 100, YEAR, algorithm, keep=KEEP)
+        with ThreadPoolExecutor(len(WORKERS)) as executor:
+            admitted = list(executor.map(lambda priority: admitted_of(store, limit, priority, 100), WORKERS))
+        check_shares(admitted, 100)
+
+    @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+    def test_processes_of_all_priorities_take_the_limit_and_no_more_than_their_shares(self) -> None:
+        open_store = self.open_store()
+        if open_store is None or "fork" not in multiprocessing.get_all_start_methods():
+            pytest.skip("open_store() is not defined, so no other process can open the store")
+        with multiprocessing.get_context("fork").Pool(len(WORKERS)) as pool:
+            tasks = [pool.apply_async(_in_process, (open_store, priority)) for priority in WORKERS]
+            check_shares([task.get(60) for task in tasks], 500)
+
     def test_changed_share_keeps_what_was_used(self, store: Store) -> None:
         for limit in (RateLimit(KEY, 100, 1000), QuotaLimit.per_month(KEY, 100), CallLimit(100, 1000)):
             key = limit.key
@@ -159,6 +182,26 @@ class Priorities(Contract):
             assert not taken(keeping, {key: 11}).admitted
             assert taken(keeping, {key: 10}, priority="normal").admitted
             assert taken(limits_of(store, limit, entity=key + str(type(limit))), {key: 50}).admitted
+
+
+def admitted_of(store: Store, limit: LimitDefinition, priority: str, tries: int) -> int:
+    """Return how many of so many requests of a priority are admitted."""
+    limits = limits_of(store, limit, entity="all priorities")
+    return sum(bool(limits.try_acquire({limit.key: 1}, priority=priority)) for _ in range(tries))
+
+
+def check_shares(admitted: Sequence[int], capacity: int) -> None:
+    """Check what the workers were admitted: the limit together, and no priority more than its share."""
+    counts = Counter[str]()
+    for priority, count in zip(WORKERS, admitted, strict=True):
+        counts[priority] += count
+    assert counts["low"] <= capacity * 40 // 100
+    assert counts["low"] + counts["normal"] <= capacity * 80 // 100
+    assert counts.total() == capacity
+
+
+def _in_process(open_store: Callable[[], Store], priority: str) -> int:
+    return admitted_of(open_store(), RateLimit(KEY, 500, YEAR, keep=KEEP), priority, 500)
 
 
 def _with_keep(limit: RateLimit | QuotaLimit | CallLimit, keep: Mapping[str, int]) -> LimitDefinition:
