@@ -19,7 +19,7 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.notation import Noted, amount_text, limit_text, parse_limit, seconds_text
+from limits_app.engine.notation import Noted, amount_text, limit_text, parse_limit, parse_limits, seconds_text
 
 GCRA = RateLimitAlgorithm.GCRA
 WRITTEN = {
@@ -59,6 +59,9 @@ def test_a_limit_is_read_as_it_is_written(text: str, limit: LimitDefinition) -> 
         ("rpm=24/1.5h", "rpm=24/90min"),
         ("rpm=1.500/s", "rpm=1.5/s"),
         ("tpm=1,000,000/1 min", "tpm=1M/min"),
+        ("5/min:keep=normal:20%,low:60%", "calls=5/min:keep=low:60%,normal:20%"),
+        ("rpm=5/min : keep = low : 60.50 % , normal : 20 % : gcra", "rpm=5/min:gcra:keep=low:60.5%,normal:20%"),
+        ("db=5:keep=low:60%:hold=90s", "db=5:hold=90s:keep=low:60%"),
     ],
 )
 def test_there_is_more_than_one_way_to_say_it(said: str, text: str) -> None:
@@ -79,6 +82,12 @@ def test_there_is_more_than_one_way_to_say_it(said: str, text: str) -> None:
         ("rpm=five/min", "amount 'five' must be a number"),
         ("rpm=5m/min", "400k, 5M or 1G"),
         ("rpm=0/min", "capacity must be more than 0"),
+        ("rpm=5/min:keep", "write keep=... with a value"),
+        ("rpm=5/min:keep=low", "keep 'low' must look like low:60%,normal:20%"),
+        ("rpm=5/min:keep=low:60%,", "must look like low:60%,normal:20%"),
+        ("rpm=5/min:keep=low:100%", "above 0 and below 100, not 100"),
+        ("rpm=5/min:keep=low:60%,low:20%", "keep has 'low' more than once"),
+        ("rpm=5/min:soft:keep=low:60%", "a soft limit rejects nothing"),
         ("rpm=5/fortnight", "time 'fortnight' must look like 10s"),
         ("5pm=5/min", "limit key '5pm'"),
         ("calls=30", "missing time window: write calls=30/10s, or calls=10:permits"),
@@ -161,3 +170,13 @@ def test_amounts_and_times_are_read_and_written_by_themselves() -> None:
 def test_the_precision_that_a_program_sets_for_decimals_changes_nothing() -> None:
     with localcontext(prec=2):
         assert parse_limit("rpm=123456789.123/1.234s").limit == RateLimit("rpm", 123456789.123, 1.234)
+
+
+def test_shares_of_several_limits_are_kept_apart() -> None:
+    text = "calls=1000/min:keep=low:60%, normal:20%, tokens=5k/h:keep=low:1%:shared day=5/week:keep=low:2%; 5/s"
+    assert [limit_text(noted.limit, shared=noted.shared) for noted in parse_limits(text.replace("5/s", "x=5/s"))] == [
+        "calls=1000/min:keep=low:60%,normal:20%",
+        "tokens=5000/h:shared:keep=low:1%",
+        "day=5/week@UTC:keep=low:2%",
+        "x=5/s",
+    ]

@@ -33,6 +33,8 @@ DECIMALS = st.integers(1, MAX_AMOUNT * 1000).map(from_milli)
 SECONDS = st.integers(1, 366 * 86_400 * 1000).map(from_milli)
 ZONES = st.sampled_from(["UTC", "Europe/Berlin", "America/Argentina/ComodRivadavia", "Etc/GMT+12"])
 
+SHARES = st.sampled_from([(("low", 60), ("normal", 20)), (("normal", 0.125),), (("low", 99.999),)])
+
 
 @st.composite
 def rates(draw: st.DrawFn) -> LimitDefinition:
@@ -49,6 +51,9 @@ LIMITS: st.SearchStrategy[LimitDefinition] = (
     | st.builds(QuotaLimit, KEYS, WHOLE, session_seconds=SECONDS, soft=st.booleans())
     | st.builds(ResourceLimit, KEYS, WHOLE, st.none() | SECONDS)
 )
+LIMITS |= st.builds(RateLimit, KEYS, WHOLE, SECONDS, keep=SHARES) | st.builds(CallLimit, WHOLE, SECONDS, keep=SHARES)
+LIMITS |= st.builds(QuotaLimit, KEYS, WHOLE, st.sampled_from(QuotaPeriod).map(str), ZONES, keep=SHARES)
+LIMITS |= st.builds(ResourceLimit, KEYS, WHOLE, st.none() | SECONDS, keep=SHARES)
 FORM = modelform_factory(Limit, form=LimitForm, fields=[name for line in LIMIT_FIELDS for name in line])
 
 

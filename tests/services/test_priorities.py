@@ -16,6 +16,8 @@ from limits_app.engine.errors import InvalidRequest, LimitExceeded, NeverAdmissi
 from limits_app.models import Entity, Limit, Plan, Policy, Resource
 from limits_app.policies import resolver
 from limits_app.services import Share, try_acquire_all
+from limits_app.services.limit_fields import FIELDS, join
+from limits_app.services.limit_words import limit_in_words
 from tests.services.pool_rows import make_pool, serve
 
 KEEP = {"low": 60, "normal": 20}
@@ -242,3 +244,34 @@ def test_removed_priority_has_no_effect_and_is_reported(settings: Settings) -> N
 
 def _problems() -> list[str]:
     return [str(message.msg) for message in run_checks(databases=["default"]) if message.id == "limits_app.W078"]
+
+
+@pytest.mark.parametrize(
+    ("priorities", "problem"),
+    [
+        ("high", "a list of names"),
+        (["high", "low"], "one of which is 'normal'"),
+        (["normal", "low", "low"], "different names"),
+        (["normal", "Low"], "such as 'high'"),
+        (["normal", *[f"p{number}" for number in range(10)]], "at most 10"),
+    ],
+)
+def test_invalid_priorities_of_the_settings_are_errors(priorities: object, problem: str, settings: Settings) -> None:
+    run_checks()  # imports what it needs, which some modules read settings for
+    settings.LIMITS = {**settings.LIMITS, "PRIORITIES": priorities}
+    [message] = [message for message in run_checks() if message.id == "limits_app.E094"]
+    assert problem in message.msg
+
+
+def test_fields_of_a_limit_have_its_shares_and_an_error_for_unknown_priorities() -> None:
+    values = {**{name: field.get_default() for name, field in FIELDS.items()}, "key": "tokens", "capacity": 10}
+    values |= {"window_seconds": 60, "keep": "low:60%, normal:20%"}
+    noted = join(values)
+    assert noted is not None
+    assert noted.limit.keep == (("low", 60), ("normal", 20))
+    assert limit_in_words(noted.limit) == (
+        "10 tokens per minute, low-priority requests leave 60 % free, normal-priority requests leave 20 % free"
+    )
+    with pytest.raises(ValidationError) as caught:
+        join({**values, "keep": "batch:60%"})
+    assert list(caught.value.error_dict) == ["keep"]
