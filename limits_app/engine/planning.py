@@ -351,13 +351,13 @@ class _Form(NamedTuple):
 
 
 def _default_keys(
-    scoped: Sequence[ScopedLimits], left_out: Collection[str], held: Collection[LimitPlace]
+    scoped: Sequence[ScopedLimits], left_out: Collection[str], holds: Collection[LimitPlace]
 ) -> Iterator[str]:
     """The keys of which a request takes 1 without naming them."""
     for position, scope in enumerate(scoped):
         for rule in scope.schema.rules:
             key = scope.keys_of(rule)[0]
-            if not is_metered(rule.limit) and key not in left_out and (position, rule.key) not in held:
+            if not is_metered(rule.limit) and key not in left_out and (position, rule.key) not in holds:
                 yield key
 
 

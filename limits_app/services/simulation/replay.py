@@ -102,8 +102,8 @@ class SimulationReport:
 
     def cost(self, prices: Prices, asked: Wanted, refused: Wanted, *, calls: int = 0) -> None:
         """Count what the requested amounts cost, and the rejected ones; `calls` are made without naming them."""
-        for place, wanted in enumerate((asked, refused)):
-            for currency, amount in costs_of(prices, wanted, calls=calls if wanted or not place else 0).items():
+        for place, amounts in enumerate((asked, refused)):
+            for currency, amount in costs_of(prices, amounts, calls=calls if amounts or not place else 0).items():
                 self._costs.setdefault(currency, [Fraction(0), Fraction(0)])[place] += amount
 
     @property
@@ -194,9 +194,9 @@ class SimulationReport:
         }
 
 
-def costs_of(prices: Prices, wanted: Wanted, *, calls: int = 0) -> dict[str, Fraction]:
+def costs_of(prices: Prices, requested: Wanted, *, calls: int = 0) -> dict[str, Fraction]:
     """What amounts cost by currency, with those under the currencies themselves."""
-    amounts = dict(wanted)
+    amounts = dict(requested)
     costs: dict[str, Fraction] = {}
     for price in prices:
         milli = amounts.get(price.unit, calls if price.unit in CALL_KEYS else 0)
@@ -208,15 +208,15 @@ def costs_of(prices: Prices, wanted: Wanted, *, calls: int = 0) -> dict[str, Fra
 
 def _as_requested(recorded: Wanted, tried: Tried) -> Wanted:
     """Recorded usage by the keys of requests: without money that was charged for units, which is charged again."""
-    wanted = dict(recorded)
+    amounts = dict(recorded)
     for price in tried.prices:
-        wanted.pop(price.currency, None)
+        amounts.pop(price.currency, None)
     for key, milli in recorded:
         name = given_currency(key) or tried.requested_as.get(key, key)
         if name != key:
-            del wanted[key]
-            wanted[name] = milli if given_currency(key) else wanted.get(name, milli)
-    return tuple(wanted.items())
+            del amounts[key]
+            amounts[name] = milli if given_currency(key) else amounts.get(name, milli)
+    return tuple(amounts.items())
 
 
 def _moment(microseconds: int) -> datetime:
