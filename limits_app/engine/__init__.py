@@ -191,7 +191,7 @@ from limits_app.engine.priorities import (
     parse_keep,
     rank_of,
 )
-from limits_app.engine.readings import outcome_of, stats_by_scope, stats_of, units_of
+from limits_app.engine.readings import UNLIMITED, outcome_of, stats_by_scope, stats_of, units_of
 from limits_app.engine.record import (
     LEASE_US,
     NOTHING_KEPT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.rule import NEVER_US
@@ -15,6 +16,8 @@ from limits_app.engine.plan import Claim, PlannedLimit
 from limits_app.engine.priorities import Keep
 
 _SECOND = 1_000_000
+UNLIMITED: Final = "unlimited"
+"""The type of a unit that is counted and not limited."""
 
 
 def outcome_of(claim: Claim) -> Outcome:
@@ -82,7 +85,7 @@ def _definition(rule: Rule) -> tuple[str, Amount, Amount, float | None]:
         case Blocked():
             return "blocked", capacity, 0, None
         case CountedUnit():
-            return "unlimited", capacity, most, None
+            return UNLIMITED, capacity, most, None
         case ResourceLimit():
             return "resource", capacity, most, None
         case QuotaLimit():
@@ -136,15 +139,19 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     A rate or call limit with a `burst` has that field: `available` and `utilization` are measured against it.
     Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
     which has the least available, and `buckets` lists all of them with `resource`, `entity` and `level`.
-    Keys of totals over all resources begin with `total:`, which no key of a limit does.
+    Keys of totals over all resources begin with `total:`, which no key of a limit does. Units that are only counted
+    are left out where there is a limit with their key.
     """
     buckets: dict[str, list[tuple[PlannedLimit, Scope, Stats]]] = {}
     scopes = claim.plan.scopes
     for limit, _, state in claim.decisions():
+        if limit.rule.is_counted and limit.rule.is_money:
+            continue
         stats = _stats(limit, state, claim.decided_at)
         key = TOTAL_PREFIX + limit.rule.key if scopes[limit.scope_index].total else limit.key
         buckets.setdefault(key, []).append((limit, scopes[limit.scope_index], stats))
-    return {key: _binding(same) for key, same in buckets.items()}
+    limited = {key: [bucket for bucket in same if not bucket[0].rule.is_counted] for key, same in buckets.items()}
+    return {key: _binding(limited[key] or same) for key, same in buckets.items()}
 
 
 def stats_by_scope(claim: Claim) -> dict[str, dict[str, Stats]]:
@@ -184,7 +191,7 @@ def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
     if isinstance(definition, ResourceLimit):
         stats["type"], stats["holders"] = "resource", state[1]
     elif isinstance(definition, CountedUnit):
-        stats["type"] = "unlimited"
+        stats["type"] = UNLIMITED
     elif isinstance(definition, QuotaLimit):
         stats["type"], stats["window_seconds"] = "quota", definition.session_seconds
         stats["period"] = definition.period

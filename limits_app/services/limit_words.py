@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.dates import WEEKDAYS
 from django.utils.translation import gettext
 
-from limits_app.engine import CALLS, NAMES, QuotaPeriod, is_currency, parse_limits, seconds_text
+from limits_app.engine import CALLS, NAMES, UNLIMITED, QuotaPeriod, is_currency, parse_limits, seconds_text
 from limits_app.engine.errors import InvalidLimit, LimitsError
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
@@ -197,6 +197,8 @@ def own_limits(entity: str | None, resources: Iterable[str] = (), *, plan: str |
     now = timezone.now()
     for status in status_of_each([(name, entity) for name in [*resources] or made], plan=plan):
         for key, stats in sorted(status.limits.items()):
+            if stats["type"] == UNLIMITED:
+                continue
             of_total = key.startswith(TOTAL_PREFIX)
             place = (gettext("all resources") if of_total else status.resource, key.removeprefix(TOTAL_PREFIX))
             name = "" if of_total else names.get(status.resource, "")

@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import services
 from limits_app.acquiring import Acquisition, LimitSet
-from limits_app.engine import Amount
+from limits_app.engine import UNLIMITED, Amount, is_currency
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.outcome import TOTAL_PREFIX, Outcome
 from limits_app.integrations.identity import entity_of_user
@@ -69,9 +69,12 @@ def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None =
 
     def all_that_is_left(limits: LimitSet) -> dict[str, Amount]:
         for name, stats in limits.get_stats().items():
+            if stats["type"] == UNLIMITED:
+                continue
             key = name.removeprefix(TOTAL_PREFIX)
             available = stats["available"] if keys is None or key in keys else 0
-            left = int(available) if isinstance(available, int | float) else 0
+            left: Amount = available if isinstance(available, int | float) else 0
+            left = left if is_currency(key) else int(left)
             most[key] = min(most.get(key, left), left)
         return most
 

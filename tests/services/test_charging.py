@@ -21,8 +21,9 @@ from limits_app.models import Policy, Price
 from limits_app.policies import resolver
 from limits_app.services import Share
 from limits_app.services.amounts import one_of_each
+from limits_app.services.limit_words import own_limits
 from limits_app.stores.memory import MemoryStore
-from limits_app.testing import FakeClock
+from limits_app.testing import FakeClock, exhaust
 from limits_app.usage.evaluation_counter import evaluations
 from tests.opened import put_store
 from tests.services.failing import FailingStore
@@ -320,3 +321,18 @@ def test_checks_report_resources_without_a_price(settings: Settings) -> None:
     ]
     settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
     assert not [message for message in check_stores(["default"]) if message.id == "limits_app.W079"]
+
+
+def test_units_without_a_limit_are_no_limits_of_people() -> None:
+    limits.set_entity_limits(USER, ["usd=0.01/month"], resource="llm")
+    use()
+    stats = limits.status("llm", entity=USER).limits
+    assert {key: value["type"] for key, value in stats.items()} == {
+        "usd": "quota",
+        "input_tokens": "unlimited",
+        "output_tokens": "unlimited",
+    }
+    assert "buckets" not in stats["usd"]
+    assert [limit.unit for limit in own_limits(USER, ["llm"])] == ["USD"]
+    assert exhaust("llm", entity=USER)
+    assert not limits.try_acquire("llm", requested={"input_tokens": 1}, entity=USER)

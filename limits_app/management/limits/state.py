@@ -11,7 +11,7 @@ from threading import TIMEOUT_MAX, Event
 from typing import Final, NoReturn
 
 from limits_app import services as limits
-from limits_app.engine import GivenAmount, seconds_text
+from limits_app.engine import UNLIMITED, GivenAmount, seconds_text
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.outcome import LimitStatus, Outcome, Stats
 from limits_app.management.limits.arguments import (
@@ -61,6 +61,8 @@ _STATUS: Final = (
     "window_seconds",
     "algorithm",
 )
+_OF_LIMITS: Final = ("capacity", "available", "utilization")
+"""What units that are only counted do not have."""
 
 
 @subcommand(
@@ -192,7 +194,8 @@ def _summarize(out: Output) -> None:
 
 def _rows(member: str, stats: Mapping[str, Stats]) -> Iterator[tuple[object, ...]]:
     for key, values in stats.items():
-        yield (member, key, *(values.get(column) for column in _STATUS[2:]))
+        hidden = _OF_LIMITS if values["type"] == UNLIMITED else ()
+        yield (member, key, *(None if column in hidden else values.get(column) for column in _STATUS[2:]))
 
 
 def _decided(outcome: Outcome) -> Table:
