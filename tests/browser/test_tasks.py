@@ -25,9 +25,8 @@ Denial.objects.create(
     minute=at, first=at, last=at, resource="openai/gpt-4", key="call_count", entity="user:7", bucket="entity", count=3
 )
 limits.set_resource_limits("billing", [CallLimit.per_minute(60)])
-limits.set_resource_limits("billing", [CallLimit.per_minute(2)], reason="by mistake")
 """
-"""A rejection of yesterday, and a change to undo."""
+"""A rejection of yesterday, and a limit."""
 _MODELS = "from limits_app.models import AuditEvent, Entity, Limit, Policy"
 
 
@@ -276,21 +275,20 @@ def test_usage_of_last_month_is_a_file(window: Browser) -> None:
 
 
 def test_a_change_is_undone(window: Browser, place: Place) -> None:
+    before = "limits.set_resource_limits('invoices', '60/min')"
+    mistake = "limits.set_resource_limits('invoices', '2/min', reason='by mistake')"
     later = "for number in range(9): limits.set_entity(f'tenant:{number}', name='later')"
-    run(place, f"from limits_app import limits\n{later}")
+    run(place, f"from limits_app import limits\n{before}\n{mistake}\n{later}")
     clicks = Clicks(window)
     clicks.follow("overview/")
-    mistake = run(
-        place,
-        "print(AuditEvent.objects.filter(reason='by mistake').latest('pk').pk)",
-    )
-    assert "Each client on billing: 60 → 2 requests per minute" in window.text(".limits-long")
-    clicks.follow(f"auditevent/{mistake}/revert/")
+    event = run(place, "print(AuditEvent.objects.filter(reason='by mistake').latest('pk').pk)")
+    assert "Each client on invoices: 60 → 2 requests per minute" in window.text(".limits-long")
+    clicks.follow(f"auditevent/{event}/revert/")
     window.take("task-undo")
     clicks.press(".submit-row input[type=submit]")
     assert "undone:" in clicks.done()
     assert clicks.count <= 3
-    code = "print(Limit.objects.get(policy__resource__name='billing', policy__valid_until=None).definition().capacity)"
+    code = "print(Limit.objects.get(policy__resource__name='invoices', policy__valid_until=None).definition().capacity)"
     assert run(place, code) == "60"
 
 
@@ -426,7 +424,8 @@ def test_mail_is_sent_when_a_customer_reaches_80_percent(window: Browser, place:
     assert "near" in clicks.done()
     assert clicks.count <= 4
     code = (
-        "from limits_app.models import AlertRule; print(*AlertRule.objects.values_list('percent', 'entity', 'target'))"
+        "from limits_app.models import AlertRule; rules = AlertRule.objects.filter(entity='tenant:acme'); "
+        "print(*rules.values_list('percent', 'entity', 'target'))"
     )
     assert run(place, code) == "(80, 'tenant:acme', 'ops@example.org')"
 
