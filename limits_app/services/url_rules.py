@@ -54,6 +54,8 @@ class UrlRule:
     """Further parts of a request that are counted together with who is counted."""
     statuses: CountedStatuses | None = None
     """The statuses of the responses that it counts; None for all."""
+    responses: str = ""
+    """The statuses as text."""
     cost: str = ""
     block_seconds: float = 0
     refusal_status: int | None = None
@@ -118,6 +120,7 @@ def compiled(row: Endpoint, confirm: Confirm) -> UrlRule:
         is_plain=row.counted_by == CountedBy.ENTITY and not (exemptions or row.has_conditions or row.request_priority),
         parts=parts_of(row.combined_with),
         statuses=statuses_of(row.responses),
+        responses=row.responses,
         cost=row.cost,
         block_seconds=seconds_of_block(row.block_for),
         refusal_status=row.refusal_status,

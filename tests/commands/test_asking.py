@@ -375,6 +375,13 @@ def test_rules_shows_which_rules_charge_a_path_in_their_order() -> None:
     assert [one["rule"] for one in json.loads(run("rules /no/such/ --format json").out)] == ["all"]
 
 
+def test_rules_shows_the_conditions_of_a_rule() -> None:
+    fields = {"combined_with": "form:username\nip", "responses": "401,403", "block_for": "10m"}
+    Endpoint.objects.create(name="log-in", path="/login/", limits="5/h", counted_by="user", **fields)
+    row = json.loads(run("rules /login/ --format json").out)[0]
+    assert (row["combined_with"], row["responses"], row["block_seconds"]) == ("form:username, ip", "401,403", 600)
+
+
 def test_the_audit_log_shows_and_reverts_the_limits_of_a_rule() -> None:
     Endpoint.objects.create(name="all", path="/*", limits="60/min")
     Endpoint.objects.update(limits="5/s")

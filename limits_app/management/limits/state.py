@@ -324,7 +324,17 @@ def _told(finding: Finding) -> str:
     return f"{finding.severity.upper()} {finding.id}: {finding.message}\n    {finding.advice}"
 
 
-_RULES: Final = ("rule", "resource", "counted_by", "amounts", "exempts_some", "stop")
+_RULES: Final = (
+    "rule",
+    "resource",
+    "counted_by",
+    "combined_with",
+    "amounts",
+    "responses",
+    "block_seconds",
+    "exempts_some",
+    "stop",
+)
 
 
 def _path(text: str) -> str:
@@ -343,7 +353,17 @@ def rules(options: Namespace, out: Output) -> ExitCode:
     """Show the rules for a path."""
     rules = rules_for_path(options.path, options.method)
     rows = [
-        (rule.name, rule.resource, rule.counted_by, dict(rule.amounts), bool(rule.exemptions), rule.stop)
+        (
+            rule.name,
+            rule.resource,
+            rule.counted_by,
+            ", ".join(":".join(filter(None, part)) for part in rule.parts),
+            dict(rule.amounts),
+            rule.responses,
+            rule.block_seconds,
+            bool(rule.exemptions),
+            rule.stop,
+        )
         for rule in rules
     ]
     out.show(Table(_RULES, rows, f"No rule matches {options.method} {options.path}."))
