@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -14,9 +14,10 @@ from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle, tha
 
 if TYPE_CHECKING:
     from limits_app.engine import Record
+    from limits_app.stores.database.connections import StoreConnection
     from limits_app.stores.database.transaction import Transaction
 
-_FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
+_OLD_COUNTS: Final = "SELECT id FROM limits_app_count WHERE hour < %s ORDER BY hour, id LIMIT %s"
 _NEW_ROWS_PER_ROUND: Final = 16
 _OLDEST_COUNTS: Final = "SELECT id FROM limits_app_count ORDER BY hour, id LIMIT %s"
 _ROWS_THAT_GIVE_WAY: Final = 256
@@ -32,11 +33,14 @@ class RowHousekeeping:
         self._position = os.urandom(16)
         """Random, so that processes do not look at the same rows."""
         self._counted_hour = self._cleaned_hour = 0
+        self._has_more_counts = False
         self._searched_at = -inf
 
     def note(self, transaction: Transaction) -> None:
         """Note the rows and counts that a transaction has added."""
         self._new_rows += transaction.added
+        if transaction.added and self._has_more_counts:
+            self._cleaned_hour = 0
         if transaction.counted:
             self._counted_hour = hour_of(transaction.now)
 
@@ -48,8 +52,12 @@ class RowHousekeeping:
         """Delete the next rows that have been unused for a minute, and once an hour old counts."""
         connection, clock = transaction.connection, transaction.clock()
         if self._counted_hour != self._cleaned_hour:
+            # Some at a time, since a request waits for it: where nothing was collected for days there are many.
             self._cleaned_hour = self._counted_hour
-            connection.execute(_FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))
+            old = connection.execute(_OLD_COUNTS, (hour_of(clock) - KEPT_HOURS, _ROWS_THAT_GIVE_WAY))
+            counts = [row[0] for row in old]
+            _delete_counts(counts, connection)
+            self._has_more_counts = len(counts) == _ROWS_THAT_GIVE_WAY
         if self._new_rows:
             number, self._new_rows = self._new_rows * CHECKS_PER_NEW_SCOPE, 0
             rows = transaction.lock_next(self._position, number)
@@ -66,7 +74,7 @@ class RowHousekeeping:
         connection = transaction.connection
         counts = [row[0] for row in connection.execute(_OLDEST_COUNTS, (_ROWS_THAT_GIVE_WAY,))]
         if counts:
-            connection.execute(f"DELETE FROM limits_app_count WHERE id IN ({marks(len(counts))})", counts)  # noqa: S608
+            _delete_counts(counts, connection)
             return True
         if lasts(self._searched_at, _SECONDS_BETWEEN_SEARCHES, monotonic()):
             return False
@@ -90,6 +98,11 @@ def _delete(keys: Collection[bytes], transaction: Transaction) -> None:
         remove = f"DELETE FROM limits_app_state WHERE scope IN ({marks(len(keys))})"  # noqa: S608 - marks only
         transaction.connection.execute(remove, [*keys])
     transaction.commit()
+
+
+def _delete_counts(keys: Sequence[int], connection: StoreConnection) -> None:
+    if keys:
+        connection.execute(f"DELETE FROM limits_app_count WHERE id IN ({marks(len(keys))})", keys)  # noqa: S608 - marks only
 
 
 def _is_unused(record: Record, now: int) -> bool:

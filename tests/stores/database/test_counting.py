@@ -162,3 +162,23 @@ def test_old_counts_are_swept_once_an_hour(open_store: Open) -> None:
     taken(limits)
     assert ScopeCount._default_manager.using(ALIAS).count() == 0
     assert collected(store) == {"someone": 1_000}
+
+
+def test_a_request_deletes_a_few_hundred_old_counts_and_later_ones_the_rest(open_store: Open) -> None:
+    clock = FakeClock()
+    store = open_store(clock=clock)
+    limits = counting(store, CallLimit(10**6, YEAR))
+    rows = ScopeCount._default_manager.using(ALIAS)
+    for _ in range(2):
+        taken(limits)
+        clock.move(HOUR_US)
+    [row] = rows.all()
+    row_count = 600
+    about = {name: getattr(row, name) for name in ("hour", "label", "amounts", "namespace")}
+    rows.bulk_create([ScopeCount(**about) for _ in range(row_count - 1)])
+    left = []
+    clock.move((KEPT_HOURS + 2) * HOUR_US)
+    for who in (limits, *(counting(store, CallLimit(3, 1), entity=name) for name in ("first", "second"))):
+        taken(who)
+        left.append(rows.count())
+    assert left == [row_count + 1 - 256, row_count + 1 - 512, 0]
