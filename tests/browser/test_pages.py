@@ -367,7 +367,10 @@ def test_what_a_list_offers_stands_in_lines_that_leave_each_other_alone(width: i
 
 
 @pytest.mark.parametrize("name", ["candidates", "audit", "entities"])
-def test_a_list_fits_a_phone_without_being_moved(name: str, window: Browser) -> None:
+def test_a_list_fits_a_phone_without_being_moved(name: str, window: Browser, place: Place) -> None:
+    if name == "candidates":
+        code = "limits.set_candidate(limits.set_resource_limits('tried', '9/min'), 'calls=5/min')"
+        place.manage("shell", "--verbosity=0", "--command", f"from limits_app import limits; {code}")
     window.resize(PHONE)
     window.open(OURS[name])
     window.one("#result_list")
