@@ -26,8 +26,9 @@ if TYPE_CHECKING:
         UnknownPool,
         UsageNotReported,
     )
+    from limits_app.engine.limit_use import LimitUse
     from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-    from limits_app.engine.outcome import LimitStatus, LimitUse, Outcome
+    from limits_app.engine.outcome import LimitStatus, Outcome
     from limits_app.integrations.decorators import exempt, limited
     from limits_app.integrations.request import LimitedRequest, RequestLimits
     from limits_app.services import Share
@@ -81,7 +82,8 @@ _HOMES: Final = {
         "UsageNotReported",
     ),
     "limits_app.engine.limits": ("CallLimit", "QuotaLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
-    "limits_app.engine.outcome": ("LimitStatus", "LimitUse", "Outcome"),
+    "limits_app.engine.limit_use": ("LimitUse",),
+    "limits_app.engine.outcome": ("LimitStatus", "Outcome"),
     "limits_app.integrations.decorators": ("exempt", "limited"),
     "limits_app.integrations.request": ("LimitedRequest", "RequestLimits"),
     "limits_app.services": ("Share",),

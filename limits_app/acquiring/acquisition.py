@@ -23,6 +23,7 @@ from limits_app.engine import (
     Bucket,
     Claim,
     GivenAmount,
+    LimitUse,
     PlannedLimit,
     ReportedUse,
     RequestPlan,
@@ -51,7 +52,7 @@ from limits_app.engine.errors import (
     UsageNotReported,
 )
 from limits_app.engine.limits import CallLimit
-from limits_app.engine.outcome import LimitUse, Outcome
+from limits_app.engine.outcome import Outcome
 
 logger = logging.getLogger("limits_app")
 

@@ -11,6 +11,7 @@ from limits_app.engine import (
     Amounts,
     Bucket,
     GivenAmount,
+    LimitUse,
     PlannedLimit,
     PlanShape,
     ReportedUse,
@@ -19,7 +20,6 @@ from limits_app.engine import (
     parts_of,
     units_of,
 )
-from limits_app.engine.outcome import LimitUse
 
 
 class Part(Protocol):

@@ -131,6 +131,7 @@ from limits_app.engine.keys import (
 )
 from limits_app.engine.limit_checks import check_key, computed_seconds, parse_amount, parse_seconds
 from limits_app.engine.limit_kinds import CALL_KEYS, CALLS, counts_money, counts_requests, is_metered
+from limits_app.engine.limit_use import LimitUse
 from limits_app.engine.namespaces import WHOLE_SITE, Namespace
 from limits_app.engine.notation import (
     Noted,

@@ -5,13 +5,10 @@ These are plain values: amounts in units, times in seconds.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
-
-if TYPE_CHECKING:
-    from limits_app.engine.limits import AnyLimit
+from typing import Final, NotRequired, TypedDict
 
 OutcomeAmount = int | float
 """An amount in units, with at most three decimals."""
@@ -19,16 +16,6 @@ OutcomeAmount = int | float
 _NEVER, _CAPACITY_AND_WAIT = attrgetter("never"), attrgetter("capacity", "retry_after", "never")
 _OF_DEFINITION = ("type", "limit", "window_seconds", "place")
 _LISTS = ("violations", "passed", "overdrawn", "shadowed")
-
-
-@dataclass(frozen=True, slots=True)
-class LimitUse:
-    """The amounts of one limit that were requested and used (None: not reported)."""
-
-    requested: OutcomeAmount
-    used: OutcomeAmount | None
-    limit: AnyLimit | None = field(default=None, compare=False, repr=False)
-    """The definition of the limit."""
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -14,6 +14,7 @@ import pytest
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
+from limits_app.engine import LimitUse
 from limits_app.engine.errors import (
     AlreadyReleased,
     InvalidRequest,
@@ -26,7 +27,6 @@ from limits_app.engine.errors import (
 )
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import QuotaLimit, RateLimit, RateLimitAlgorithm
-from limits_app.engine.outcome import LimitUse
 from limits_app.engine.plan import Amounts, Claim, ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.in_thread import AskedInThread

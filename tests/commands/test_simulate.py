@@ -17,6 +17,7 @@ from django.db.models import QuerySet
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
+from limits_app.engine import NOTHING
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import scope_of, shared_scope
 from limits_app.engine.notation import parse_limit
@@ -126,7 +127,7 @@ def scoped(texts: list[str], entity: str | None) -> Iterator[ScopedLimits]:
 def admits(limit_set: LimitSet, asked: dict[str, int]) -> bool:
     """Whether a store admits as much; what is asked for is used."""
     try:
-        acquisition = limit_set.try_acquire(asked)
+        acquisition = limit_set.try_acquire(asked or NOTHING)
     except ValueError:
         return False
     if acquisition.successful:
