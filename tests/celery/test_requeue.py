@@ -95,7 +95,7 @@ class Load:
             if acquisition:
                 acquisition.release()
                 self.visits += 1
-                self._begin(replace(message, paused=None))
+                self.begin_task(replace(message, paused=None))
                 return None
             seconds = waiting.seconds_to_retry(acquisition, message.tries)
         at = self.clock() + round(min(seconds, LONGEST_SECONDS) * SECOND)
@@ -104,7 +104,7 @@ class Load:
         self.visits += 1
         return Message(at, 0, message.task, message.tries + 1, waiting.places)
 
-    def _begin(self, message: Message) -> None:
+    def begin_task(self, message: Message) -> None:
         now = self.clock()
         self.begun.append(now)
         elapsed = now - self.start
@@ -351,8 +351,8 @@ class ByPriority(Load):
         self.requested = of_its_class({"call_count": 1}, self.priorities[message.task])
         return super()._visit(message)
 
-    def _begin(self, message: Message) -> None:
-        super()._begin(message)
+    def begin_task(self, message: Message) -> None:
+        super().begin_task(message)
         self.ends[self.priorities[message.task]] = self.seconds
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import time_machine
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -19,11 +20,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def _old_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def _old_events() -> None:
     """Events of which the first are ten days old."""
-    now, when = timezone.now(), AuditEvent._meta.get_field("when")
-    with monkeypatch.context() as past:
-        past.setattr(when, "_get_default", lambda: now - timedelta(days=10))
+    with time_machine.travel(timezone.now() - timedelta(days=10)):
         for number in (1, 2):
             limits.set_resource_limits(f"api/{number}", [CallLimit.per_minute(number)])
     limits.set_resource_limits("api/3", [CallLimit.per_minute(3)])
