@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from limits_app.engine.limit_use import LimitUse
 from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.limit_use import LimitUse
 from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts, without_permits
