@@ -64,9 +64,9 @@ class TimedBlock:
         self._store.settle(claim, [_DEBT * claim.shape.limits[0].rule.parts_per_unit])
 
     def count(self, acquisition: Acquisition) -> None:
-        """Count the amounts of a request whose response counts, and begin the block once these use up a limit.
+        """Count what a request whose response counts has used, and begin the block once a limit rejects another one.
 
-        They are counted beside the limits themselves, which are also charged by requests that are still running.
+        It is counted beside the limits themselves, which are also charged by requests that are still running.
         """
         limits = [*self._limits(acquisition)]
         if not limits:
@@ -75,7 +75,8 @@ class TimedBlock:
         counter = LimitSet.composed([ScopedLimits(counted_scope(self._scope), schema)], self._store)
         counted = counter.try_acquire({limit.rule.key: _units(acquisition, limit) for limit in limits})
         counted.release()
-        if not counted or any(_rejects(counted, limit) for limit in counted.shape.limits):
+        requested = {limit.rule.key: acquisition.amounts[limit.place] for limit in limits}
+        if not counted or any(_rejects(counted, limit, requested[limit.key]) for limit in counted.shape.limits):
             self.start()
 
     def _limits(self, acquisition: Acquisition) -> Iterator[PlannedLimit]:
@@ -89,11 +90,12 @@ def _of_blocks(acquisition: Acquisition) -> list[PlannedLimit]:
     return [limit for limit in acquisition.shape.limits if limit.level == BLOCK_LEVEL]
 
 
-def _rejects(acquisition: Acquisition, limit: PlannedLimit) -> bool:
-    """Whether a limit would reject the amount of an acquisition in any class, by the state of the decision."""
-    amount, state = acquisition.amounts[limit.place], acquisition.states[limit.place]
+def _rejects(acquisition: Acquisition, limit: PlannedLimit, parts: int | None = None) -> bool:
+    """Whether a limit would reject `parts` in any class, by the state of a decision; None is for its own amount."""
+    amount, state = acquisition.amounts[limit.place] if parts is None else parts, acquisition.states[limit.place]
     return limit.schema.rules[limit.index].take(state, acquisition.decided_at, amount) is None
 
 
 def _units(acquisition: Acquisition, limit: PlannedLimit) -> Amount:
-    return units_of(limit.rule, acquisition.amounts[limit.place])
+    """What was used of a limit; what was requested, where nothing was reported."""
+    return units_of(limit.rule, acquisition.used.get(limit.place, acquisition.amounts[limit.place]))

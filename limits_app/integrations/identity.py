@@ -35,6 +35,8 @@ UNKNOWN_CLIENT: Final = "ip:unknown"
 
 _ENTITY: Final = conf.ENTITY_OF_REQUEST.name
 _DIGEST: Final = "digest:"
+_LONGEST_COMPARED: Final = 1024
+"""How many characters of a text are normalized, which takes a time that grows with the square of its length."""
 _KEY_OF_REQUEST: Final = "_limits_app_api_key"
 """The attribute of a request with its API key."""
 _OF_DJANGO: Final = "django."
@@ -229,7 +231,12 @@ def entity_of_account(name: str) -> str:
     Upper and lower case are the same too, as they are in many databases. It is a digest, since people also type
     passwords into the field for the name.
     """
-    return f"account:{_digest(normalize('NFKC', name).strip().casefold())}"
+    return f"account:{_digest(normalized_text(name).casefold())}"
+
+
+def normalized_text(text: str) -> str:
+    """Return a text as Django's forms normalize it: stripped, and as NFKC. Of a long text it is the beginning."""
+    return normalize("NFKC", text.strip()[:_LONGEST_COMPARED]).strip()
 
 
 def client_of(request: HttpRequest) -> str:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, ClassVar, Final
-from unicodedata import normalize
 from weakref import finalize
 
 from asgiref.sync import sync_to_async
@@ -26,7 +25,13 @@ from django.views.decorators.debug import sensitive_variables
 
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.charges import NOTHING, refund
-from limits_app.integrations.identity import client_of, entity_of_account, normalize_entity, without_unstorable
+from limits_app.integrations.identity import (
+    client_of,
+    entity_of_account,
+    normalize_entity,
+    normalized_text,
+    without_unstorable,
+)
 from limits_app.integrations.request import RequestLimits
 from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share, try_acquire_all
@@ -206,7 +211,7 @@ def _spellings(name: str) -> list[str]:
     Also in lower case, since some databases ignore the case of ASCII only. None of a name that is empty or too long.
     """
     stored = without_unstorable(name)
-    normalized = normalize("NFKC", stored).strip()
+    normalized = normalized_text(stored)
     spellings = dict.fromkeys((stored, normalized, normalized.lower()))
     return [spelling for spelling in spellings if spelling.strip() and len(spelling) <= _LONGEST_NAME]
 

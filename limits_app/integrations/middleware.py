@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -239,12 +238,14 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
 
 def _charge_valid(limits: RequestLimits, charge: Charge) -> None:
     """Charge the amounts of a rule, or 1 of each limit where they are invalid."""
+    charge.requested, charge.acquisition, charge.prefix = None, None, ""  # an earlier attempt was refunded
     try:
-        limits.take(replace(charge, requested=None))
+        limits.take(charge)
     except InvalidRequest as error:
         for rule in charge.rules:
             rule.report(error)
-        limits.take(replace(charge, requested=None, named={}))
+        charge.named = {}
+        limits.take(charge)
 
 
 def _refused(request: HttpRequest, limits: RequestLimits, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:

@@ -107,7 +107,7 @@ def _answer_of(rule: UrlRule, content: Refusal) -> HttpResponse:
     """Return the body of a rule: a JSON object, or text that browsers do not read as HTML."""
     try:
         is_json = isinstance(loads(rule.refusal_body), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         is_json = False
     content_type = "application/json" if is_json else "text/plain; charset=utf-8"
     response = HttpResponse(rule.refusal_body, status=content.status, content_type=content_type)

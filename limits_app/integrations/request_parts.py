@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
-from unicodedata import normalize
 
 from django.core.exceptions import BadRequest, SuspiciousOperation
 from django.http import HttpRequest, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
 
-from limits_app.integrations.identity import client_of
+from limits_app.integrations.identity import client_of, normalized_text
 from limits_app.services.integration import MAX_ENTITY_LENGTH, CountedPart
 from limits_app.services.url_rules import UrlRule
 
@@ -29,7 +28,8 @@ _UNREADABLE: Final = (BadRequest, MultiPartParserError, SuspiciousOperation, Unr
 def combined_entity(rule: UrlRule, request: HttpRequest, client: str | None) -> str:
     """Return the entity that stands for a client and the parts of a request that a rule combines.
 
-    Spaces around a value and its case make no difference. A part that is missing has an empty value.
+    Spaces around a value and its case make no difference, and of a long value only the beginning counts. A part that is
+    missing has an empty value.
     """
     counters = COUNTERS_OF_EVERYONE if client is None else COUNTERS_OF_A_CLIENT
     digest = blake2b(digest_size=8)
@@ -47,7 +47,7 @@ def combined_entity(rule: UrlRule, request: HttpRequest, client: str | None) -> 
 def _words(rule: UrlRule, request: HttpRequest) -> Iterator[bytes]:
     """The parts and their values as bytes."""
     for part in rule.parts:
-        value = normalize("NFKC", _value(part, request)).strip().casefold()
+        value = normalized_text(_value(part, request)).casefold()
         for word in (part.kind, part.name, value):
             yield word.encode("utf-8", "surrogatepass")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.integrations.charges import Charge
 from limits_app.services.integration import HEADER_COST, Amount, GivenAmount, parse_amount
 
@@ -24,6 +23,8 @@ F = TypeVar("F", bound=CostFunction)
 
 _COSTS: Final[dict[str, CostFunction]] = {}
 """The functions that URL rules may name, by the path of each."""
+_REPORTED: Final = set[str]()
+"""The costs of which a problem was logged; not the problems, whose text has values of responses."""
 
 
 def cost_function(function: F) -> F:
@@ -71,8 +72,8 @@ def _report_cost(charge: Charge, cost: str, request: HttpRequest, response: Http
         ]
         costs = named if isinstance(named, Mapping) else dict.fromkeys(open_keys, named)
         charge.update({key: amount for key, amount in costs.items() if key in open_keys})
-    except InvalidRequest as error:
-        _report_once(f"the cost {cost} is not used: {error}")
+    except (InvalidLimit, InvalidRequest) as error:
+        _report_once(cost, f"has an invalid value, and the request keeps what it was charged: {error}")
     except Exception:
         logger.exception("the cost %s failed: the request keeps what it was charged", cost)
 
@@ -81,7 +82,7 @@ def _cost_of(cost: str, request: HttpRequest, response: HttpResponseBase) -> Any
     if not cost.startswith(HEADER_COST):
         function = _COSTS.get(cost)
         if function is None:
-            _report_once(f"the cost {cost} is not a function with @cost_function, or its module was not imported")
+            _report_once(cost, "is not a function with @cost_function, or its module was not imported")
         return None if function is None else function(request, response)
     text = response.headers.get(cost.removeprefix(HEADER_COST))
     return None if text is None else _amounts(text)
@@ -95,6 +96,8 @@ def _amounts(text: str) -> Amount | Mapping[str, Amount]:
     return {key.strip(): parse_amount(amount.strip()) for key, _, amount in pairs}
 
 
-@cache
-def _report_once(text: str) -> None:
-    logger.error("%s", text)
+def _report_once(cost: str, problem: str) -> None:
+    """Log the first problem of a cost: responses may have any number of different invalid values."""
+    if cost not in _REPORTED:
+        _REPORTED.add(cost)
+        logger.error("the cost %s %s", cost, problem)

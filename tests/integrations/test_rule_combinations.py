@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -99,6 +100,15 @@ def test_a_form_that_cannot_be_read_has_no_value(rule: Any, data: Any) -> None:
         for _ in range(2)
     ]
     assert statuses[1] == 429
+
+
+def test_long_values_take_no_long_time(rule: Any) -> None:
+    """To normalize many combining characters takes a time that grows with the square of their number."""
+    rule("form:username")
+    name = "\u0301\u0327" * 100_000
+    before = process_time()
+    assert [Client().post("/x/", {"username": name}).status_code for _ in range(2)] == [200, 429]
+    assert process_time() - before < 5
 
 
 def test_a_client_has_a_bounded_number_of_counters(rule: Any) -> None:

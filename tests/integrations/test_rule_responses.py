@@ -23,6 +23,7 @@ from limits_app.integrations.responses import cost_function
 from limits_app.models import Endpoint, Enforcement, Policy
 from limits_app.services.blocked_requests import lift_blocks
 from limits_app.services.candidates import set_candidate
+from limits_app.services.url_matching import endpoints
 from limits_app.testing import FakeClock
 from tests.integrations.site import Ask, afine, endpoint, left, limit
 
@@ -315,6 +316,41 @@ def test_requests_have_a_cost_too(serve: Any, ask: Ask, algorithm: str) -> None:
     assert [ask("/x/").status_code for _ in range(3)] == [200, 200, 429]
 
 
+@pytest.mark.parametrize("kind", [RateLimitAlgorithm.SLIDING_WINDOW, RateLimitAlgorithm.TOKEN_BUCKET])
+def test_a_block_begins_when_costs_of_counted_responses_use_up_a_limit(serve: Any, ask: Ask, kind: str) -> None:
+    serve({"x/": lambda request: HttpResponse(status=int(request.headers["X-Status"]), headers={"X-Cost": "60"})})
+    cost = {"cost": "header:X-Cost", "responses": "errors", "block_for": "2h"}
+    endpoint(None, "/x/", limits=f"100/h:{kind}", counted_by="ip", **cost)
+    assert [ask("/x/", X_Status=status).status_code for status in ("200", "401", "200", "401")] == [200, 401, 200, 401]
+    rejected = ask("/x/", X_Status="200")
+    assert rejected.status_code == 429
+    assert "further requests are rejected for a while" in rejected.json()["detail"]
+
+
+def test_invalid_costs_are_logged_once(serve: Any, ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"X-{token_hex(4)}"
+    serve({"x/": lambda request: HttpResponse(headers={name: request.headers["X-Sent"]})})
+    endpoint(limit("api", RateLimit("tokens", 100, 3600)), "/x/", cost=f"header:{name}", counted_by="ip")
+    sent = ["nan", "-1", "inf", "1e400", "9" * 400, "0x10", "1_0", "=", "a=b", "1,2", "9007199254740992"]
+    assert {ask("/x/", X_Sent=value).status_code for value in sent} == {200}
+    assert left("api", "ip:127.0.0.1")["tokens"] == pytest.approx(100 - len(sent), abs=1)
+    problems = [record for record in caplog.records if name in record.getMessage()]
+    assert len(problems) == 1
+    assert problems[0].exc_info is None
+
+
+def test_invalid_amounts_of_a_rule_are_undone_for_uncounted_responses(
+    log_in: Any, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = log_in()
+    Endpoint.objects.filter(pk=rule.pk).update(amounts={"call_count": 0.5})  # past the validation
+    endpoints.clear()
+    assert [ask("/login/").status_code for _ in range(12)] == [200] * 12
+    assert "takes 1 of each limit until its amounts are corrected" in caplog.text
+    assert [ask("/login/", X_Status="401").status_code for _ in range(5)] == [401] * 5
+    assert ask("/login/").status_code == 429
+
+
 @cost_function
 def cost_of_length(request: HttpRequest, response: Any) -> int:
     """What a page costs."""
@@ -341,6 +377,7 @@ def test_a_function_has_the_cost(serve: Any, ask: Ask, caplog: pytest.LogCapture
         ("Come back later.", None, "text/plain; charset=utf-8", b"Come back later."),
         ('{"error": "slow"}', 420, "application/json", b'{"error": "slow"}'),
         ("<b>no</b>", 503, "text/plain; charset=utf-8", b"<b>no</b>"),
+        ("[" * 4000, 403, "text/plain; charset=utf-8", b"[" * 4000),
     ],
 )
 def test_a_rule_answers_rejections_itself(
