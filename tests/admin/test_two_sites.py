@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from html import unescape
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -17,10 +19,11 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from limits_app import CallLimit, ResourceLimit, limits
-from limits_app.models import AlertRule, AuditEvent, Candidate, Endpoint, Entity, Plan, Policy, Pool, Resource
+from limits_app.models import AlertRule, AuditEvent, Candidate, Endpoint, Entity, Plan, Policy, Pool, Price, Resource
 from tests.admin import two_sites
 from tests.flushing import made_once
 
+_HOUR: Final = datetime(2026, 1, 31, 13, tzinfo=UTC)
 _SECOND: Final = "/internal/operations/"
 _LINK: Final = re.compile(r'\s(?:href|src|action|formaction|data-[a-z-]*url)="([^"]*)"')
 _NOT_FOLLOWED: Final = ("logout/", "password_change/", "jsi18n/", "/static/", "autocomplete/", "/auth/group/")
@@ -41,6 +44,9 @@ def make_rows() -> None:
     limits.set_resource_limits("search", [CallLimit(1, 60), ResourceLimit("tokens", 100, 60)], shared=["call_count"])
     limits.set_entity_limits("user:7", [CallLimit(5, 60)], resource="search")
     Plan.objects.create(name="gold")
+    Price.objects.create(
+        resource="search", unit="tokens_read", amount=Decimal("0.25"), currency="usd", valid_from=_HOUR
+    )
     Endpoint.objects.create(name="Orders", path="/orders/", limits="60/min")
     Pool.objects.create(name="regions").members.create(name="west")
     Candidate.objects.create(policy=Policy.objects.earliest("pk"), limits="3/min")
@@ -52,8 +58,9 @@ def links(response: Any) -> list[str]:
     here = response.wsgi_request.get_full_path()
     if "Location" in response:
         return [urljoin(here, response["Location"])]
-    is_page = response["Content-Type"].startswith("text/html")
-    return [urljoin(here, unescape(link)) for link in _LINK.findall(response.content.decode()) if is_page]
+    if not response["Content-Type"].startswith("text/html"):
+        return []
+    return [urljoin(here, unescape(link)) for link in _LINK.findall(response.content.decode())]
 
 
 def leaving(response: Any) -> list[str]:
