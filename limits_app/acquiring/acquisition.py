@@ -657,7 +657,7 @@ class Acquisition(Claim):
         requested = units_of(limit.rule, amount)
         if isinstance(limit.rule.limit, CallLimit):
             raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
-        if self.successful and not (limit.rule.is_counted and limit.rule.is_money):
+        if self.successful and not limit.is_beside:
             effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
             logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
 

@@ -165,6 +165,7 @@ from limits_app.engine.plan import (
 )
 from limits_app.engine.planning import Shapes, forget_warnings, nothing_requested, plan_for
 from limits_app.engine.prices import (
+    MEMBER_MARK,
     PRICE_DECIMALS,
     PRICE_DIGITS,
     PRICED_UNITS,
@@ -174,6 +175,8 @@ from limits_app.engine.prices import (
     StoredPrice,
     UnitPrice,
     check_price,
+    member_key,
+    unit_with_mark,
 )
 from limits_app.engine.priorities import (
     NORMAL,

@@ -457,12 +457,14 @@ class CountedUnit(LimitOfSet):
 
     Requests name it by the key `requested_as`, which is another one for requests that are counted under the unit of a
     price, and for money. Amounts have at most three decimals; those of calls are whole. Where it `is_money`, it counts
-    what is requested under a currency, and its key is that of `given_key`.
+    what is requested under a currency, and its key is that of `given_key`. One of a `member` counts what that member of
+    the pool serves, beside the unit, and its key is that of `prices.member_key`.
     """
 
     key: str
     requested_as: str
     is_money: bool = False
+    member: str = ""
     capacity: ClassVar[int] = MAX_AMOUNT
     ceiling: ClassVar[int] = MAX_AMOUNT
     soft: ClassVar[bool] = False

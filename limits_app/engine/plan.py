@@ -49,7 +49,8 @@ class ScopedLimits:
     idle. `slice_us` is for how many microseconds a process may hold capacity of them that it has charged in advance;
     0 for not at all. `priority` is the class of requests that name none; empty: `normal`.
     `prices` are those of the resource with the prefix `prefix`, and `more_prices` of those with `more_prefixes`; None
-    where the limits come from no configuration, which would have prices.
+    where the limits come from no configuration, which would have prices. `member` is the member of a pool that serves
+    the request, where members have prices of their own.
     """
 
     scope: Scope
@@ -64,10 +65,11 @@ class ScopedLimits:
     prices: Prices | None = None
     more_prices: tuple[Prices, ...] = ()
     priority: str = ""
+    member: str = ""
 
     def __reduce__(self) -> tuple[object, ...]:
         values = (self.scope, self.schema, self.level, self.prefix, self.degraded, self.levels, self.lasting)
-        more = (self.more_prefixes, self.slice_us, self.prices, self.more_prices, self.priority)
+        more = (self.more_prefixes, self.slice_us, self.prices, self.more_prices, self.priority, self.member)
         return ScopedLimits, (*values, *more)
 
     def keys_of(self, rule: Rule) -> tuple[str, ...]:
@@ -161,6 +163,12 @@ class PlannedLimit:
         """Whether usage must be reported; the shape sets it."""
         self.most_units = -1 if self.is_sum else min(self.rule.most_parts // self.rule.parts_per_amount, MAX_AMOUNT)
         """The largest whole amount that the limit can ever admit; -1 where amounts are added up."""
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it counts amounts that another limit of the request counts too."""
+        limit = self.rule.limit
+        return isinstance(limit, CountedUnit) and (limit.is_money or limit.member != "")
 
     def moved(self, scope_index: int, place: int, named: Collection[str] = ()) -> PlannedLimit:
         """Return the same limit at another place."""

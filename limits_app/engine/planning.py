@@ -338,9 +338,11 @@ class _Form(NamedTuple):
     def takes(self, scope: ScopedLimits, rule: Rule, position: int) -> bool:
         """Whether a request takes from a limit of the scope at a position; a credit is not of units that are counted.
 
+        What a member of a pool serves is counted where that member serves the request.
+
         Rates and quotas are taken from only when they are named, or in money when it is charged for a unit.
         """
-        if rule.is_counted and self.is_credit:
+        if isinstance(rule.limit, CountedUnit) and (self.is_credit or rule.limit.member not in {"", scope.member}):
             return False
         keys = scope.keys_of(rule)
         if any(name in self.named for name in keys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from hashlib import blake2b
 from itertools import groupby
 from math import gcd
 from typing import Final, NamedTuple, Self
@@ -20,6 +21,22 @@ PRICED_UNITS: Final = (1, 1000, 1_000_000)
 """For how many units a price may be."""
 ANY_MEMBER: Final = ""
 """The member in a price that is not for a single member of a pool."""
+MEMBER_MARK: Final = "@"
+"""What is in the key of amounts that a member of a pool has served; no key that users write has it."""
+_DIGEST_BYTES: Final = 8
+_LONGEST_UNIT: Final = 64 - 1 - 2 * _DIGEST_BYTES
+
+
+def unit_with_mark(unit: str) -> str:
+    """Return what the keys of amounts of a unit that members of pools have served begin with."""
+    return unit[:_LONGEST_UNIT] + MEMBER_MARK
+
+
+def member_key(unit: str, pool: str, member: str) -> str:
+    """Return the key under which usage has the amount of a unit that a member with a price of its own has served."""
+    # The names are too long for a key; that of a member may have any character.
+    digest = blake2b(f"{unit}\0{pool}\0{member}".encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES)
+    return unit_with_mark(unit) + digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     buckets: dict[str, list[tuple[PlannedLimit, Scope, Stats]]] = {}
     scopes = claim.plan.scopes
     for limit, _, state in claim.decisions():
-        if limit.rule.is_counted and limit.rule.is_money:
+        if limit.is_beside:
             continue
         stats = _stats(limit, state, claim.decided_at)
         key = TOTAL_PREFIX + limit.rule.key if scopes[limit.scope_index].total else limit.key

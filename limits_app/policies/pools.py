@@ -93,18 +93,17 @@ class PoolMembers:
     def served(self, own: Scopes, name: str) -> Scopes:
         """The `own` limits of a request that a member serves, and those of the member, with its prices."""
         scopes = (*own, *self.scoped[name])
-        return (
-            scopes if self.prices is None else tuple([self._at_prices(scoped, self.prices[name]) for scoped in scopes])
-        )
+        return scopes if self.prices is None else tuple([self._at_prices(scoped, name) for scoped in scopes])
 
-    def _at_prices(self, scoped: ScopedLimits, prices: Prices) -> ScopedLimits:
+    def _at_prices(self, scoped: ScopedLimits, name: str) -> ScopedLimits:
+        prices = {} if self.prices is None else self.prices
         first, *more = [
-            prices if prefix in self.prefixes else before
+            prices[name] if prefix in self.prefixes else before
             for prefix, before in zip(
                 (scoped.prefix, *scoped.more_prefixes), (scoped.prices or (), *scoped.more_prices), strict=True
             )
         ]
-        return replace(scoped, prices=first, more_prices=tuple(more))
+        return replace(scoped, prices=first, more_prices=tuple(more), member=name)
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> PoolMembers:
         """The same members, with each scope replaced by the result of `change`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from limits_app.engine import CALL_KEYS, PriceList, Prices, counts_money, counts_requests, given_key
+from limits_app.engine import CALL_KEYS, PriceList, Prices, counts_money, counts_requests, given_key, member_key
 from limits_app.engine.limits import AnyLimit, Blocked, CallLimit, CountedUnit
 
 PRICE_LEVEL: Final = "price"
@@ -19,7 +19,8 @@ REQUESTS: Final = "requests"
 class PricedUnits:
     """The units of a resource that are counted since they have a price, and the prices by the keys of requests.
 
-    `units` are all of them, and are counted where they have no limit. `prices` are those of the resource, None where
+    `units` are all of them, and are counted where they have no limit; what a member of a pool serves at a price of its
+    own is counted beside them. `prices` are those of the resource, None where
     neither a price nor a limit in money applies; `of_members` are those of each member of its pool.
     """
 
@@ -36,8 +37,11 @@ class PricedUnits:
         own: Sequence[AnyLimit],
         others: Sequence[AnyLimit],
         members: Iterable[str] = (),
+        pool: str = "",
     ) -> Self:
         """The units where the client has its `own` limits on the resource, and `others` apply too, at a time.
+
+        `members` are those of the pool that serves the resource.
 
         Nothing is counted where a limit blocks everything. What requests name under a currency is counted too, where a
         price or a limit has that currency.
@@ -58,6 +62,7 @@ class PricedUnits:
         units = [CountedUnit(unit, key) for unit, key in sorted(keys.items())]
         currencies += [price.currency for price in every]
         units += [CountedUnit(given_key(currency), currency, is_money=True) for currency in sorted({*currencies})]
+        units += _of_members(pool, of_resource, of_members, keys)
         return cls(
             tuple(units),
             _by_keys(of_resource, keys),
@@ -68,6 +73,15 @@ class PricedUnits:
         """The units that are counted beside the limits of a client on the resource, which count theirs."""
         limited = {limit.key for limit in limits}
         return tuple([unit for unit in self.units if unit.key not in limited])
+
+
+def _of_members(
+    pool: str, of_resource: Prices, of_members: Mapping[str, Prices], keys: Mapping[str, str]
+) -> Iterator[CountedUnit]:
+    """The units of which a member has another price than the resource, for each such member."""
+    for member, prices in sorted(of_members.items()):
+        for unit in sorted({price.unit for price in {*prices}.symmetric_difference(of_resource)}):
+            yield CountedUnit(member_key(unit, pool, member), keys[unit], member=member)
 
 
 def _by_keys(prices: Prices, keys: Mapping[str, str]) -> Prices:

@@ -282,7 +282,9 @@ def _priced_units(
     others: list[AnyLimit] = [effective.limit for choice in choices for effective in (*choice.limits, *choice.totals)]
     if members is not None:
         others += [limit for some in members.scoped.values() for scoped in some for limit in scoped.schema.limits]
-    return PricedUnits.of(prices, time_us, own=own, others=others, members=() if members is None else members.scoped)
+    if members is None:
+        return PricedUnits.of(prices, time_us, own=own, others=others)
+    return PricedUnits.of(prices, time_us, own=own, others=others, members=members.scoped, pool=members.name)
 
 
 def _limit_money(choices: Sequence[PolicyChoice]) -> bool:

@@ -1,6 +1,8 @@
 """Costs: what usage costs, at the price that each unit had in the hour of its use.
 
 The amounts of a day cost what its hours cost where a price changed within the day, and are summed up otherwise.
+What a member of a pool served at a price of its own is counted for the unit, at the price of the resource, and under a
+key of that member, at the difference of both prices.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
+from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Max, Min, Q, QuerySet
 
 from limits_app.engine import (
     EPOCH,
+    MEMBER_MARK,
     MICROSECOND,
     EntityName,
     PricePeriod,
@@ -27,10 +31,12 @@ from limits_app.engine import (
     exact_decimal,
     given_cost,
     given_currency,
+    member_key,
+    unit_with_mark,
 )
-from limits_app.models import BucketKind, UsagePeriod, UsageSnapshot
+from limits_app.models import BucketKind, Price, UsagePeriod, UsageSnapshot, write_alias
 from limits_app.models.fields import aware, in_site_time
-from limits_app.models.patterns import is_pattern
+from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.price import hour_us
 from limits_app.models.usage import CappedSum
 from limits_app.models.users import entity_name
@@ -65,7 +71,11 @@ class Chosen(NamedTuple):
 
     def rows(self, by: Collection[By]) -> QuerySet[UsageSnapshot]:
         """The rows of clients. What is counted for entities above them too is left out where it would add up."""
-        rows = snapshots(**self._asdict()).filter(bucket__in=_COSTED)
+        rows = snapshots(**self._replace(key=None)._asdict()).filter(bucket__in=_COSTED)
+        if self.key is not None:
+            keys = [self.key] if isinstance(self.key, str) else [*self.key]
+            of_members = [begins("key", unit_with_mark(key), rows.db) for key in keys]
+            rows = rows.filter(reduce(or_, of_members, Q(key__in=keys)))
         name = entity_name(self.entity)
         is_of_one = By.ENTITY in by or By.BELOW in by or (name is not None and not is_pattern(name))
         return rows if is_of_one else rows.filter(below=False)
@@ -149,7 +159,8 @@ def _costs(chosen: Chosen, by: Collection[By], only: Q = _ALL) -> Costs:
     history = _PriceHistory(used)
     for part in history.parts(chosen, by, only):
         for row in _sums(part.rows, columns):
-            cost, milli = costs[_group(row, columns, part.day)], int(row["milli"])
+            unit = history.unit_of(row["key"])
+            cost, milli = costs[_group({**row, "key": unit}, columns, part.day)], int(row["milli"])
             for price in history.prices(row["resource"], row["key"], part.start_us):
                 cost[price.currency] += cost_of(milli, price)
     return costs
@@ -175,6 +186,27 @@ class _UsedKey(NamedTuple):
     last_us: int
 
 
+class _MemberKey(NamedTuple):
+    """The unit of a key of usage, and the member of a pool that served it; None and empty for no single member."""
+
+    unit: str
+    pool: str | None
+    member: str
+
+
+def _keys_of_members() -> dict[str, _MemberKey]:
+    """What the keys of amounts mean that members served at prices of their own."""
+    rows = Price.objects.using(write_alias()).exclude(member="").order_by()
+    return {
+        member_key(unit, pool, member): _MemberKey(unit, pool, member)
+        for unit, pool, member in rows.values_list("unit", "resource", "member").distinct()
+    }
+
+
+def _negative(period: PricePeriod) -> PricePeriod:
+    return period._replace(price=replace(period.price, numerator=-period.price.numerator))
+
+
 class _PricePart(NamedTuple):
     """Rows in a time without a change of their prices, which starts at `start_us`; hours have their `day`."""
 
@@ -187,15 +219,24 @@ class _PriceHistory:
     """The prices of what was used, and the parts of the time in which none of them changes."""
 
     def __init__(self, used: Sequence[_UsedKey]) -> None:
-        lists = price_lists({(row.resource, None) for row in used})
+        self._of_members = _keys_of_members() if any(MEMBER_MARK in row.key for row in used) else {}
+        places = {row: self._of_members.get(row.key, _MemberKey(row.key, None, "")) for row in used}
+        lists = price_lists({(row.resource, place.pool) for row, place in places.items()})
         self._periods: dict[tuple[str, str], list[PricePeriod]] = {}
         self._first_us = min((row.first_us for row in used), default=0) // _DAY_US * _DAY_US
         self._last_us = max((row.last_us for row in used), default=0) + _DAY_US
-        for row in used:
-            periods = lists[row.resource, None].periods(self._first_us)
-            of_unit = [period for period in periods if period.price.unit == row.key]
+        for row, place in places.items():
+            prices = lists[row.resource, place.pool]
+            periods = [*prices.periods(self._first_us, place.member)]
+            if place.member:
+                periods += map(_negative, prices.periods(self._first_us))
+            of_unit = [period for period in periods if period.price.unit == place.unit]
             if of_unit:
                 self._periods[row.resource, row.key] = of_unit
+
+    def unit_of(self, key: str) -> str:
+        """The unit of a key of usage."""
+        return self._of_members[key].unit if key in self._of_members else key
 
     def prices(self, resource: str, key: str, at_us: int) -> Iterator[UnitPrice]:
         """The prices of a key in its currencies at a time."""
@@ -215,11 +256,11 @@ class _PriceHistory:
             yield from _cut(rows, self._first_us, self._last_us, changes)
             return
         days = self._days_with_changes(chosen, by, only)
-        for day_us, names in days.items():
-            rows = rows.exclude(start=_moment(day_us), resource__in=names)
+        for day_us, changed in days.items():
+            rows = rows.exclude(changed, start=_moment(day_us))
         yield from _cut(rows, self._first_us, self._last_us, [-(-change // _DAY_US) * _DAY_US for change in changes])
-        for day_us, names in days.items():
-            hours = _hours(chosen, day_us).rows(by).filter(only, resource__in=names)
+        for day_us, changed in days.items():
+            hours = _hours(chosen, day_us).rows(by).filter(only, changed)
             for part in _cut(hours, day_us, day_us + _DAY_US, changes):
                 yield part._replace(day=_moment(day_us))
 
@@ -227,20 +268,34 @@ class _PriceHistory:
         begins = {period.valid_from_us for periods in self._periods.values() for period in periods}
         return sorted(begun for begun in begins if self._first_us < begun < self._last_us)
 
-    def _days_with_changes(self, chosen: Chosen, by: Collection[By], only: Q) -> dict[int, list[str]]:
-        """The days in which a price changes, with the resources of which there are hours."""
-        names: dict[int, set[str]] = {}
-        for (resource, _), periods in self._periods.items():
+    def _days_with_changes(self, chosen: Chosen, by: Collection[By], only: Q) -> dict[int, Q]:
+        """The days in which a price changes, with the condition for the rows of its unit, where there are hours.
+
+        Pruning keeps the hours of these units alone.
+        """
+        places: dict[int, set[tuple[str, str]]] = {}
+        for place, periods in self._periods.items():
             for begun in {period.valid_from_us for period in periods}:
                 if begun % _DAY_US and self._first_us < begun < self._last_us:
-                    names.setdefault(begun // _DAY_US * _DAY_US, set()).add(resource)
+                    places.setdefault(begun // _DAY_US * _DAY_US, set()).add(place)
         days = {}
-        for day_us, changed in names.items():
+        for day_us, changed in places.items():
             hours = _hours(chosen, day_us).rows(by).filter(only).order_by()
-            counted = {*hours.values_list("resource", flat=True).distinct()} & changed
+            counted = {*hours.values_list("resource", "key").distinct()} & changed
             if counted:
-                days[day_us] = sorted(counted)
+                days[day_us] = _of_places(counted)
         return days
+
+
+def _of_places(places: Iterable[tuple[str, str]]) -> Q:
+    """The condition for rows of some keys of resources; most resources have the same ones."""
+    keys: dict[str, set[str]] = defaultdict(set)
+    for resource, key in places:
+        keys[resource].add(key)
+    resources: dict[frozenset[str], list[str]] = defaultdict(list)
+    for resource in sorted(keys):
+        resources[frozenset(keys[resource])].append(resource)
+    return reduce(or_, [Q(resource__in=names, key__in=sorted(some)) for some, names in resources.items()])
 
 
 def _hours(chosen: Chosen, day_us: int) -> Chosen:

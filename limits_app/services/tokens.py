@@ -121,6 +121,7 @@ def _set_content(limit_set: Any) -> list[object]:
 
 def _scoped_content(scoped: ScopedLimits) -> list[object]:
     flags = [scoped.level, scoped.prefix, scoped.more_prefixes, scoped.levels, scoped.lasting, scoped.priority]
+    flags.append(scoped.member)
     currencies = {rule.key for rule in scoped.schema.rules if rule.is_money}
     prices = [
         [astuple(price) for price in prices if price.currency in currencies] for _, prices in scoped.prices_by_prefix()
@@ -138,7 +139,7 @@ def _limit_set(
 
 
 def _scoped(scope: Sequence[Any], definitions: str, level: str, *names: Any) -> ScopedLimits:
-    prefix, more_prefixes, levels, lasting, priority, prices = names
+    prefix, more_prefixes, levels, lasting, priority, member, prices = names
     priced = [tuple([UnitPrice(*fields) for fields in of_resource]) for of_resource in prices]
     return ScopedLimits(
         Scope(*scope),
@@ -151,6 +152,7 @@ def _scoped(scope: Sequence[Any], definitions: str, level: str, *names: Any) -> 
         prices=priced[0] if priced else None,
         more_prices=tuple(priced[1:]),
         priority=priority,
+        member=member,
     )
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from operator import or_
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from django.core.serializers.json import DjangoJSONEncoder
@@ -19,7 +19,7 @@ from django.db import router
 from django.db.models import Model, Q
 
 from limits_app import conf
-from limits_app.engine import namespace_digest
+from limits_app.engine import member_key, namespace_digest, unit_with_mark
 from limits_app.models import (
     BackgroundJob,
     Candidate,
@@ -194,29 +194,41 @@ def _old_hours(begun: datetime, days_begun: datetime | None) -> Iterator[Q]:
         since = min(day + timedelta(days=1), begun)
         if len(prices) > _MOST_PRICES:  # as after an import: all hours of the day are kept
             continue
-        priced = reduce(or_, [_of_price(resource, using) & Q(key=unit) for resource, unit in sorted(prices)])
+        priced = reduce(or_, [_of_price(price, using) for price in sorted(prices)])
         yield Q(period=UsagePeriod.HOUR, start__gte=in_site_time(day), start__lt=in_site_time(since)) & ~priced
     hours = Q(period=UsagePeriod.HOUR, start__lt=in_site_time(begun))
     yield hours if since is None else hours & Q(start__gte=in_site_time(since))
 
 
-def _days_with_changes(since: datetime | None, until: datetime) -> dict[datetime, set[tuple[str, str]]]:
-    """The days within a time in which prices change after midnight, with the resources and units of these, in order."""
-    prices = Price.objects.using(router.db_for_read(Price)).filter(member="", valid_from__lt=in_site_time(until))
+class _Priced(NamedTuple):
+    """What a price is for: a resource, a pattern or the member of a pool, and the unit."""
+
+    resource: str
+    member: str
+    unit: str
+
+
+def _days_with_changes(since: datetime | None, until: datetime) -> dict[datetime, set[_Priced]]:
+    """The days within a time in which prices change after midnight, with what these prices are for, in order."""
+    prices = Price.objects.using(router.db_for_read(Price)).filter(valid_from__lt=in_site_time(until))
     if since is not None:
         prices = prices.filter(valid_from__gte=in_site_time(since))
-    days: dict[datetime, set[tuple[str, str]]] = {}
-    for moment, resource, unit in prices.order_by("valid_from").values_list("valid_from", "resource", "unit"):
+    days: dict[datetime, set[_Priced]] = {}
+    for moment, *place in prices.order_by("valid_from").values_list("valid_from", *_Priced._fields):
         change = aware(moment).astimezone(UTC)
         day = change.replace(hour=0)
         if day != change:
-            days.setdefault(day, set()).add((resource, unit))
+            days.setdefault(day, set()).add(_Priced(*place))
     return days
 
 
-def _of_price(resource: str, using: str) -> Q:
-    """The filter for usage of the resources that a price is for."""
-    return begins("resource", resource[:-1], using) if resource.endswith("*") else Q(resource=resource)
+def _of_price(price: _Priced, using: str) -> Q:
+    """The filter for usage that a price is for, also of the members that have other ones."""
+    resource, member, unit = price
+    if member:
+        return Q(key=member_key(unit, resource, member))
+    of_unit = Q(key=unit) | begins("key", unit_with_mark(unit), using)
+    return of_unit & (begins("resource", resource[:-1], using) if resource.endswith("*") else Q(resource=resource))
 
 
 def _prune(

@@ -14,7 +14,7 @@ from django.db import router
 from django.db.models import QuerySet, Sum, Value
 from django.db.models.functions import StrIndex
 
-from limits_app.engine import EPOCH, Amount, EntityName, shown, units_of_usage
+from limits_app.engine import EPOCH, MEMBER_MARK, Amount, EntityName, shown, units_of_usage
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit
 from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
@@ -144,7 +144,7 @@ def read(
 
     Raises InvalidRequest for a time range outside the calendar.
     """
-    rows = snapshots(resource, entity, key, plan=plan, period=period, since=since, until=until)
+    rows = without_members(snapshots(resource, entity, key, plan=plan, period=period, since=since, until=until))
     columns = columns_of(by)
     order = ["-start"] if By.PERIOD in by else []
     return Uses(
@@ -168,6 +168,11 @@ def snapshots(
     rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
     rows = chosen(begun(rows, "start", since, until, usual=USUAL[period]), resource, entity, key)
     return rows if plan is None else rows.filter(plan=plan)
+
+
+def without_members(rows: QuerySet[UsageSnapshot]) -> QuerySet[UsageSnapshot]:
+    """The rows without the amounts that members of pools served at prices of their own, which others have too."""
+    return rows.exclude(key__contains=MEMBER_MARK)
 
 
 def columns_of(by: Collection[By]) -> list[str]:

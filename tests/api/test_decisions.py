@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import uuid4
@@ -16,8 +16,9 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import services
+from limits_app.engine import member_key
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.models import Limit, Pool, PoolMember, Price, Resource
+from limits_app.models import Limit, Pool, PoolMember, Price, Resource, UsageSnapshot
 from limits_app.policies import resolver
 from limits_app.services.tokens import LONGEST_TOKEN
 from limits_app.testing import FakeClock
@@ -207,6 +208,24 @@ def test_the_member_of_a_pool_that_has_admitted_is_extended_and_settled(program:
     assert post(program, "settle", token=extended.data["token"], usage={"tpm": 30}).status_code == 200
     members = services.status("llm").members
     assert sorted(member["tpm"]["used"] for member in members.values()) == [0, 30]
+
+
+def test_a_member_of_a_pool_with_a_price_of_its_own_is_settled_at_it(program: APIClient) -> None:
+    pool = Pool.objects.create(name="models")
+    PoolMember.objects.create(pool=pool, name="east")
+    Resource.objects.create(name="llm", pool=pool)
+    services.set_resource_limits("llm", ["usd=5/month"])
+    begun = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=1)
+    for resource, member, amount in (("llm", "", 1), ("models", "east", 2)):
+        values = {"unit": "pages", "amount": amount, "per": 1000, "currency": "usd", "valid_from": begun}
+        Price.objects.create(resource=resource, member=member, **values)
+    token = acquired(program, amounts={"pages": 300})["token"]
+    extended = post(program, "extend", token=token, amounts={"pages": 100})
+    assert post(program, "settle", token=extended.data["token"], usage={"pages": 350}).status_code == 200
+    assert services.status("llm", entity="user:7").limits["usd"]["used"] == 0.7
+    services.roll_up()
+    assert {row.admitted for row in UsageSnapshot.objects.filter(key__startswith="pages")} == {350}
+    assert UsageSnapshot.objects.filter(period="day", key=member_key("pages", "models", "east")).count() == 1
 
 
 def test_a_rejection_is_answered_as_everywhere(program: APIClient) -> None:

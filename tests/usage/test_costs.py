@@ -230,3 +230,15 @@ def test_pruning_keeps_the_hours_of_a_day_with_an_import(settings: Settings) -> 
     before = spent(("period",))
     assert prune(now=START + timedelta(days=10))["usage-hours"] == 24
     assert spent(("period",)) == before == {("usd", START): 15, ("usd", START + timedelta(days=1)): 24}
+
+
+def test_pruning_keeps_the_cost_of_units_whose_price_did_not_change(settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"USAGE_HOURS_KEPT": 24}
+    add_price("llm/large", "input_tokens", "1", per=1)
+    add_price("llm/large", "output_tokens", "10", per=1)
+    add_price("llm/large", "input_tokens", "2", 9, per=1)
+    add(*[count("user:ann", hour, input_tokens=1000, output_tokens=1000) for hour in (8, 9, 10, 30)])
+    before = spent(("period",))
+    assert before == {("usd", START): 35, ("usd", START + timedelta(days=1)): 12}
+    assert prune(now=START + timedelta(days=10))["usage-hours"]
+    assert spent(("period",)) == before

@@ -17,6 +17,7 @@ from limits_app.models.patterns import prefixes_of
 from limits_app.models.price import hour_us
 from limits_app.policies import price_lists
 from limits_app.services.doctor.environment import Finding, Severity
+from limits_app.usage.reading import without_members
 
 _SHOWN: Final = 10
 _LATELY: Final = timedelta(days=30)
@@ -57,7 +58,7 @@ def _units(using: str) -> dict[str, set[str]]:
         if _is_paid_for(key, text):
             units.setdefault(name, set()).add(key)
     usage = UsageSnapshot._default_manager.using(using).filter(start__gte=timezone.now() - _LATELY).order_by()
-    own, permits = usage.exclude(bucket=BucketKind.MEMBER), _keys_of_permits(using)
+    own, permits = without_members(usage).exclude(bucket=BucketKind.MEMBER), _keys_of_permits(using)
     for name, key in own.values_list("resource", "key").distinct():
         of_resource = units.setdefault(name, set())
         if key not in permits and _is_paid_for(key, ""):

@@ -25,6 +25,7 @@ from limits_app.engine import (
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.limits import CallLimit
 from limits_app.models import BucketKind, UsagePeriod, UsageSnapshot
+from limits_app.usage.reading import without_members
 
 
 def share_of(amount: int, step: int, steps: int) -> int:
@@ -146,7 +147,7 @@ def _snapshots(since: datetime | None, until: datetime | None, resource: str | N
     if resource is not None:
         snapshots = snapshots.filter(resource=resource)
     names = ("start", "resource", "entity", "key", "admitted_milli")
-    return snapshots.order_by("start", "resource", "entity", "key").values_list(*names).iterator()
+    return without_members(snapshots).order_by("start", "resource", "entity", "key").values_list(*names).iterator()
 
 
 def _share(milli: int, step: int, steps: int) -> int:

@@ -36,7 +36,7 @@ from limits_app.models.usage import CappedSum
 from limits_app.services.costs import Chosen, spends
 from limits_app.services.simulation.events import share_of
 from limits_app.services.simulation.proposal import Proposal
-from limits_app.usage.reading import By
+from limits_app.usage.reading import By, without_members
 
 STEP_SECONDS: Final = 300
 """The use of an hour is taken as even: so much time at once."""
@@ -206,7 +206,7 @@ class _UsageSince:
             since=since,
             until=None,
         )
-        snapshots = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).order_by()
+        snapshots = without_members(UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).order_by())
         own = {"period": UsagePeriod.HOUR, "bucket__in": (BucketKind.ENTITY, BucketKind.SHARED)}
         if policy.resource is not None:
             own["resource"] = policy.resource.name
