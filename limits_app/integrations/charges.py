@@ -79,6 +79,11 @@ class Charge:
         return max([rule.block_seconds for rule in self.rules], default=0)
 
     @property
+    def blocks_by_responses(self) -> bool:
+        """Whether only certain responses begin the block, also where another rule counts all of them."""
+        return all(rule.statuses is not None for rule in self.rules if rule.block_seconds)
+
+    @property
     def is_charged_alone(self) -> bool:
         """Whether it is not charged together with other resources."""
         return any(rule.is_charged_alone for rule in self.rules)
@@ -87,6 +92,11 @@ class Charge:
         """Whether a response with a status counts."""
         return any(rule.statuses is None or rule.statuses.have(status) for rule in self.rules)
 
+    def may_block(self, status: int) -> bool:
+        """Whether a response with a status counts for a rule that blocks by responses."""
+        blocking = [rule.statuses for rule in self.rules if rule.block_seconds]
+        return self.blocks_by_responses and any(statuses is not None and statuses.have(status) for statuses in blocking)
+
     def make_request(
         self, key: ResolutionKey, requested: RequestedAmounts, source: SetResolver, *, is_of_view: bool
     ) -> AmountsRequest:
@@ -94,7 +104,7 @@ class Charge:
         if not self.is_charged_alone:
             return AmountsRequest(key, requested, source, is_of_view=is_of_view)
         self.request = RuleRequest(
-            key, requested, source, block_seconds=self.block_seconds, counts_responses=self.counts_responses
+            key, requested, source, block_seconds=self.block_seconds, blocks_by_responses=self.blocks_by_responses
         )
         return self.request
 

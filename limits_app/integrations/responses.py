@@ -53,7 +53,7 @@ def settle_responses(limits: RequestLimits, response: HttpResponseBase) -> None:
         for rule in charge.rules:
             if rule.cost:
                 _report_cost(charge, rule.cost, limits.request, response)
-        if charge.counts_responses and charge.request is not None:
+        if charge.request is not None and charge.may_block(response.status_code):
             charge.request.count(acquisition)
 
 

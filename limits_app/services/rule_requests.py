@@ -17,7 +17,7 @@ logger = logging.getLogger("limits_app")
 class RuleRequest(AmountsRequest):
     """A request of a URL rule that blocks for `block_seconds` (0: never), and never uses slices of limits.
 
-    A rejection begins the block, unless `counts_responses`: then counted responses do, which are reported to `count`.
+    A rejection begins the block, unless `blocks_by_responses`: then counted responses do, reported to `count`.
     """
 
     _block: TimedBlock | None = None
@@ -29,18 +29,18 @@ class RuleRequest(AmountsRequest):
         source: SetResolver,
         *,
         block_seconds: float,
-        counts_responses: bool,
+        blocks_by_responses: bool,
     ) -> None:
         super().__init__(key, requested, source, is_of_view=True)
         self._block_seconds = block_seconds
-        self._counts_responses = counts_responses
+        self._blocks_by_responses = blocks_by_responses
 
     def acquire(self, timeout: float | None = 0) -> Acquisition:
         """See `AmountsRequest.acquire`; a rejection of a request that does not wait may begin the block."""
         try:
             return super().acquire(timeout)
         except LimitExceeded as error:
-            if timeout == 0 and not self._counts_responses:
+            if timeout == 0 and not self._blocks_by_responses:
                 self._begin_block(error)
             raise
 

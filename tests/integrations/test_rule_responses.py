@@ -170,6 +170,18 @@ def test_a_check_and_a_rejection_by_another_rule_begin_no_block(log_in: Any, ask
     assert ask("/login/").status_code == 200
 
 
+def test_good_requests_of_a_shared_resource_begin_no_block_of_failures(serve: Any, ask: Ask, clock: FakeClock) -> None:
+    serve({"login/": answer})
+    shared = limit("log-ins", CallLimit(5, 600, RateLimitAlgorithm.SLIDING_WINDOW))
+    endpoint(shared, "/login/", name="failures", counted_by="ip", responses="errors", block_for="2h")
+    endpoint(shared, "/login/", name="all", counted_by="ip")
+    assert [ask("/login/").status_code for _ in range(8)] == [200] * 5 + [429] * 3
+    assert ask("/login/").headers["Retry-After"] == "600", "the limit rejects, and no block"
+    clock.advance(10 * MINUTES)
+    assert [ask("/login/", X_Status="401").status_code for _ in range(6)] == [401] * 5 + [429]
+    assert ask("/login/").headers["Retry-After"] == str(120 * MINUTES), "failures still begin the block"
+
+
 def test_a_request_that_another_rule_rejects_is_charged_nothing(log_in: Any, ask: Ask) -> None:
     endpoint(limit("site", CallLimit(9, 60, RateLimitAlgorithm.SLIDING_WINDOW)), "/login/", counted_by="everyone")
     log_in(limits="1/h", responses="", block_for="1h")
