@@ -90,12 +90,11 @@ class Charge:
 
     def counts(self, status: int) -> bool:
         """Whether a response with a status counts."""
-        return any(rule.statuses is None or rule.statuses.have(status) for rule in self.rules)
+        return any(rule.counts(status) for rule in self.rules)
 
     def may_block(self, status: int) -> bool:
         """Whether a response with a status counts for a rule that blocks by responses."""
-        blocking = [rule.statuses for rule in self.rules if rule.block_seconds]
-        return self.blocks_by_responses and any(statuses is not None and statuses.have(status) for statuses in blocking)
+        return self.blocks_by_responses and any(rule.block_seconds and rule.counts(status) for rule in self.rules)
 
     def make_request(
         self, key: ResolutionKey, requested: RequestedAmounts, source: SetResolver, *, is_of_view: bool

@@ -73,5 +73,5 @@ def _value(part: CountedPart, request: HttpRequest) -> str:
 def _form_value(name: str, request: HttpRequest) -> str:
     try:
         return str(request.POST.get(name, ""))
-    except _UNREADABLE:  # the view meets the same error
+    except _UNREADABLE:  # it is counted like an empty form, also where the view reads the error
         return ""

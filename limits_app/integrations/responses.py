@@ -51,7 +51,7 @@ def settle_responses(limits: RequestLimits, response: HttpResponseBase) -> None:
                 acquisition.undo()
             continue
         for rule in charge.rules:
-            if rule.cost:
+            if rule.cost and rule.counts(response.status_code):
                 _report_cost(charge, rule.cost, limits.request, response)
         if charge.request is not None and charge.may_block(response.status_code):
             charge.request.count(acquisition)

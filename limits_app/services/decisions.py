@@ -15,6 +15,7 @@ from limits_app.acquiring import Acquisition, BoundLimits, LimitSet
 from limits_app.engine import (
     IDEMPOTENCY_LEVEL,
     LEASE_KEY,
+    LEASE_LEVEL,
     LONGEST_LEASE_SECONDS,
     GivenAmount,
     Requested,
@@ -49,6 +50,8 @@ __all__ = [
 ]
 
 DEFAULT_LEASE_SECONDS: Final = 60
+_OWN_PREFIXES: Final = (f"{LEASE_LEVEL}:", f"{IDEMPOTENCY_LEVEL}:")
+"""How the keys begin that a decision charges itself, which a program cannot name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +249,7 @@ def _text_of(token: Token) -> str:
 def _check_known(amounts: Mapping[str, GivenAmount], limits: BoundLimits) -> None:
     """Raise InvalidRequest for a key that no limit has: in a program without these limits it is a mistake."""
     check_amounts("amounts", amounts)
-    keys = {key for key in limits.keys if key != LEASE_KEY}
+    keys = {key for key in limits.keys if not key.startswith(_OWN_PREFIXES)}
     unknown = sorted(amounts.keys() - keys)
     if unknown and keys and Blocked.key not in keys:
         raise not_limited(unknown, keys)

@@ -69,6 +69,10 @@ class UrlRule:
         fits = not self.methods or fits_method(self.methods, method)
         return fits and (self.route is None or self.route.fits(path.removeprefix("/")))
 
+    def counts(self, status: int) -> bool:
+        """Whether it counts a response with a status."""
+        return self.statuses is None or self.statuses.have(status)
+
     @property
     def needs_response(self) -> bool:
         """Whether the response decides what is charged in the end."""

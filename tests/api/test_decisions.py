@@ -267,6 +267,19 @@ def test_invalid_requests_charge_nothing(program: APIClient, fields: dict[str, A
     assert state()["used"] == 0
 
 
+@pytest.mark.parametrize("key", ["lease:token", "idempotency:call_count"])
+def test_programs_cannot_name_what_a_token_is_held_by(program: APIClient, key: str) -> None:
+    limit(TOKENS)
+    token = acquired(program, amounts={"tokens": 10}, idempotency_key="once")["token"]
+    requests = {
+        "acquire": {"resource": "llm", "entity": "user:7", "amounts": {key: 1}},
+        "extend": {"token": token, "amounts": {key: 0}},
+        "settle": {"token": token, "usage": {key: 0}},
+    }
+    assert [post(program, verb, **fields).status_code for verb, fields in requests.items()] == [400] * 3
+    assert state()["used"] == 10
+
+
 def test_invalid_usage_settles_nothing(program: APIClient) -> None:
     limit(TOKENS, CallLimit(10, 60))
     token = acquired(program, amounts={"tokens": 100})["token"]

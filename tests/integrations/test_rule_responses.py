@@ -339,6 +339,17 @@ def test_a_block_begins_when_costs_of_counted_responses_use_up_a_limit(serve: An
     assert "further requests are rejected for a while" in rejected.json()["detail"]
 
 
+def test_a_cost_is_that_of_responses_which_its_rule_counts(serve: Any, ask: Ask) -> None:
+    serve({"x/": lambda request: HttpResponse(status=int(request.headers["X-Status"]), headers={"X-Cost": "40"})})
+    api = limit("api", RateLimit("tokens", 100, 3600))
+    endpoint(api, "/x/", name="failures", cost="header:X-Cost", responses="401", counted_by="ip")
+    endpoint(api, "/x/", name="all", counted_by="ip")
+    ask("/x/", X_Status="200")
+    assert left("api", "ip:127.0.0.1")["tokens"] == pytest.approx(99, abs=1)
+    ask("/x/", X_Status="401")
+    assert left("api", "ip:127.0.0.1")["tokens"] == pytest.approx(59, abs=1)
+
+
 def test_invalid_costs_are_logged_once(serve: Any, ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     name = f"X-{token_hex(4)}"
     serve({"x/": lambda request: HttpResponse(headers={name: request.headers["X-Sent"]})})
