@@ -96,5 +96,5 @@ def test_a_limit_is_created_hit_explained_boosted_and_reverted(window: Browser) 
     window.press(".object-tools a[href$='/revert/']")
     window.take("story-revert")
     window.press("main form input[type=submit]")
-    window.one(".messagelist .info")
+    window.one(".messagelist .success")
     assert hit(window, 1) == [429]
