@@ -47,9 +47,16 @@ def combined_entity(rule: UrlRule, request: HttpRequest, client: str | None) -> 
 def _words(rule: UrlRule, request: HttpRequest) -> Iterator[bytes]:
     """The parts and their values as bytes."""
     for part in rule.parts:
-        value = normalized_text(_value(part, request)).casefold()
+        value = normalized_text(_readable_value(part, request)).casefold()
         for word in (part.kind, part.name, value):
             yield word.encode("utf-8", "surrogatepass")
+
+
+def _readable_value(part: CountedPart, request: HttpRequest) -> str:
+    try:
+        return _value(part, request)
+    except _UNREADABLE:  # it is counted like an empty value, also where the view reads the error
+        return ""
 
 
 def _value(part: CountedPart, request: HttpRequest) -> str:
@@ -62,16 +69,9 @@ def _value(part: CountedPart, request: HttpRequest) -> str:
         case "query":
             return request.GET.get(part.name, "")
         case "form":
-            return _form_value(part.name, request)
+            return str(request.POST.get(part.name, ""))
         case "path":
             match = request.resolver_match
             return "" if match is None else str(match.kwargs.get(part.name, ""))
         case _:
             return client_of(request)
-
-
-def _form_value(name: str, request: HttpRequest) -> str:
-    try:
-        return str(request.POST.get(name, ""))
-    except _UNREADABLE:  # it is counted like an empty form, also where the view reads the error
-        return ""

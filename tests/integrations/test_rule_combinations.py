@@ -102,6 +102,12 @@ def test_a_form_that_cannot_be_read_has_no_value(rule: Any, data: Any) -> None:
     assert statuses[1] == 429
 
 
+def test_a_query_with_too_many_fields_has_no_value(rule: Any) -> None:
+    rule("query:q")
+    query = "&".join(["q=a"] + [f"f{number}=1" for number in range(2000)])
+    assert [Client().post(f"/x/?{query}&n={number}").status_code for number in range(2)] == [200, 429]
+
+
 def test_long_values_take_no_long_time(rule: Any) -> None:
     """To normalize many combining characters takes a time that grows with the square of their number."""
     rule("form:username")
