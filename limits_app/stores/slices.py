@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import count
 from threading import RLock
 from typing import Final, NamedTuple
 
@@ -37,6 +38,7 @@ from limits_app.engine import (
     PlanShape,
     RequestPlan,
     Rule,
+    Schema,
     State,
     counts_money,
     hour_ends,
@@ -378,9 +380,20 @@ def _recorded(shape: PlanShape) -> PlanShape:
 
 def _recording(scope: PlannedScope) -> PlannedScope:
     """Return the facts about the scope that records the slices of another one."""
-    limits = tuple([ResourceLimit(rule.key, MAX_AMOUNT, is_money=False) for rule in scope.schema.rules])
+    keys = _recorded_keys(scope.schema)
+    limits = tuple([ResourceLimit(key, MAX_AMOUNT, is_money=False) for key in keys])
     schema = schema_of(limits, scope.slice_us + 2 * _RETURN_US)
     return scope._replace(schema=schema, lasting=False)
+
+
+def _recorded_keys(schema: Schema) -> list[str]:
+    """Return the keys by which slices are recorded: those of limits, since resets name them.
+
+    Those of amounts that are only counted may not be keys of limits; a reset does not concern them.
+    """
+    keys = {rule.key for rule in schema.rules if not rule.is_counted}
+    unused = (key for key in map("counted.{}".format, count()) if key not in keys)
+    return [next(unused) if rule.is_counted else rule.key for rule in schema.rules]
 
 
 def _is_older(claim: Claim, other: Claim) -> bool:
