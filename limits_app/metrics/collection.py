@@ -36,16 +36,19 @@ class Collection:
     """Records the metrics of this process with all its recorders; an observer of decisions, a timer of store calls.
 
     Without an exporter that asks, as in the multi-process mode of Prometheus, it collects by itself: a second after a
-    decision, in a background thread that ends when there is nothing to record. `clock` returns seconds.
+    decision, in a background thread that ends when there is nothing to record. `clock` returns seconds, and
+    `task_clock`, by which the thread runs, microseconds.
     """
 
-    def __init__(self, *, by_itself: bool = False, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, *, by_itself: bool = False, clock: Callable[[], float] = monotonic, task_clock: Clock | None = None
+    ) -> None:
         self.recorders: list[Recorder] = []
         self.decisions = DecisionCounts()
         self.names = KnownNames()
         self._by_itself = by_itself
         self._clock = clock
-        self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
+        self._task = BackgroundTask(self._step, _SECOND, clock=task_clock or Clock(monotonic_us))
         self._totals: dict[str, Mapping[Any, int]] = {}
         self._database_read_at = 0.0
         self._spent: set[Labels] = set()

@@ -106,10 +106,13 @@ def test_program(end: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_no_functions")
 def test_equal_functions_are_called_once() -> None:
-    calls: list[int] = []
+    calls: list[str] = []
+
+    def first() -> None:
+        calls.append("first")
+
     for _ in range(3):
-        at_end(calls.clear)
-    at_end(partial(calls.append, 1))
+        at_end(first)
+    at_end(partial(calls.append, "last"))
     PROCESS.end()
-    assert calls == []  # the last function is called first
-    assert len(PROCESS._at_end) == 2
+    assert calls == ["last", "first"]  # the last function is called first

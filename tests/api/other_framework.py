@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from rest_framework.authentication import BasicAuthentication
+from rest_framework.authentication import BasicAuthentication, SessionAuthentication
 from rest_framework.filters import BaseFilterBackend
 from rest_framework.metadata import BaseMetadata
 from rest_framework.negotiation import BaseContentNegotiation
@@ -21,13 +21,19 @@ def fails(*_arguments: Any, **_options: Any) -> NoReturn:
     raise AssertionError("a view of the app uses a setting of the site")
 
 
+class UserOfSession(SessionAuthentication):
+    """The user of Django, without a check of a CSRF token."""
+
+    def enforce_csrf(self, request: Any) -> None:
+        """Accept every request."""
+
+
 class UserOfDjango(BasicAuthentication):
     """The user of the session, or of basic authentication; how users log in is the choice of the site."""
 
     def authenticate(self, request: Any) -> Any:
         """Return the user of Django, if one is logged in."""
-        user = getattr(request._request, "user", None)
-        return (user, None) if user is not None and user.is_active else super().authenticate(request)
+        return UserOfSession().authenticate(request) or super().authenticate(request)
 
 
 class Renderer(BaseRenderer):

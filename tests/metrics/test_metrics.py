@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -35,7 +35,7 @@ from limits_app.services.notify import OBSERVERS
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import TIMERS
-from limits_app.testing import fresh_limits
+from limits_app.testing import FakeClock, fresh_limits
 from limits_app.usage.denial_counter import denials
 from limits_app.workers import Worker
 from tests.replacing import without_package
@@ -132,9 +132,20 @@ def test_calls_that_a_store_could_not_do_are_counted(
 
 def test_what_a_finalizer_does_in_the_middle_of_counting_is_counted() -> None:
     decisions = DecisionCounts()
-    with decisions._lock:  # as while it counts
-        decisions.admitted("api")
-    assert decisions.take() == ({("api", "admitted"): 1}, {})
+
+    class Name(str):
+        """A name of a resource; a finalizer makes a request while it is counted."""
+
+        __slots__ = ()
+        finalizers: ClassVar = [lambda: decisions.admitted("api")]
+
+        def __hash__(self) -> int:
+            while self.finalizers:
+                self.finalizers.pop()()
+            return super().__hash__()
+
+    decisions.admitted(Name("api"))
+    assert decisions.take() == ({("api", "admitted"): 2}, {})
     assert decisions.take() == ({}, {})
 
 
@@ -348,21 +359,22 @@ def test_without_an_exporter_that_asks_it_collects_by_itself_a_second_later(by_i
         def record(self, name: str, value: float, labels: tuple[str, ...] = ()) -> None:
             recorded.append((name, value, labels))
 
-    collection = Collection(by_itself=by_itself)
+    clock = FakeClock()
+    collection = Collection(by_itself=by_itself, task_clock=clock)
     collection.recorders.append(Recorder())
     collection.admitted("api")
-    assert collection._task._thread is None or by_itself
+    assert recorded == []
+    clock.advance(1)
     if by_itself:
-        collect = collection._step
-        collect()
         assert ("decisions", 1, ("api", "admitted")) in recorded
         assert "usage_lag_seconds" in {name for name, *_ in recorded}
         recorded.clear()
         collection.admitted("api")
-        collect()
+        clock.advance(1)
+        assert ("decisions", 1, ("api", "admitted")) in recorded
         assert "usage_lag_seconds" not in {name for name, *_ in recorded}, "at most once a minute"
         recorded.clear()
-        assert collect() is None
+        clock.advance(HOUR)
     assert recorded == []
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +22,15 @@ Rows = list[tuple[int, str]]
 
 
 class Table:
-    """Rows by primary key, read page by page; `reads` are the keys above which it was read."""
+    """Rows by primary key, read page by page; `reads` are the keys above which it was read.
+
+    `when_read` is called with each page before it is returned.
+    """
 
     def __init__(self, *identifiers: str) -> None:
         self.rows: dict[int, str] = {}
         self.reads: list[Any] = []
+        self.when_read: Callable[[Rows, int], object] = lambda _page, _most: None
         self.add(*identifiers)
 
     def add(self, *identifiers: str, key: int | None = None) -> None:
@@ -36,7 +41,9 @@ class Table:
     def read(self, above: Any, most: int) -> Sequence[tuple[int, str]]:
         """A page."""
         self.reads.append(above)
-        return [(key, self.rows[key]) for key in sorted(self.rows) if key > (above or 0)][:most]
+        page = [(key, self.rows[key]) for key in sorted(self.rows) if key > (above or 0)][:most]
+        self.when_read(page, most)
+        return page
 
 
 def known(table: Table, members: Table | None = None, *, page_size: int = 10) -> KnownIdentifiers:
@@ -174,17 +181,12 @@ def test_rows_added_while_the_last_page_is_read_are_known(number: int) -> None:
     table, members = Table(*[f"key:{one}" for one in range(number)]), Table("user:1")
     identifiers = known(table, members)
 
-    def late(kind: str, of: Table) -> Any:
-        def read(above: Any, most: int) -> Sequence[tuple[int, str]]:
-            page = of.read(above, most)
-            if len(page) < most and f"{kind}:late" not in of.rows.values():
-                of.add(f"{kind}:late", f"{kind}:later")
-                identifiers.refresh()
-            return page
+    def add_late(kind: str, of: Table, page: Rows, most: int) -> None:
+        if len(page) < most and f"{kind}:late" not in of.rows.values():
+            of.add(f"{kind}:late", f"{kind}:later")
+            identifiers.refresh()
 
-        return read
-
-    identifiers._entities.read, identifiers._members.read = late("key", table), late("user", members)
+    table.when_read, members.when_read = partial(add_late, "key", table), partial(add_late, "user", members)
     complete(identifiers)
     assert has(identifiers, "key:late", "key:later", "user:late", "user:later", "key:x") == [True] * 4 + [False]
 
@@ -260,29 +262,22 @@ def test_look_up_sees_one_state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_reading_may_call_code_that_adds() -> None:
     identifiers = complete(known(Table("key:1")))
-    with identifiers._lock:  # as a finalizer does that runs while this thread holds the lock
-        identifiers.add([identifier_digest("key:2")])
-    assert has(identifiers, "key:2", "key:3") == [True, False]
+
+    def digests() -> Iterator[bytes]:
+        identifiers.add([identifier_digest("key:2")])  # as a finalizer does that runs while this thread adds
+        yield identifier_digest("key:3")
+
+    identifiers.add(digests())
+    assert has(identifiers, "key:2", "key:3", "key:4") == [True, True, False]
 
 
 def test_restart_drops_the_latest_rows_that_were_read_before() -> None:
     table = Table(*[f"key:{number}" for number in range(25)])
     identifiers = complete(known(table))
-
-    def restarting(above: Any, most: int) -> Sequence[tuple[int, str]]:
-        page = table.read(above, most)
-        identifiers.restart()
-        return page
-
-    read_entities_by(identifiers, restarting)
+    silent, table.when_read = table.when_read, lambda _page, _most: identifiers.restart()
     identifiers.read_latest()
-    read_entities_by(identifiers, table.read)
+    table.when_read = silent
     assert all(has(complete(identifiers), "key:0", "key:24"))
-
-
-def read_entities_by(identifiers: KnownIdentifiers, read: Any) -> None:
-    """Read entities by another function from now on."""
-    identifiers._entities.read = read
 
 
 def test_patterns_are_those_of_all_rows() -> None:
@@ -312,6 +307,17 @@ def test_child_process_keeps_what_was_read_and_can_add() -> None:
         identifiers.add([identifier_digest("key:2")])
         return 0 if has(identifiers, "key:1", "key:2", "key:3") == [True, True, False] else 1
 
-    with identifiers._lock:  # as if another thread held it during the fork
-        assert exit_code_of_child(child) == 0
+    adding, forked = Event(), Event()
+
+    def slow_digests() -> Iterator[bytes]:
+        adding.set()
+        forked.wait(10)
+        yield from ()
+
+    thread = Thread(target=identifiers.add, args=[slow_digests()])
+    thread.start()
+    assert adding.wait(10)
+    assert exit_code_of_child(child) == 0  # while another thread adds
+    forked.set()
+    thread.join()
     assert has(identifiers, "key:2") == [False]

@@ -15,7 +15,7 @@ from limits_app.engine.keys import scope_of
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
-from limits_app.integrations.drf.rates import _limits as drf_limits
+from limits_app.integrations.drf.rates import SimpleRateThrottle
 from limits_app.integrations.ratelimit import _limits as ratelimit_limits
 from limits_app.policies import ResolvedSet, VersionedStore
 from limits_app.services.simulation.forecast import STEP_SECONDS, in_steps
@@ -78,9 +78,19 @@ def test_boosts_of_any_window(window: float) -> None:
     assert boosted["call_count"] == CallLimit(9, window)
 
 
+class Computed(SimpleRateThrottle):
+    """A throttle of 3 requests in a window that a site computes."""
+
+    rate = "3/min"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.duration = seconds  # type: ignore[assignment]
+
+
 def test_windows_that_a_site_computes() -> None:
     for seconds in (*WINDOWS, *[window * 0.95 for window in WINDOWS], 1 / 3, 0.1 + 0.2, 2e-6, 1e12):
-        [of_throttle], ([of_decorator], _) = drf_limits(3, seconds), ratelimit_limits((3, seconds))  # type: ignore[arg-type]
+        [of_throttle], ([of_decorator], _) = Computed(seconds).default_limits, ratelimit_limits((3, seconds))  # type: ignore[arg-type]
         expected = min(seconds, MAX_WINDOW_MILLI / 1000)
         assert expected - 1e-6 <= of_throttle.window_seconds <= expected + 0.001
         assert of_decorator.window_seconds == of_throttle.window_seconds
@@ -89,4 +99,4 @@ def test_windows_that_a_site_computes() -> None:
 @pytest.mark.parametrize("seconds", [0, -1])
 def test_windows_that_a_site_computes_are_longer_than_nothing(seconds: float) -> None:
     with pytest.raises(InvalidLimit):
-        drf_limits(3, seconds)
+        assert Computed(seconds).default_limits

@@ -21,6 +21,7 @@ import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
+from limits_app.acquiring.waiting import ThreadWaiter
 from limits_app.engine.clock import Clock, system_us
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import scope_of
@@ -235,11 +236,12 @@ def has_subscribed(store: Any) -> bool:
     return waking_of(store)._subscribed.is_set()  # type: ignore[no-any-return]
 
 
-def watch(store: Any, scope: str) -> None:
+@contextmanager
+def watching(store: Any, scope: str) -> Iterator[None]:
     """Wait for a scope, as a caller does that goes to sleep."""
-    waking_of(store)._watch(scope)
-
-
-def unwatch(store: Any, scope: str) -> None:
-    """Wait for a scope no longer."""
-    waking_of(store)._unwatch(scope)
+    waiter = ThreadWaiter()
+    try:
+        store.line.enqueue(waiter, [(scope, "key")])
+        yield
+    finally:
+        store.line.leave(waiter)

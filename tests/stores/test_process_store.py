@@ -166,7 +166,7 @@ def test_opening_anew_what_is_not_open_is_harmless(process_store: ProcessStore) 
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
     for _ in range(2):
-        file_of(process_store)._close()
+        file_of(process_store).close()
     assert used(limits) == pytest.approx(1, abs=0.01)
 
 

@@ -28,7 +28,7 @@ from tests.stores.support import (
     running,
     until,
     waking_of,
-    watch,
+    watching,
 )
 from tests.threads import no_more_threads
 
@@ -151,16 +151,16 @@ class TestWaitersOfOneProcess:
         self, process_store: ProcessStore
     ) -> None:
         scope = limits_of(process_store, DB).scoped[0].scope.key
-        watch(process_store, scope)
-        waking_of(process_store)._watched.clear()
-        assert wake(file_of(process_store).directory, file_of(process_store).identity(), short_key(scope))
-        until(lambda: entries(process_store, b"watch") == [])
+        with watching(process_store, scope):
+            waking_of(process_store)._watched.clear()
+            assert wake(file_of(process_store).directory, file_of(process_store).identity(), short_key(scope))
+            until(lambda: entries(process_store, b"watch") == [])
 
     def test_a_watch_that_begins_again_meanwhile_goes_on(self, process_store: ProcessStore) -> None:
         scope = limits_of(process_store, DB).scoped[0].scope.key
-        watch(process_store, scope)
-        file_of(process_store).transact(waking_of(process_store)._forget, short_key(scope))
-        assert len(entries(process_store, b"watch:")) == 1
+        with watching(process_store, scope):
+            file_of(process_store).transact(waking_of(process_store)._forget, short_key(scope))
+            assert len(entries(process_store, b"watch:")) == 1
 
     def test_a_message_after_the_store_was_closed_does_not_open_it(self, process_store: ProcessStore) -> None:
         process_store.close()

@@ -180,9 +180,10 @@ def test_use_that_is_reported_later_is_told_of_with_the_next_request(near: Near)
 def test_what_was_told_is_forgotten_when_it_is_too_much(near: Near) -> None:
     few = Thresholds(most=2)
     has(CallLimit(1, HOUR, FIXED))
-    for number in range(5):
-        assert few.crossings(limits.acquire("api", entity=f"user:{number}"))
-    assert len(few._sent_until) == 1
+    acquired = [limits.acquire("api", entity=f"user:{number}") for number in range(5)]
+    assert all(few.crossings(acquisition) for acquisition in acquired)
+    assert few.crossings(acquired[-1]) == []
+    assert few.crossings(acquired[0])
 
 
 def test_a_request_that_comes_again_is_told_of_once(near: Near, seen: Seen) -> None:

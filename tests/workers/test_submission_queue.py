@@ -26,8 +26,11 @@ class Desk:
     """A back end on which tasks lie until a test ends them."""
 
     def __init__(self, capacity: int | None) -> None:
-        self.queue = SubmissionQueue(self.run, capacity)
+        self.queue = SubmissionQueue(self.hand_on, capacity)
         self.handed: list[Task] = []
+
+    def hand_on(self, task: Task) -> None:
+        self.run(task)
 
     def run(self, task: Task) -> None:
         self.handed.append(task)
@@ -111,7 +114,6 @@ def test_tasks_that_end_while_they_are_handed_on_are_no_recursion() -> None:
     first = desk.queue.submit(call(0))
     performed = []
     desk.run = lambda task: task.perform(performed.append)  # type: ignore[method-assign]
-    desk.queue._run = desk.run
     for number in range(1, 2_000):
         desk.queue.submit(call(number))
     first.succeed(None)

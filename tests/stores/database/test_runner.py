@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from threading import Event
+from threading import enumerate as enumerate_threads
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,6 +102,7 @@ class Waiting:
 
 def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "_INTERVAL_US", 1000)
+    before = enumerate_threads()
     timer, late, early, patient = ReplyTimer(), Waiting(), Waiting(), Waiting()
     with timer.closing:  # so that the timer cannot look in between
         timer.start(early, 0)
@@ -112,7 +114,7 @@ def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not(monkeypatch: py
         assert late.interrupted.wait(PATIENCE)
         timer.stop(late)
         timer.stop(patient)
-        until(lambda: timer._task._thread is None)
+        until(lambda: {*enumerate_threads()} <= {*before})
     assert not early.interrupted.is_set()
     assert not patient.interrupted.is_set()
 

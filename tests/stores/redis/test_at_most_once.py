@@ -16,7 +16,7 @@ from redis.retry import Retry
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.keys import scope_of
+from limits_app.engine.keys import scope_of, short_key
 from limits_app.engine.limits import CountedUnit, QuotaLimit, ResourceLimit
 from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.prices import UnitPrice
@@ -24,6 +24,7 @@ from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.errors import Unanswered
+from limits_app.stores.redis.opening import tag_of
 from limits_app.testing.conformance.contract import counting, total
 from tests.replacing import at_next_call
 from tests.servers.machine import HOST
@@ -224,8 +225,7 @@ def groups(cluster_store: RedisClusterStore) -> list[LimitSet]:
     parts = [scoped(cluster_store, UNITS, PERMITS, entity=f"person {number}") for number in range(6)]
     family = LimitSet.composed(parts, cluster_store)
     assert family.try_acquire({"units": 1, "db": 0})
-    order = [part.plan.scope_keys[0] for part, _ in cluster_store._parts(claimed(family, {"units": 1}))]
-    parts.sort(key=lambda part: order.index(part.scope.key))
+    parts.sort(key=lambda part: tag_of(short_key(part.scope.key)))
     return [LimitSet.composed([part], cluster_store) for part in parts]
 
 

@@ -156,8 +156,8 @@ def test_keys_that_scopes_share_are_set_aside_too(
     assert store.changes_since(first - 1) is None
     second = store.advance_version([ROWS])
     assert store.changes_since(first) == (second, (ROWS,))
-    for name, collect in ((b"batch", store.collect_counts), (b"usage", store.collect_counts)):
-        key = names_of(store)._shared(names_of(store).tags[0], b"", name)
+    names, collect = names_of(store), store.collect_counts
+    for key in (names.batch(names.tags[0], b"", 0), names.usage(names.tags[0], b"")):
         client.set(key, "something else")
         with pytest.raises(RecordUnavailable):
             collect()

@@ -24,9 +24,8 @@ from tests.stores.support import (
     has_subscribed,
     limits_of,
     until,
-    unwatch,
     used,
-    watch,
+    watching,
 )
 from tests.threads import no_more_threads
 
@@ -179,9 +178,8 @@ def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
 ) -> None:
     monkeypatch.setattr("limits_app.stores.redis.waking._SECONDS_TO_SUBSCRIBE", 0.1)
     server.kill()
-    with pytest.raises(StoreUnavailable):
-        watch(store, "v1:somewhere:-")
-    unwatch(store, "v1:somewhere:-")
+    with pytest.raises(StoreUnavailable), watching(store, "v1:somewhere:-"):
+        pass
 
 
 def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(
@@ -207,8 +205,8 @@ def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_n
 def test_a_listener_that_was_cut_off_listens_again(
     server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch(store, "v1:somewhere:-")
-    unwatch(store, "v1:somewhere:-")
+    with watching(store, "v1:somewhere:-"):
+        pass
     with Redis(port=server.port) as client:
 
         def listeners() -> set[str]:
@@ -219,11 +217,10 @@ def test_a_listener_that_was_cut_off_listens_again(
         until(lambda: listeners() and has_subscribed(store))
         # From now on notes are renewed all the time.
         monkeypatch.setattr("limits_app.stores.redis.waking._SECONDS_BETWEEN_NOTES", -1)
-        watch(store, "v1:elsewhere:-")
-        key = names_of(store).scope(short_key("v1:elsewhere:-"))
-        client.delete(key)
-        until(lambda: client.hexists(key, "!"))
-    unwatch(store, "v1:elsewhere:-")
+        with watching(store, "v1:elsewhere:-"):
+            key = names_of(store).scope(short_key("v1:elsewhere:-"))
+            client.delete(key)
+            until(lambda: client.hexists(key, "!"))
 
 
 def test_an_interruption_leaves_no_reply_for_another_call(
