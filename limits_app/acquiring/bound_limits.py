@@ -223,6 +223,10 @@ class BoundLimits:
             name = next((scope.resource for scope in self.scopes if scope.resource), self.resource)
             self._shapes.unknown_keys.report(key, name, reported=reported)
 
+    def check_priced(self, requested: Mapping[str, object]) -> None:
+        """Raise InvalidRequest where a limit in money would not be charged, since the resource has no price."""
+        self._shapes.check_priced(requested)
+
 
 def _checked_scopes(scopes: Sequence[Scope], others: Sequence[Scope]) -> tuple[Scope, ...]:
     checked = tuple(scopes)

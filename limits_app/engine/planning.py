@@ -155,8 +155,7 @@ class Shapes:
         priority: str | None = None,
     ) -> PlanShape:
         named = self._named(requested)
-        if self._unpriced:
-            self._check_priced(named)
+        self.check_priced(requested)
         permit_keys = frozenset(self._permits.values())
         left_out = permit_keys.intersection([key for key in named if _milli(requested[key]) == 0])
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
@@ -202,14 +201,18 @@ class Shapes:
             )
         return shape
 
-    def _check_priced(self, named: Sequence[str]) -> None:
+    def check_priced(self, requested: Mapping[str, object]) -> None:
         """Raise InvalidRequest where a limit in money would not be charged, since the resource has no price.
 
-        A limit over all resources does not concern requests that name no amounts of units.
+        A limit over all resources does not concern requests that name no amounts of units. Keys that the set does not
+        have are units too, except those that count requests.
         """
-        if present().unpriced_is_free():
+        if not self._unpriced or present().unpriced_is_free():
             return
-        with_units = {key[: key.rfind(":") + 1] for key in named if is_metered(self.limits[key])}
+        named = [key for key in requested if key in self.limits]
+        units = [key for key in named if is_metered(self.limits[key])]
+        units += [key for key in requested if key not in self.limits and key.rpartition(":")[2] not in CALL_KEYS]
+        with_units = {key[: key.rfind(":") + 1] for key in units}
         for unpriced in self._unpriced:
             currency, key = unpriced.currency, unpriced.key
             if key not in named and (unpriced.prefix in with_units or not unpriced.is_total):

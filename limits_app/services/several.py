@@ -176,6 +176,7 @@ def _amounts(share: Share, limits: LimitSet) -> Mapping[str, GivenAmount]:
     for key in amounts.keys() - set(limits.keys):
         check_amounts("requested", {key: amounts[key]})
         limits.skip_unknown(key)
+    limits.check_priced(amounts)
     return amounts
 
 

@@ -223,6 +223,21 @@ def test_total_in_money_leaves_requests_without_units_alone(settings: Settings) 
     assert limits.acquire("pages", requested={"rows": 5}, entity=USER)
 
 
+@pytest.mark.parametrize("resource", ["new/model", "pages"])
+def test_total_in_money_is_not_passed_by_units_without_limits_and_prices(settings: Settings, resource: str) -> None:
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+    limits.set_resource_limits("pages", ["calls=5/min"])
+    with pytest.raises(InvalidRequest, match=f"{resource} has no price in usd"):
+        limits.try_acquire(resource, requested={"output_tokens": 5}, entity=USER)
+    with pytest.raises(InvalidRequest, match="pages has no price in usd"):
+        limits.acquire({"llm": TOKENS, "pages": {"output_tokens": 1}}, entity=USER)
+    assert limits.try_acquire(resource, requested={"call_count": 1}, entity=USER)
+    assert limits.try_acquire(resource, requested={"output_tokens": 5, "usd": "0.1"}, entity=USER)
+    assert limits.try_acquire(resource, requested={"output_tokens": 5}, entity="user:2")
+    settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
+    assert limits.try_acquire(resource, requested={"output_tokens": 5}, entity=USER)
+
+
 def test_several_resources_of_which_one_has_no_price() -> None:
     limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
     limits.set_resource_limits("pages", ["rows=100/min"])
