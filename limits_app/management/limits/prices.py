@@ -63,7 +63,11 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 _FROM: Final = argument(
-    "--from", dest="valid_from", type=_hour, metavar="HOUR", help="valid from this hour; the default is the next one"
+    "--from",
+    dest="valid_from",
+    type=_hour,
+    metavar="HOUR",
+    help="valid from this full hour of UTC, not in the past; the default is the next one",
 )
 _CURRENCY: Final = argument("--currency", help="the currency; the default is the first one in LIMITS['CURRENCIES']")
 
