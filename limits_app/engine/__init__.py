@@ -165,6 +165,7 @@ from limits_app.engine.plan import (
 )
 from limits_app.engine.planning import Shapes, forget_warnings, nothing_requested, plan_for
 from limits_app.engine.prices import (
+    KEYS_OF_REQUESTS,
     MEMBER_MARK,
     PRICE_DECIMALS,
     PRICE_DIGITS,

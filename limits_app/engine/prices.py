@@ -12,6 +12,8 @@ from typing import Final, NamedTuple, Self
 
 from limits_app.engine.amounts import MICRO, shown
 from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limit_kinds import CALL_KEYS
+from limits_app.engine.limits import CallLimit
 
 PRICE_DIGITS: Final = 15
 """The most digits of a price: what databases and JSON keep of a decimal exactly."""
@@ -19,6 +21,8 @@ PRICE_DECIMALS: Final = 9
 """The most decimals of a price."""
 PRICED_UNITS: Final = (1, 1000, 1_000_000)
 """For how many units a price may be."""
+KEYS_OF_REQUESTS: Final = frozenset({"requests", *CALL_KEYS})
+"""The units of prices for requests."""
 ANY_MEMBER: Final = ""
 """The member in a price that is not for a single member of a pool."""
 MEMBER_MARK: Final = "@"
@@ -144,7 +148,7 @@ class PriceList:
         """
         chosen: dict[tuple[str, str], StoredPrice] = {}
         for stored in self._of_member(member):
-            place = stored.price.unit, stored.price.currency
+            place = _unit_and_currency(stored.price)
             before = chosen.get(place)
             # They are sorted by their time.
             if stored.valid_from_us <= at_us and (
@@ -156,8 +160,8 @@ class PriceList:
     def replaced(self, proposed: Iterable[StoredPrice]) -> PriceList:
         """The prices with proposed ones, each in place of all prices of its unit that are for the same."""
         added = tuple(proposed)
-        places = {(price.target, price.price.unit, price.price.currency) for price in added}
-        kept = [price for price in self._prices if (price.target, price.price.unit, price.price.currency) not in places]
+        places = {(price.target, _unit_and_currency(price.price)) for price in added}
+        kept = [price for price in self._prices if (price.target, _unit_and_currency(price.price)) not in places]
         return PriceList([*kept, *added])
 
     def changes_at(self, at_us: int) -> int | None:
@@ -168,12 +172,17 @@ class PriceList:
         """The prices that apply from a time on, with the time of each, sorted by unit, currency and time."""
         by_place: dict[tuple[str, str], list[StoredPrice]] = {}
         for stored in self._of_member(member):
-            by_place.setdefault((stored.price.unit, stored.price.currency), []).append(stored)
+            by_place.setdefault(_unit_and_currency(stored.price), []).append(stored)
         return tuple([period for place in sorted(by_place) for period in _periods(by_place[place], since_us)])
 
     def _of_member(self, member: str) -> list[StoredPrice]:
         members: Collection[str] = (ANY_MEMBER, member)
         return [stored for stored in self._prices if stored.target.member in members]
+
+
+def _unit_and_currency(price: UnitPrice) -> tuple[str, str]:
+    """What prices of the same have in common; all keys of requests are one unit."""
+    return CallLimit.key if price.unit in KEYS_OF_REQUESTS else price.unit, price.currency
 
 
 def _periods(prices: Iterable[StoredPrice], since_us: int) -> list[PricePeriod]:

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from limits_app.engine import CALL_KEYS, PriceList, Prices, counts_money, counts_requests, given_key, member_key
+from limits_app.engine import KEYS_OF_REQUESTS, PriceList, Prices, counts_money, counts_requests, given_key, member_key
 from limits_app.engine.limits import AnyLimit, Blocked, CallLimit, CountedUnit
 
 PRICE_LEVEL: Final = "price"
 """The level of units that are counted because they have a price."""
-REQUESTS: Final = "requests"
-"""The unit of a price for requests, beside the keys of limits on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class PricedUnits:
         if not (every or currencies):
             return cls()
         requests = next((limit.key for limit in limits if counts_requests(limit)), CallLimit.key)
-        keys = {price.unit: requests if price.unit in {REQUESTS, *CALL_KEYS} else price.unit for price in every}
+        keys = {price.unit: requests if price.unit in KEYS_OF_REQUESTS else price.unit for price in every}
         limited = {limit.key for limit in own}
         keys |= {unit: unit for unit in keys if unit in limited}
         units = [CountedUnit(unit, key) for unit, key in sorted(keys.items())]

@@ -95,6 +95,16 @@ def test_each_unit_and_currency_has_its_own_price() -> None:
     assert prices.units == {"tokens", "images"}
 
 
+def test_prices_of_requests_are_of_one_unit_whatever_its_key() -> None:
+    prices = PriceList([stored("a/*", 1, 0, unit="requests"), stored("a/b", 2, 3, unit="call_count")])
+    assert amounts(prices.at(2 * HOUR)) == {"requests usd": 1}
+    assert amounts(prices.at(3 * HOUR)) == {"call_count usd": 2}
+    periods = [(period.price.unit, period.valid_from_us // HOUR) for period in prices.periods(0)]
+    assert periods == [("requests", 0), ("call_count", 3)]
+    cheaper = prices.replaced([stored("a/b", 1, 0, unit="calls")])
+    assert amounts(cheaper.at(3 * HOUR)) == {"calls usd": 1}
+
+
 def test_without_a_price_that_has_begun_there_is_none() -> None:
     prices = PriceList([stored("a", 1, 5)])
     assert prices.at(5 * HOUR - 1) == ()

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import time_machine
 from pytest_django import Settings
 
 from limits_app import limits
@@ -242,3 +243,16 @@ def test_pruning_keeps_the_cost_of_units_whose_price_did_not_change(settings: Se
     assert before == {("usd", START): 35, ("usd", START + timedelta(days=1)): 12}
     assert prune(now=START + timedelta(days=10))["usage-hours"]
     assert spent(("period",)) == before
+
+
+@pytest.mark.parametrize("limit", ["", "5/min", "calls=1k/month"])
+def test_requests_cost_one_price_whatever_its_unit_is_named(limit: str) -> None:
+    with time_machine.travel(START + HOUR, tick=False):
+        add_price("llm/*", "requests", "0.5", per=1)
+        add_price("llm/large", "call_count", "0.25", 1, per=1)
+        limits.set_resource_limits("llm/large", ["usd=5/month", *limit.split()])
+        with limits.acquire("llm/large", entity="key:1"):
+            pass
+        assert limits.status("llm/large", entity="key:1").limits["usd"]["used"] == 0.25
+        limits.roll_up()
+        assert spent() == {("usd",): Decimal("0.25")}
