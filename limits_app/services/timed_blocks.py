@@ -32,11 +32,14 @@ def end_timed_blocks(entity: str) -> None:
 
     Raises StoreUnavailable while a store is down. A combination of parts of a request is a client of its own.
     """
-    using = write_alias()
-    rules = Endpoint.objects.using(using).exclude(block_for="").select_related("resource")
-    resources = {rule.resource_name for rule in rules if seconds_of_block(rule.block_for)}
-    for resource in sorted(resources):
-        transaction.on_commit(partial(_end, resource, entity), using=using)
+    for resource in resources_with_blocks():
+        transaction.on_commit(partial(_end, resource, entity), using=write_alias())
+
+
+def resources_with_blocks() -> list[str]:
+    """The resources of the URL rules that block clients for a time."""
+    rules = Endpoint.objects.using(write_alias()).exclude(block_for="").select_related("resource")
+    return sorted({rule.resource_name for rule in rules if seconds_of_block(rule.block_for)})
 
 
 def _end(resource: str, entity: str) -> None:

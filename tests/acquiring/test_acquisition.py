@@ -16,6 +16,7 @@ import pytest
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
+from limits_app.engine.limit_use import LimitUse
 from limits_app.engine.limits import (
     CallLimit,
     LimitDefinition,
@@ -24,7 +25,6 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.outcome import LimitUse
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -8,7 +8,7 @@ import pytest
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.models import AuditEvent, Entity, Policy
+from limits_app.models import AuditEvent, Endpoint, Entity, Policy
 from tests.commands.running import run
 
 PRIVATE = "This also blocks a private network."
@@ -91,3 +91,15 @@ def test_applying_a_file(tmp_path: Path) -> None:
     assert run(f"apply {file}").err.endswith(
         f"{PRIVATE} Delete 3 and apply the rest? stdin is not a terminal; pass --yes to confirm.\n"
     )
+
+
+@pytest.mark.parametrize("rule_limits", ["2/h", "2/h:sliding_window rows=2/h"])
+def test_unblocking_names_the_limit_of_a_rule_that_is_used_up(rule_limits: str) -> None:
+    Endpoint.objects.create(name="enter", path="/enter/", limits=rule_limits, counted_by="ip", block_for="1h")
+    used_up, unused, line = "part:7:ip:192.0.2.1", "ip:192.0.2.2", "unblock {} --yes"
+    limits.try_acquire("rule-enter", entity=used_up, requested={"call_count": 2, "rows": 2})
+    assert "has used up a limit of rule-enter" in run(line.format(used_up)).err
+    assert "used up" not in run(line.format(unused)).err
+    assert "used up" not in run(f"{line.format(used_up)} --dry-run").err
+    assert run(f"reset rule-enter --entity {used_up} --yes").code == 0
+    assert "used up" not in run(line.format(used_up)).err
