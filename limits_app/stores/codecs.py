@@ -166,10 +166,14 @@ K = TypeVar("K", bound=SchemaCodec)
 
 
 class Codecs(Generic[K]):
-    """The codecs of all schemas that a process has used, made by `make_codec` when they are needed."""
+    """The codecs of all schemas that a process has used, made by `make_codec` when they are needed.
 
-    def __init__(self, make_codec: Callable[[Schema], K]) -> None:
+    Where there are `most`, all are forgotten, and those that are needed are made again.
+    """
+
+    def __init__(self, make_codec: Callable[[Schema], K], most: int = _MAX_CODECS) -> None:
         self._make_codec = make_codec
+        self._most = most
         self._by_schema: dict[Schema, K] = {}
         self._by_name: dict[bytes, K] = {}
 
@@ -197,7 +201,7 @@ class Codecs(Generic[K]):
             return None
 
     def _add(self, schema: Schema) -> K:
-        if len(self._by_schema) >= _MAX_CODECS:
+        if len(self._by_schema) >= self._most:
             self._by_schema.clear()
             self._by_name.clear()
         codec = self._by_schema[schema] = self._make_codec(schema)

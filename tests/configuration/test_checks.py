@@ -176,7 +176,8 @@ def test_a_cache_hides_outages(settings: Settings, cache: dict[str, Any], everyw
 def test_a_process_store_without_file_locks(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, has_locks: bool, found: list[str]
 ) -> None:
-    monkeypatch.setattr("limits_app.checks.settings.find_spec", lambda name: name if has_locks else None)
+    for package in [] if has_locks else ["fcntl", "msvcrt"]:
+        without_package(monkeypatch, package)
     settings.LIMITS = {"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}}
     assert ids(checks.check_hazards()) == found
 

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,6 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from limits_app import services
-from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.integrations import login
 from limits_app.integrations.identity import entity_of_account, normalize_entity
@@ -44,6 +43,7 @@ from tests.flushing import made_once
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.login_site import BACKENDS
 from tests.integrations.site import limit
+from tests.opened import fail_at
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -311,16 +311,20 @@ def test_names_that_are_too_long_share_their_attempts(user: User) -> None:
     assert LoginLimitBackend().accounts_of({"username": "ann" + " " * 1000}) == [f"account:{user.pk}"]
 
 
-def test_a_user_with_a_long_primary_key_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        LoginLimitBackend, "accounts_of", lambda *_: ["account:" + "k" * 240, "account:a*", "account:a*"]
-    )
+class LongKeys(LoginLimitBackend):
+    """Users of a site whose primary keys are long."""
+
+    def accounts_of(self, credentials: Mapping[str, Any]) -> list[str]:
+        return ["account:" + "k" * 240, "account:a*", "account:a*"]
+
+
+def test_a_user_with_a_long_primary_key_is_counted() -> None:
     request = RequestFactory().get("/", REMOTE_ADDR="2001:db8::1")
     for _ in range(LIMIT):
-        LoginLimitBackend().authenticate(request, username="ann", password="wrong")
+        LongKeys().authenticate(request, username="ann", password="wrong")
         login.user_login_failed.send(sender=__name__, credentials={}, request=request)
     with pytest.raises(PermissionDenied):
-        LoginLimitBackend().authenticate(request, username="ann", password="wrong")
+        LongKeys().authenticate(request, username="ann", password="wrong")
     assert used(ACCOUNT, normalize_entity("account:a*")) == LIMIT
 
 
@@ -510,10 +514,7 @@ def test_resources_in_several_stores_are_charged_all_or_nothing(
 
 
 def test_a_store_that_is_down_rejects(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    def down(shares: object, *_: object) -> None:
-        raise StoreUnavailable("no answer")
-
-    monkeypatch.setattr(login, "try_acquire_all", down)
+    fail_at(monkeypatch, "acquire", reason="no answer")
     assert by_form("ann", "right") == 503
 
 

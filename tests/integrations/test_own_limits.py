@@ -16,11 +16,11 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import limits
-from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.integrations.identity import entity_of_key
 from limits_app.models import Endpoint, Plan, Resource
 from limits_app.services.limit_words import own_limits
+from tests.opened import fail_at
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,7 +101,8 @@ def test_a_template_can_name_resources(user: User) -> None:
 
 def test_an_outage_and_missing_static_files_do_not_fail_the_page(user: User) -> None:
     limits.set_resource_limits("api", [CallLimit.per_day(10)])
-    with patch("limits_app.services.limit_words.status_of_each", side_effect=StoreUnavailable("down")):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        fail_at(monkeypatch, "peek", reason="down")
         assert "cannot be shown at the moment" in rendered("{% own_limits_table %}", request_of(user))
         client = Client(headers={"Accept": "application/json"})
         client.force_login(user)

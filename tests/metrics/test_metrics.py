@@ -32,12 +32,12 @@ from limits_app.metrics.opentelemetry import OpenTelemetryRecorder
 from limits_app.metrics.prometheus import PrometheusRecorder
 from limits_app.models import CollectedBatch, Policy, Price, UsageSnapshot
 from limits_app.services.notify import OBSERVERS
-from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import TIMERS
 from limits_app.testing import FakeClock, fresh_limits
 from limits_app.usage.denial_counter import denials
 from limits_app.workers import Worker
+from tests.opened import fail_at
 from tests.replacing import without_package
 from tests.usage.tables import missing
 
@@ -119,11 +119,7 @@ def test_calls_that_a_store_could_not_do_are_counted(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "ON_UNAVAILABLE": "allow"}
-
-    def gone(store: MemoryStore, claim: object) -> bool:
-        raise StoreUnavailable("gone")
-
-    monkeypatch.setattr(MemoryStore, "acquire", gone)
+    fail_at(monkeypatch, "acquire")
     assert limits.try_acquire("api", entity="user:1").outcome.degraded
     labels = {"store": "default", "verb": "acquire"}
     assert registry.get_sample_value("limits_store_errors_total", labels) == 1

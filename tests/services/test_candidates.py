@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import time_machine
 from django.contrib.auth.models import User
 from django.db import IntegrityError
 from django.test import Client
@@ -301,7 +302,7 @@ def test_the_entities_of_a_candidate_are_kept_while_it_is_watched(policy: Policy
     ],
 )
 def test_auto_revert_at_its_thresholds(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch, evaluated: int, capacity: int, ends_in: float, reverted: bool
+    policy: Policy, evaluated: int, capacity: int, ends_in: float, reverted: bool
 ) -> None:
     limits.set_candidate(policy, f"calls={capacity}/d:fixed_window:shared", revert_percent=50)
     limits.promote_candidate(policy)
@@ -310,9 +311,9 @@ def test_auto_revert_at_its_thresholds(
     evaluations.flush()
     now = timezone.now()
     Candidate.objects.update(watched_until=now + timedelta(seconds=ends_in))
-    monkeypatch.setattr(timezone, "now", lambda: now)
-    assert (report().evaluated, report().rejected) == (evaluated, evaluated - capacity)
-    assert [one.pk for one in limits.revert_candidates()] == ([policy.pk] if reverted else [])
+    with time_machine.travel(now, tick=False):
+        assert (report().evaluated, report().rejected) == (evaluated, evaluated - capacity)
+        assert [one.pk for one in limits.revert_candidates()] == ([policy.pk] if reverted else [])
 
 
 def test_limits_that_were_changed_after_the_promotion_are_not_reverted_automatically(policy: Policy) -> None:

@@ -35,6 +35,7 @@ from limits_app.models import (
 from limits_app.policies import resolver
 from limits_app.stores.registry import resilient_store
 from tests.commands.running import run
+from tests.opened import fail_at
 from tests.servers.redis import redis_server
 from tests.stores.database.databases import ALIAS
 
@@ -248,13 +249,9 @@ def test_what_cannot_be_erased_is_explained(monkeypatch: pytest.MonkeyPatch) -> 
         limits.erase("user:1")
     limits.set_resource_limits("post", "calls=2/h")
     use("user:1")
-    monkeypatch.setattr(type(resilient_store("default").open()), "collect_counts", _unavailable)
+    fail_at(monkeypatch, "collect_counts")
     with pytest.raises(StoreUnavailable, match="may have the identifier"):
         limits.erase("user:1")
-
-
-def _unavailable(*_arguments: Any) -> Any:
-    raise StoreUnavailable("gone")
 
 
 def test_the_command_erases(site: None) -> None:

@@ -18,6 +18,7 @@ from limits_app.engine.outcome import Outcome
 from limits_app.models import Entity, Policy
 from limits_app.policies import resolve, resolver
 from limits_app.services.shadow import afollow, forget_shadow_refusals
+from tests.replacing import at_next_call
 
 
 @pytest.fixture(autouse=True)
@@ -161,10 +162,10 @@ def test_a_store_that_goes_down_before_the_shadow_is_tried_is_no_trouble(monkeyp
     shadow(CallLimit(1, 60))
     tried = resolver.get(("api", None, (), None)).shadow
 
-    def unreachable(claim: object) -> Any:
+    def unreachable(*_: object) -> Any:
         raise StoreUnavailable("connection refused")
 
-    monkeypatch.setattr(tried, "try_acquire", unreachable)
+    at_next_call(monkeypatch, tried, "try_acquire", unreachable)
     assert limits.acquire("api").outcome.shadowed == ()
 
 

@@ -18,7 +18,6 @@ from limits_app.engine.limits import (
     ResourceLimit,
 )
 from limits_app.engine.record import HourlyUsage, Record, new_record, schema_of
-from limits_app.stores import codecs
 from limits_app.stores.codecs import Codec, Codecs, definitions_of, schema_from, unpack_kept
 from limits_app.stores.process.records import Records, StoredLeases
 from limits_app.stores.process.state_file import Txn
@@ -155,8 +154,8 @@ def test_what_cannot_be_read_has_no_codec(met: Codecs[Codec], definitions: bytes
     assert met.of_record(b"a record", lambda _name: definitions) is None
 
 
-def test_as_many_as_there_are_at_most_and_then_again(met: Codecs[Codec], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "_MAX_CODECS", 2)
+def test_as_many_as_there_are_at_most_and_then_again() -> None:
+    met = Codecs(Codec, most=2)
     schemas = [schema_of((CallLimit(most, 60),)) for most in (1, 2, 3)]
     first, *_, last = [met.of(schema) for schema in schemas]
     assert met.of_record(first.name, unknown) is None

@@ -203,7 +203,7 @@ def test_a_record_that_was_cut_short_counts_as_unused(process_store: ProcessStor
 def test_more_definitions_than_are_remembered_are_read_again(
     process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codecs, "_MAX_CODECS", 3)
+    monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec, most=3))
     for _ in range(2):
         for capacity in range(10, 30):
             assert limits_of(process_store, CallLimit(capacity, DAY)).try_acquire({"call_count": 0})

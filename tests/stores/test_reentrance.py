@@ -19,6 +19,7 @@ from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import Record
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
+from limits_app.stores.process import store as store_module
 from limits_app.stores.process.files import file_numbers, set_aside
 from limits_app.stores.process.state_file import Txn
 from limits_app.stores.resilient import ResilientStore
@@ -208,14 +209,10 @@ def test_a_release_within_a_step_is_settled_later_when_the_file_cannot_be_used(
 def test_a_settling_that_was_undone_is_repeated_after_the_file_was_mended(
     limits: LimitSet, acquired: Acquisition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures = iter([lmdb.MapResizedError("larger elsewhere")])
+    def fail(*_: object) -> bool:
+        raise lmdb.MapResizedError("larger elsewhere")
 
-    def fail_once(*_: object) -> bool:
-        for error in failures:
-            raise error
-        return False
-
-    monkeypatch.setattr("limits_app.stores.process.store.any_watchers", fail_once)
+    at_next_call(monkeypatch, store_module, "any_watchers", fail)
     acquired.release()
     assert used(limits, "x") == 1
 

@@ -141,8 +141,8 @@ class TestWaitersOfOneProcess:
         held = limits.try_acquire()
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(limits.acquire, None, PATIENCE)
-            until(lambda: process_store.line.busy)
-            waking_of(process_store)._receive(b"?" * 16)
+            until(lambda: entries(process_store, b"watch:"))
+            assert wake(file_of(process_store).directory, file_of(process_store).identity(), b"?" * 16)
             assert process_store.line.busy
             held.release()
             assert future.result(PATIENCE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from threading import Event
 
 import pytest
 from django.db import transaction
@@ -247,10 +249,23 @@ def test_an_end_without_a_store_is_an_end(noted: Denials) -> None:
 
 def test_who_is_writing_at_the_end_is_not_waited_for_too_long(noted: Denials, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_EXIT_SECONDS", 0.01)
-    noted.note(refusal())
-    with noted._writing:
+    writing, go_on = Event(), Event()
+
+    class Slow(MemoryStore):
+        def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
+            writing.set()
+            go_on.wait(10)
+
+    slow = Slow()
+    with registry.instead(lambda alias: slow), ThreadPoolExecutor(1) as executor:
+        noted.note(refusal())
+        executor.submit(noted.flush)
+        assert writing.wait(10)
+        noted.note(refusal())
         end_process(noted)
-    assert noted.waiting == 1
+        assert noted.waiting == 1
+        go_on.set()
+    registry.forget_stores()
 
 
 def test_while_tests_run_no_thread_writes(wall: Wall, clock: FakeClock) -> None:

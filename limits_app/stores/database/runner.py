@@ -42,6 +42,7 @@ class TransactionRunner:
     """Runs the work of one store in this process, each time on the connection of the calling thread.
 
     A finalizer or a signal handler may call the store within a step of its thread. `settle` is then called after it.
+    `pause` is called with the seconds between two attempts.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class TransactionRunner:
         clock: Clock,
         *,
         settle: Callable[[Claim, Amounts], object],
+        pause: Callable[[float], object] = sleep,
     ) -> None:
         self._connections = connections
         self._table = table
         self._housekeeping = housekeeping
         self.clock = clock
         self._settle = settle
+        self._pause = pause
         self.after_fork()
         on_fork(self)
 
@@ -123,7 +126,7 @@ class TransactionRunner:
             except _RepeatError as error:
                 failure = error.__cause__
             pause = delay(attempt, first=_FIRST_PAUSE, algorithm=RetryAlgorithm.LINEAR)
-            sleep(jittered(pause, below=pause))
+            self._pause(jittered(pause, below=pause))
         raise StoreUnavailable(
             f"the database {self._connections.alias!r} failed {_ATTEMPTS} times in a row: {failure}"
         ) from failure

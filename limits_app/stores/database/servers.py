@@ -48,12 +48,13 @@ class ReplyTimer:
 
     psycopg has no timeout for reading, and a server that is stopped or swapped out acknowledges packets, so that the
     timeouts of TCP do not apply either. One thread in each process shuts the socket of such a connection down, and the
-    thread that waits gets the driver's error for a lost connection.
+    thread that waits gets the driver's error for a lost connection. It looks every `interval_us` at the latest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interval_us: int = _INTERVAL_US) -> None:
+        self._interval_us = interval_us
         # Where the system has no thread to give, replies have no timeout until it has.
-        self._task = BackgroundTask(self.check, _INTERVAL_US, clock=Clock(monotonic_us))
+        self._task = BackgroundTask(self.check, interval_us, clock=Clock(monotonic_us))
         self.after_fork()
         on_fork(self)
 
@@ -80,7 +81,7 @@ class ReplyTimer:
                 if deadline <= now:
                     self._deadlines.pop(connection, None)
                     connection.interrupt()
-        return _INTERVAL_US if self._deadlines else None
+        return self._interval_us if self._deadlines else None
 
 
 REPLY_TIMER: Final = ReplyTimer()

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from limits_app.engine.algorithms.window_log import Log
 from limits_app.engine.clock import Clock
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.stores.database import runner, servers
 from limits_app.stores.database.connections import Failure
 from limits_app.stores.database.housekeeping import RowHousekeeping
 from limits_app.stores.database.records import RecordTable, pack_leases, pack_logs, unpack_leases, unpack_log
@@ -53,15 +52,8 @@ class Connection:
         return Failure(transient=True, lost=False)
 
 
-@pytest.fixture
-def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses between attempts, which take no time."""
-    paused: list[float] = []
-    monkeypatch.setattr(runner, "sleep", paused.append)
-    return paused
-
-
-def run(connection: Connection) -> object:
+def run(connection: Connection, pauses: list[float]) -> object:
+    """Run a step; the pauses between its attempts take no time."""
     kind = SimpleNamespace(is_local=False)
     connections: Any = SimpleNamespace(alias="limits", kind=kind, current=lambda: connection)
 
@@ -70,23 +62,25 @@ def run(connection: Connection) -> object:
         transaction.commit()
         return "done"
 
-    steps = TransactionRunner(connections, RecordTable(), RowHousekeeping(), Clock(lambda: 0), settle=lambda *_: None)
+    table, housekeeping, clock = RecordTable(), RowHousekeeping(), Clock(lambda: 0)
+    steps = TransactionRunner(connections, table, housekeeping, clock, settle=lambda *_: None, pause=pauses.append)
     return steps.run(step)
 
 
 @pytest.mark.parametrize("deadlocks", [0, 1, 19])
-def test_a_step_that_was_rolled_back_is_tried_again_after_a_random_pause(deadlocks: int, paused: list[float]) -> None:
-    connection = Connection(deadlocks)
-    assert run(connection) == "done"
+def test_a_step_that_was_rolled_back_is_tried_again_after_a_random_pause(deadlocks: int) -> None:
+    connection, pauses = Connection(deadlocks), list[float]()
+    assert run(connection, pauses) == "done"
     assert connection.executed == ["BEGIN", "COMMIT", "ROLLBACK"] * deadlocks + ["BEGIN", "COMMIT"]
-    assert len(paused) == deadlocks
-    assert all(0 <= pause <= attempt / 1000 for attempt, pause in enumerate(paused, 1))
+    assert len(pauses) == deadlocks
+    assert all(0 <= pause <= attempt / 1000 for attempt, pause in enumerate(pauses, 1))
 
 
-def test_a_step_that_is_rolled_back_each_time_is_an_error(paused: list[float]) -> None:
+def test_a_step_that_is_rolled_back_each_time_is_an_error() -> None:
+    pauses: list[float] = []
     with pytest.raises(StoreUnavailable, match="'limits' failed 20 times in a row: try again"):
-        run(Connection(100))
-    assert sum(paused) < 0.21
+        run(Connection(100), pauses)
+    assert sum(pauses) < 0.21
 
 
 class Waiting:
@@ -100,10 +94,9 @@ class Waiting:
         self.interrupted.set()
 
 
-def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "_INTERVAL_US", 1000)
+def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not() -> None:
     before = enumerate_threads()
-    timer, late, early, patient = ReplyTimer(), Waiting(), Waiting(), Waiting()
+    timer, late, early, patient = ReplyTimer(interval_us=1000), Waiting(), Waiting(), Waiting()
     with timer.closing:  # so that the timer cannot look in between
         timer.start(early, 0)
         timer.stop(early)

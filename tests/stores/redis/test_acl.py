@@ -14,14 +14,13 @@ from redis import Redis
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
-from limits_app.engine.keys import short_key
 from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_commands, acl_rules, prefix_for
 from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import HOST
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import PATIENT, names_of, record
-from tests.stores.support import PATIENCE, has_subscribed, limits_of, until, waking_of
+from tests.stores.redis.support import PATIENT, record
+from tests.stores.support import PATIENCE, has_subscribed, limits_of, until, waking_of, watching
 
 HOUR = 3600
 AMOUNTS = [*RateLimitAlgorithm, "day"]
@@ -169,7 +168,9 @@ def test_a_release_that_may_not_be_announced_refunds_once(server: RedisServer, a
     with with_rights(server, *[rule for rule in acl_rules(SITE) if not rule.startswith("&")]) as store:
         limits = limits_of(store, RateLimit("tokens", 100, 24 * HOUR))
         first, last = limits.try_acquire({"tokens": 60}), limits.try_acquire({"tokens": amount})
-        waking_of(store)._note([names_of(store).scope(short_key(scope)) for scope in last.claim.plan.scope_keys])
+        [scope] = last.claim.plan.scope_keys
+        with closing(RedisStore(url=server.url, prefix=prefix_for(SITE), **PATIENT)) as other, watching(other, scope):
+            pass  # another process has noted that it waits
         last.update({"tokens": 0})
         for _ in range(3):
             with suppress(StoreUnavailable):
