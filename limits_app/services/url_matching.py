@@ -146,7 +146,9 @@ class EndpointTable:
                 raise OutdatedEndpoints
             if callable(requested):
                 return requested(limits)
-            return ones_of(limits) if requested is None else requested
+            if requested is not None:
+                return requested
+            return ones_of(limits) if limits.no_money else limits.ones  # without a call for most requests
 
         return amounts_if_current
 
