@@ -99,11 +99,11 @@ def _members(sets: Sequence[ResolvedSet], changes: Sequence[_Change]) -> PoolMem
         members, (prefix, _) = resolved.members, change
         if members is None:
             continue
-        earlier = pools.get(members.name)
+        earlier, prices = pools.get(members.name), {prefix + name: some for name, some in members.prices.items()}
         if earlier is None:
-            pools[members.name] = replace(members.changed(partial(_changed, change=change)), prefixes=(prefix,))
+            pools[members.name] = replace(members.changed(partial(_changed, change=change)), prices=prices)
         else:
-            pools[members.name] = replace(earlier, prefixes=(*earlier.prefixes, prefix))
+            pools[members.name] = replace(earlier, prices={**earlier.prices, **prices})
     if len(pools) > 1:
         raise InvalidRequest(
             f"a request can be served by one pool, and its resources have several: {', '.join(pools)}; "

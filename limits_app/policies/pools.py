@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from threading import RLock
@@ -41,16 +41,15 @@ Scopes = tuple[ScopedLimits, ...]
 class PoolMembers:
     """The enabled members of a pool, and the limits of each by its name.
 
-    `prices` are those of each member, by its name, where there are any: limits in money of requests for the resources
-    with the `prefixes` are charged at the prices of the member that serves.
+    `prices` are those of each member, by its name, for each resource that has any, by the prefix of its keys: limits in
+    money of requests for it are charged at the prices of the member that serves.
     """
 
     definition: PoolDefinition
     scoped: Mapping[str, Scopes]
     is_unlimited: bool = False
     """Whether the limits of the members do not apply, by the emergency switch or the settings."""
-    prices: Mapping[str, Prices] | None = None
-    prefixes: tuple[str, ...] = ("",)
+    prices: Mapping[str, Mapping[str, Prices]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, definition: PoolDefinition, store: Store) -> PoolMembers:
@@ -93,12 +92,11 @@ class PoolMembers:
     def served(self, own: Scopes, name: str) -> Scopes:
         """The `own` limits of a request that a member serves, and those of the member, with its prices."""
         scopes = (*own, *self.scoped[name])
-        return scopes if self.prices is None else tuple([self._at_prices(scoped, name) for scoped in scopes])
+        return tuple([self._at_prices(scoped, name) for scoped in scopes]) if self.prices else scopes
 
     def _at_prices(self, scoped: ScopedLimits, name: str) -> ScopedLimits:
-        prices = {} if self.prices is None else self.prices
         first, *more = [
-            prices[name] if prefix in self.prefixes else before
+            self.prices[prefix][name] if prefix in self.prices else before
             for prefix, before in zip(
                 (scoped.prefix, *scoped.more_prefixes), (scoped.prices or (), *scoped.more_prices), strict=True
             )

@@ -218,7 +218,7 @@ def compiled(
     store = store_version.store
     units = NO_UNITS if is_lifted else _priced_units(choices, prices, time_us, members)
     if members is not None and units.of_members:
-        members = replace(members, prices=units.of_members)
+        members = replace(members, prices={"": units.of_members})
     scopes = scopes_of(resource, choices, store, units=units)
     if cooling_us and not is_lifted:
         schema = schema_of((Blocked(store.clock() + cooling_us),))

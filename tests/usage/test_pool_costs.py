@@ -130,3 +130,22 @@ def test_reports_of_more_than_requested_warn_once(caplog: pytest.LogCaptureFixtu
         acquisition.update({"tokens": 9})
         acquisition.release()
         assert caplog.text.count("9 used") == 1
+
+
+def test_several_resources_of_one_pool_have_their_own_prices() -> None:
+    with time_machine.travel(START, tick=False):
+        pool = PricedPool()
+        Resource.objects.filter(name="image").update(pool=pool.pool)
+        pool.change_price("tokens", "", START, "0.5")
+        Price.objects.create(resource="image", unit="tokens", amount=3, per=1, currency="usd", valid_from=START)
+        pool.change_price("pictures", "", START, "0.25")
+        for member in MEMBERS[1:]:
+            pool.change_price("pictures", member, START, "0.125")
+        requested = {"llm": {"tokens": 10, "pictures": 2}, "image": {"tokens": 5, "pictures": 4}}
+        with limits.acquire(requested, entity="key:a") as acquisition:
+            acquisition.update({"llm:tokens": 8, "llm:pictures": 2, "image:tokens": 2, "image:pictures": 4})
+        limits.roll_up()
+        assert limits.status("image", entity="key:a").limits["usd"]["used"] == 6.5
+        assert limits.status("llm", entity="key:a").limits["usd"]["used"] == 4.25
+        assert limits.status("llm", entity="team:x").limits["total:usd"]["used"] == 10.75
+        assert spent("resource", entity="key:a") == {"llm": Decimal("4.25"), "image": Decimal("6.5")}
