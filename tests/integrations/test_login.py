@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -316,6 +317,14 @@ class LongKeys(LoginLimitBackend):
 
     def accounts_of(self, credentials: Mapping[str, Any]) -> list[str]:
         return ["account:" + "k" * 240, "account:a*", "account:a*"]
+
+
+def test_long_names_take_no_long_time(user: User) -> None:
+    """To normalize many combining characters takes a time that grows with the square of their number."""
+    name, before = "\u0301\u0327" * 100_000, process_time()
+    assert len(LoginLimitBackend().accounts_of({"username": name})) == 1
+    assert entity_of_account(name) != entity_of_account("")
+    assert process_time() - before < 5
 
 
 def test_a_user_with_a_long_primary_key_is_counted() -> None:
