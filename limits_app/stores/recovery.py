@@ -31,12 +31,13 @@ _HALF_OPEN_FACTOR: Final = 8
 class PendingWork:
     """Work that waits until a store is available again: releases, and changes of the configuration.
 
-    At most MAX_PENDING releases are kept. When more come the oldest is dropped; its permits are reclaimed when
-    their lease ends. The changes of a namespace are announced together; `announced` says what many of them become.
+    At most `most` releases are kept. When more come the oldest is dropped; its permits are reclaimed when their
+    lease ends. The changes of a namespace are announced together; `announced` says what many of them become.
     Pending work ends with the process. One thread at a time runs it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_PENDING) -> None:
+        self._most = most
         self._changes: dict[str, Changes] = {}
         """By namespace."""
         self._releases: dict[Claim, Amounts] = {}
@@ -57,7 +58,7 @@ class PendingWork:
             if not claim.settled:
                 self._releases.setdefault(claim, changes)
                 claim.put_off = True
-            while len(self._releases) > MAX_PENDING:
+            while len(self._releases) > self._most:
                 del self._releases[next(iter(self._releases))]
 
     def announce(self, changes: Collection[Change], namespace: str = "") -> None:
@@ -83,7 +84,7 @@ class PendingWork:
                 raise
             except Exception:  # the next releases must not wait for it
                 logger.exception("a release that was pending could not be settled")
-            # Kept until it is done, so that it is not added again; more than MAX_PENDING may have come meanwhile.
+            # Kept until it is done, so that it is not added again; more than `most` may have come meanwhile.
             with self._lock:
                 self._releases.pop(claim, None)
 

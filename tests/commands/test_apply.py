@@ -150,10 +150,9 @@ def test_files_that_cannot_be_read_end_the_command(tmp_path: Path) -> None:
         assert said in ran.err
 
 
-def test_a_file_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_file.reading, "MAX_CHARACTERS", 10)
-    with pytest.raises(InvalidFile, match="at most 10 characters"):
-        read_document("name: twelve", "f")
+def test_a_file_that_is_too_long_is_not_read() -> None:
+    with pytest.raises(InvalidFile, match=f"at most {limits_file.MAX_CHARACTERS} characters"):
+        read_document("name: x #".ljust(limits_file.MAX_CHARACTERS + 1, "#"), "f")
 
 
 def test_of_very_many_problems_some_are_told() -> None:

@@ -44,6 +44,7 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore
 from tests.commands.running import run
+from tests.opened import put_store
 from tests.servers.pgbouncer import pgbouncer
 from tests.servers.postgres import postgres_server
 from tests.servers.redis import redis_server
@@ -411,8 +412,13 @@ def test_what_never_answers_is_left_behind(never: Event) -> None:
     assert answers(never.wait, 0.01) == "it did not answer within 0.01 seconds"
 
 
-def test_a_store_that_hangs_holds_nobody_up(never: Event, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "version", never.wait)
+def test_a_store_that_hangs_holds_nobody_up(never: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(MemoryStore):
+        def version(self, namespace: str = "") -> int:
+            never.wait()
+            return super().version(namespace)
+
+    put_store(monkeypatch, Hanging())
     findings = diagnose(patience_seconds=0.01)
     assert "did not answer" in {one.id: one.message for one in findings}["limits_app.D004"]
 

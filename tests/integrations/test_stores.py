@@ -17,7 +17,6 @@ from limits_app.integrations.decorators import limited
 from limits_app.integrations.request import limits_of
 from limits_app.models import Resource
 from limits_app.services.url_matching import endpoints
-from limits_app.stores.registry import resilient_store
 from tests.integrations.rest import throttle, view_of
 from tests.integrations.site import Ask, endpoint, fine, limit
 
@@ -45,10 +44,10 @@ def test_block_is_503_with_the_time_of_the_next_probe(serve: Any, ask: Ask, take
         assert response["Cache-Control"] == "no-store"
 
 
-def test_a_slower_probe_is_waited_for(serve: Any, ask: Ask, take_down: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slower_probe_is_waited_for(serve: Any, ask: Ask, take_down: Any, settings: Settings) -> None:
     serve({"": limited("api")(fine)})
     by_policy("block")
-    monkeypatch.setattr(resilient_store(), "probe_seconds", 6.5)
+    settings.LIMITS = settings.LIMITS | {"BREAKER_PROBE_SECONDS": 6.5}
     take_down()
     assert ask()["Retry-After"] == "7"
 

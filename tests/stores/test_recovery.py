@@ -10,7 +10,6 @@ from limits_app.engine.change_log import ALL, EVERYTHING, ROWS, Change
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import RateLimit
 from limits_app.engine.plan import Amounts, Claim
-from limits_app.stores import recovery
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.recovery import PendingWork
 from tests.acquiring.sets import used
@@ -110,11 +109,8 @@ def test_a_release_that_fails_for_another_reason_does_not_hold_up_the_next_ones(
     assert round(used(limits)["tpm"]) == 1
 
 
-def test_when_there_are_too_many_releases_the_oldest_is_dropped(
-    store: Failing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recovery, "MAX_PENDING", 2)
-    limits, work = limits_of(store, TPM), PendingWork()
+def test_when_there_are_too_many_releases_the_oldest_is_dropped(store: Failing) -> None:
+    limits, work = limits_of(store, TPM), PendingWork(most=2)
     for amount in (1, 2, 4):
         claim = limits.try_acquire({"tpm": amount}).claim
         work.add(claim, [-amount for amount in claim.amounts])
