@@ -129,13 +129,16 @@ class Shapes:
     def extension(self, requested: object, priority: str | None = None) -> PlanShape:
         """Return the shape of a request for the named limits alone, by which an acquisition is extended.
 
-        Raises InvalidRequest for a request that is not a mapping, or is empty.
+        Raises InvalidRequest for a request that is not a mapping, is empty, or names units that a limit in money cannot
+        charge.
         """
         if not isinstance(requested, Mapping) or not requested:
             raise InvalidRequest(
                 f"an extension must map keys to amounts, as in {{'tokens': 200}}, not {shown(requested)}"
             )
         named = self._named(requested)
+        if any(is_metered(self.limits[key]) for key in named) or len(named) < len(requested):
+            self.check_priced(requested)
         named = [
             key for key in named if not (isinstance(self.limits[key], ResourceLimit) and _milli(requested[key]) == 0)
         ]

@@ -231,7 +231,10 @@ def test_total_in_money_is_not_passed_by_units_without_limits_and_prices(setting
         limits.try_acquire(resource, requested={"output_tokens": 5}, entity=USER)
     with pytest.raises(InvalidRequest, match="pages has no price in usd"):
         limits.acquire({"llm": TOKENS, "pages": {"output_tokens": 1}}, entity=USER)
-    assert limits.try_acquire(resource, requested={"call_count": 1}, entity=USER)
+    acquired = limits.acquire(resource, requested={"call_count": 1}, entity=USER)
+    with pytest.raises(InvalidRequest, match=f"{resource} has no price in usd"):
+        acquired.extend({"output_tokens": 5})
+    acquired.extend({"output_tokens": 5, "usd": "0.1"})
     assert limits.try_acquire(resource, requested={"output_tokens": 5, "usd": "0.1"}, entity=USER)
     assert limits.try_acquire(resource, requested={"output_tokens": 5}, entity="user:2")
     settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
