@@ -62,6 +62,7 @@ class TestMemoryStore(Counting, StoreConformance):
     # No other process can open it.
     test_processes_are_admitted_exactly_the_capacity = None  # type: ignore[assignment]
     test_processes_that_take_while_others_collect_lose_nothing = None  # type: ignore[assignment]
+    test_processes_of_all_priorities_take_the_limit_and_no_more_than_their_shares = None  # type: ignore[assignment]
 
     @pytest.fixture(autouse=True)
     def _size(self, request: pytest.FixtureRequest) -> None:

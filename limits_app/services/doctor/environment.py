@@ -174,10 +174,12 @@ def _pools_transactions(alias: str) -> bool:
 
 
 def checked(*, stores_answer: bool) -> Iterator[Finding]:
-    """The messages of the app's system checks, under their own ids."""
+    """The messages of the app's system checks, under their own ids, the most severe first."""
     databases = [write_alias()] if stores_answer else []
     with suppress(*DATABASE_ERRORS, StoreUnavailable):
-        for message in checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases):
+        messages = checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases)
+        # Django runs checks in no order, which differs from process to process.
+        for message in sorted(messages, key=lambda message: (-message.level, str(message.id), str(message.msg))):
             yield Finding(str(message.id), _severity(message.level), str(message.msg), str(message.hint or _HINT))
 
 
