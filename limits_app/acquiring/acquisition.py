@@ -408,7 +408,7 @@ class Acquisition(Claim):
     def undo(self) -> None:
         """Return permits, and refund all amounts with every algorithm, as if nothing had been charged.
 
-        Usage is not counted either. Later calls do nothing. Never refunds what has returned by itself meanwhile.
+        Usage is not counted either. Later calls do nothing. Amounts that have returned meanwhile are not refunded.
         """
         if self._is_ending:
             return

@@ -31,7 +31,7 @@ from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
 _PREFIX: Final = f"{BLOCK_LEVEL}:"
 _KEY: Final = CallLimit.key
 _DEBT: Final = 2
-"""What is charged to begin a block: more than the capacity, so that nothing is admitted."""
+"""The amount that begins a block: more than the capacity, so that nothing is admitted."""
 
 
 class TimedBlock:
@@ -97,5 +97,5 @@ def _rejects(acquisition: Acquisition, limit: PlannedLimit, parts: int | None = 
 
 
 def _units(acquisition: Acquisition, limit: PlannedLimit) -> Amount:
-    """What was used of a limit; what was requested, where nothing was reported."""
+    """The used amount of a limit; the requested one, where nothing was reported."""
     return units_of(limit.rule, acquisition.used.get(limit.place, acquisition.amounts[limit.place]))

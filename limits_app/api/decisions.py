@@ -113,7 +113,7 @@ class ExtendSerializer(TokenSerializer):
 
 
 class SettleSerializer(TokenSerializer):
-    """What was used: the difference from the acquired amounts is refunded or recorded as debt."""
+    """Used amounts: the difference from the acquired amounts is refunded or recorded as debt."""
 
     usage = _amounts(required=False, allow_null=True, default=None, help_text="By the keys of the limits.")
 
@@ -170,7 +170,7 @@ class SettleView(_DecisionView):
 
     @extend_schema(request=SettleSerializer, responses=DoneSerializer)
     def post(self, request: Request) -> Response:
-        """Settle a token: refund what was not used, record debt, and return permits. A token is settled once."""
+        """Settle a token: refund unused amounts, record debt, and return permits. A token is settled once."""
         data = validated(SettleSerializer, request.data)
         self.decided(request, lambda user: decisions.settle(data["token"], user, data["usage"]))
         return Response({"done": True})

@@ -158,7 +158,7 @@ class LimitStatusSerializer(StrictSerializer):
     priority = serializers.CharField(
         allow_blank=True, help_text="The priority of the request, where a share is kept free for higher ones."
     )
-    kept_used = Number(help_text="What is in use of the share that is kept free for higher priorities.")
+    kept_used = Number(help_text="How much is in use of the share that is kept free for higher priorities.")
 
 
 class EmergencySerializer(StrictSerializer):

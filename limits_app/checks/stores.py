@@ -183,7 +183,7 @@ def _other_priorities() -> Iterator[CheckMessage]:
 
 
 def _priority_warning(message: str) -> Warning:
-    hint = "Write it anew, or undo the change of LIMITS['PRIORITIES']."
+    hint = "Write it again, or undo the change of LIMITS['PRIORITIES']."
     return Warning(message, hint=hint, id="limits_app.W078")
 
 

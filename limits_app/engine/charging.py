@@ -85,7 +85,7 @@ class PricedShape(PlanShape):
 
 
 def _cost(costs: UnitCosts, used: ReportedUse, amounts: Amounts) -> int:
-    """Return the cost of the used units in parts, rounded up to whole millionths; what is not reported counts as used.
+    """Return the cost of the used units in parts, rounded up to whole millionths; unreported amounts count as used.
 
     Without a comprehension, which takes as long as the rest: each acquisition calls it twice.
     """

@@ -26,7 +26,7 @@ IDS_LENGTH: Final = 1_000
 """The length of the ids of the last rejected requests in a minute; there are spaces between them."""
 
 BELOW: Final = "\x1f"
-"""What comes before the plan where amounts are counted for an entity above the client."""
+"""The text before the plan where amounts are counted for an entity above the client."""
 
 KEPT_HOURS: Final = 8 * 24
 """How many hours a store keeps counts that are not collected."""

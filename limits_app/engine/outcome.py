@@ -59,7 +59,7 @@ class LimitStatus:
 
     @property
     def used(self) -> OutcomeAmount:
-        """What is in use, by requests of all classes; more than the capacity for one that others have exceeded."""
+        """The amount in use, by requests of all classes; more than the capacity for one that others have exceeded."""
         return self.capacity - self.remaining + self.overdrawn + self.kept_used
 
     def as_dict(self) -> dict[str, object]:

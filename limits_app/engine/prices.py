@@ -26,7 +26,7 @@ KEYS_OF_REQUESTS: Final = frozenset({"requests", *CALL_KEYS})
 ANY_MEMBER: Final = ""
 """The member in a price that is not for a single member of a pool."""
 MEMBER_MARK: Final = "@"
-"""What is in the key of amounts that a member of a pool has served; no key that users write has it."""
+"""A mark in the key of amounts that a member of a pool has served; no key that users write has it."""
 _DIGEST_BYTES: Final = 8
 _LONGEST_UNIT: Final = 64 - 1 - 2 * _DIGEST_BYTES
 

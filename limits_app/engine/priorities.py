@@ -146,7 +146,7 @@ def checked_keep(key: str, keep: object, *, soft: bool) -> Keep:
 
 
 def keep_problems(keep: Keep, priorities: Sequence[str]) -> list[str]:
-    """Return what is wrong with the shares of a limit for these classes, which are ordered from the highest on."""
+    """Return the problems of the shares of a limit for these classes, which are ordered from the highest on."""
     problems = [
         f"{name!r} is not one of LIMITS['PRIORITIES']; must be one of: {', '.join(priorities)}"
         for name, _ in keep
@@ -184,6 +184,6 @@ def _checked_percent(key: str, percent: object) -> Amount:
 
 
 def check_keep(limit: LimitWithKeep) -> None:
-    """Raise InvalidLimit where a limit that somebody writes keeps shares that `keep_problems` objects to."""
+    """Raise InvalidLimit where a limit that is written keeps shares that `keep_problems` objects to."""
     if limit.keep and (problems := keep_problems(limit.keep, present().priorities())):
         raise InvalidLimit(f"limit {limit.key!r}: keep is invalid: {'; '.join(problems)}")

@@ -60,7 +60,7 @@ def outcome_of(claim: Claim) -> Outcome:
         )
         if rejected:
             violations.append(status)
-        elif limit.level != BLOCK_LEVEL:  # a block that does not run is no limit
+        elif limit.level != BLOCK_LEVEL:  # a block that does not run limits nothing
             passed.append(status)
     return Outcome(not violations, tuple(violations), tuple(passed), claim.shape.is_degraded)
 
@@ -97,7 +97,7 @@ def _definition(rule: Rule) -> tuple[str, Amount, Amount, float | None]:
 
 
 def _kept_used(rule: Rule, state: State, now: int) -> Amount:
-    """Return what is in use of the share that requests of a class leave free."""
+    """Return how much is in use of the share that requests of a class leave free."""
     return units_of(rule, max(rule.used(state, now) - rule.usable_parts, 0))
 
 

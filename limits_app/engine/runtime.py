@@ -14,7 +14,7 @@ DEFAULT_PRIORITIES: Final = ("high", "normal", "low")
 
 
 class LeaseHolder(Protocol):
-    """What holds permits: they are renewed as long as it exists, and it is notified when their lease has run out."""
+    """The holder of permits: they are renewed as long as it exists, and it is notified when their lease has run out."""
 
     lost_lease: bool
     """Whether a lease ran out while it was held, so that others may hold the permits."""

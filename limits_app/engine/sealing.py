@@ -18,7 +18,7 @@ def encrypted(data: bytes, purpose: bytes) -> bytes:
 
 
 def decrypted(data: bytes, purpose: bytes) -> bytes | None:
-    """Return what was encrypted for a purpose with one of the secrets; None for anything else."""
+    """Return data that was encrypted for a purpose with one of the secrets; None for anything else."""
     from cryptography.exceptions import InvalidTag
 
     for secret in present().secrets():

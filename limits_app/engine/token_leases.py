@@ -1,7 +1,7 @@
 """Leases of tokens: acquisitions that another program holds.
 
 The lease of a token is a permit in a scope of its own, also where the request takes no other permits. Whatever changes
-such an acquisition does so only while its lease is there, in the same step: whoever settles it removes the lease.
+such an acquisition does so only while its lease is there, in the same step: settling it removes the lease.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class LimitsMiddleware:
                 response = _replaced(response, enforce(request))
         except BaseException as error:
             limits.fail(error)
-            limits.end()  # no response tells whether a rule counts it: what it was charged stays
+            limits.end()  # no response shows whether a rule counts it: what it was charged stays
             raise
         finish(response, limits, limits)
         return response

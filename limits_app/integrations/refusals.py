@@ -95,7 +95,7 @@ def refusal(
 
 
 def _rule_with_answer(limits: RequestLimits, outcome: Outcome) -> UrlRule | None:
-    """Return the first URL rule with a status or a body of its own of which a limit rejects a request."""
+    """Return the first URL rule with another status or body of which a limit rejects a request."""
     rejecting = {(status.resource, None if status.shared else status.entity) for status in outcome.violations}
     for charge in limits.by_rules:
         if charge.key in rejecting or (charge.resource, None) in rejecting:

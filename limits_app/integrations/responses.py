@@ -31,7 +31,7 @@ def cost_function(function: F) -> F:
     """Let URL rules name a function as the cost of a request; a decorator.
 
     It is called with the request and its response. It returns the amount that the request has used of each limit of the
-    rule, or amounts by limit key, or None to keep what was charged. Rules name it by its path, such as
+    rule, or amounts by limit key, or None to keep the charge. Rules name it by its path, such as
     `shop.costs.of_report`; they call no other functions.
     """
     _COSTS[f"{function.__module__}.{function.__qualname__}"] = function
@@ -39,7 +39,7 @@ def cost_function(function: F) -> F:
 
 
 def settle_responses(limits: RequestLimits, response: HttpResponseBase) -> None:
-    """Keep what was charged for responses that count, and undo the rest; report what requests have cost."""
+    """Keep the charge for responses that count, and undo the rest; report what requests have cost."""
     for charge in limits.by_rules:
         acquisition = charge.acquisition
         if acquisition is None or acquisition.is_released:

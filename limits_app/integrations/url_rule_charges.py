@@ -51,7 +51,7 @@ def charges_for(limits: RequestLimits, rules: Iterable[UrlRule], *, confirmed: b
 
     Two rules with the same resource and entity charge the larger amounts, in the lower priority. The first rule with
     `stop` that does not exempt the request is the last one. `confirmed` is True for rules that are known to be current.
-    Rules that need the response are left out where nothing tells when it was sent, as for a proxy.
+    Rules that need the response are left out where the time of its end is unknown, as for a proxy.
     """
     charged: dict[ChargeKey, Charge] = {}
     for rule in rules:

@@ -286,7 +286,7 @@ def permits_of(units: Collection[str], using: str) -> dict[str, set[str]]:
 
 
 def problem_of_permits(price: Price, permits: Mapping[str, Collection[str]]) -> str:
-    """What is wrong with the unit of a price that counts permits, given those of `permits_of`; empty for nothing."""
+    """The problem with the unit of a price that counts permits, given those of `permits_of`; empty for nothing."""
     name, is_pattern = price.resource.removesuffix("*"), price.resource.endswith("*")
     for resource in permits.get(price.unit, ()):
         if resource in {"", price.resource} or (is_pattern and resource.startswith(name)):
@@ -297,7 +297,7 @@ def problem_of_permits(price: Price, permits: Mapping[str, Collection[str]]) -> 
 
 
 def begun_message(label: str) -> str:
-    """What is wrong with a change of a price that has begun."""
+    """The problem with a change of a price that has begun."""
     return gettext(
         "The price of %(label)s has begun, so it cannot be changed or deleted: add a new price that is valid from a "
         "later hour."

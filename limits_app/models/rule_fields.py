@@ -120,12 +120,12 @@ def validate_parts(text: str) -> None:
 
 
 def validate_statuses(text: str) -> None:
-    """Reject text that is no list of statuses."""
+    """Reject text other than a list of statuses."""
     statuses_of(text)
 
 
 def validate_block(text: str) -> None:
-    """Reject text that is no time of a block."""
+    """Reject text other than the time of a block."""
     seconds_of_block(text)
 
 
@@ -143,6 +143,6 @@ def validate_cost(text: str) -> None:
 
 
 def validate_error_status(status: int) -> None:
-    """Reject a status that is no error."""
+    """Reject a status other than that of an error."""
     if status < HTTPStatus.BAD_REQUEST or status not in {*HTTPStatus}:
         raise ValidationError(_("The status of a rejection must be an error such as 429 or 403."))

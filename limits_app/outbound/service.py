@@ -28,7 +28,7 @@ class OutboundService(Closable):
     `report` is called with the seconds for which the upstream refuses requests: see `LimitedClient`.
 
     In place of one client, `clients` are those of several regions, accounts or keys by name. `limits` is then a pool:
-    see `PooledClient`. Each has a circuit breaker and a pace of its own, by name in `breakers` and `paces`.
+    see `PooledClient`. Each has a circuit breaker and a pace, by name in `breakers` and `paces`.
     Raises ValueError unless it gets either, and for options that go with the other.
 
     The end of an `async with` block processes the queue and the running requests, for at most `grace_seconds`, and

@@ -70,7 +70,7 @@ class Chosen(NamedTuple):
     until: datetime | None
 
     def rows(self, by: Collection[By]) -> QuerySet[UsageSnapshot]:
-        """The rows of clients. What is counted for entities above them too is left out where it would add up."""
+        """The rows of clients. Counts for entities above them too is left out where it would add up."""
         rows = snapshots(**self._replace(key=None)._asdict()).filter(bucket__in=_COSTED)
         if self.key is not None:
             keys = [self.key] if isinstance(self.key, str) else [*self.key]
@@ -216,7 +216,7 @@ class _PricePart(NamedTuple):
 
 
 class _PriceHistory:
-    """The prices of what was used, and the parts of the time in which none of them changes."""
+    """The prices of used units, and the parts of the time in which none of them changes."""
 
     def __init__(self, used: Sequence[_UsedKey]) -> None:
         self._of_members = _keys_of_members() if any(MEMBER_MARK in row.key for row in used) else {}

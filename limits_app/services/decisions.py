@@ -1,8 +1,8 @@
 """Decisions for other programs: they acquire by a request, and receive a token that holds what was charged.
 
 The acquisition has a lease in the store, also where it takes no permits. Each verb changes something only while the
-lease is there, in the same step, so that a token is of no use twice. What is never settled counts as used, and permits
-end with the lease.
+lease is there, in the same step, so that a token is of no use twice. Amounts that are never settled count as used, and
+permits end with the lease.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def extend(text: str, principal: str, amounts: Mapping[str, GivenAmount]) -> Dec
 
 
 def settle(text: str, principal: str, usage: Mapping[str, GivenAmount] | None = None) -> None:
-    """Report the used amounts of what a token holds, and release it; what is not reported counts as used.
+    """Report the used amounts of what a token holds, and release it; unreported amounts count as used.
 
     Raises LeaseEnded where the lease of the token is not there any more, InvalidRequest for invalid usage, and
     StoreUnavailable where the store does not answer: it is settled later.

@@ -59,7 +59,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class PriceFile:
-    """The prices of a list, and what is skipped of it."""
+    """The prices of a list, and its skipped entries."""
 
     prices: Sequence[ListedPrice]
     skipped: Sequence[PriceChange]
@@ -70,7 +70,7 @@ class InvalidPriceFile(InvalidLimit):
 
 
 def read_prices(text: str, options: ImportOptions) -> PriceFile:
-    """Read the text of a file; InvalidPriceFile if it is none of these lists. What is wrong in it is skipped."""
+    """Read the text of a file; InvalidPriceFile if it is another list. Invalid prices are skipped."""
     if len(text) > MAX_PRICE_CHARACTERS:
         raise InvalidPriceFile(f"a list has at most {MAX_PRICE_CHARACTERS} characters: split it")
     if not text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):

@@ -170,7 +170,7 @@ def set_prices(
     source: str = "code",
     reason: str = "",
 ) -> PricePlan:
-    """Write prices in one audited transaction, all or none; returns what has changed.
+    """Write prices in one audited transaction, all or none; returns the changes.
 
     Each changed price is a new row, except that a row which has not begun is changed. With `expected`, a plan that was
     shown before, nothing else is done than that; raises PricesChanged otherwise.

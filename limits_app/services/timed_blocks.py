@@ -30,7 +30,7 @@ def with_block(
 def end_timed_blocks(entity: str) -> None:
     """End the blocks for a time of a client, on all resources, after the present transaction.
 
-    Raises StoreUnavailable while a store is down. A combination of parts of a request is a client of its own.
+    Raises StoreUnavailable while a store is down. A combination of parts of a request is another client.
     """
     for resource in resources_with_blocks():
         transaction.on_commit(partial(_end, resource, entity), using=write_alias())

@@ -42,7 +42,7 @@ _FORM: Final = 1
 
 
 class InvalidToken(InvalidRequest):
-    """A text that is no token of this caller: another site, tenant or user has it, or it was changed."""
+    """A text that is not a token of this caller: another site, tenant or user has it, or it was changed."""
 
     def __init__(self) -> None:
         super().__init__("the token is invalid: it must be one that this user has received here, unchanged")

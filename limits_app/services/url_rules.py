@@ -75,12 +75,12 @@ class UrlRule:
 
     @property
     def needs_response(self) -> bool:
-        """Whether the response decides what is charged in the end."""
+        """Whether the response decides the final charge."""
         return self.statuses is not None or bool(self.cost)
 
     @property
     def has_answer(self) -> bool:
-        """Whether rejections have a status or a body of its own."""
+        """Whether rejections have another status or body."""
         return self.refusal_status is not None or bool(self.refusal_body)
 
     @property

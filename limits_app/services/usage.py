@@ -126,7 +126,7 @@ def spend(
     by: str | Iterable[str] = (),
     most: int | None = None,
 ) -> list[Spend]:
-    """What the usage of priced units costs, and what was given in money itself, as of the last `roll_up`.
+    """What the usage of priced units costs, and amounts given in money itself, as of the last `roll_up`.
 
     The arguments are those of `usage`; `by="entity", most=10` are the ten clients with the highest amounts. Amounts are
     exact decimals, one for each currency: the counted units times the price of their hour. An entity above others

@@ -162,7 +162,7 @@ def prune(
 
 
 def _after(before: int, progress: Callable[[int], object]) -> Callable[[int], object]:
-    """Show what is deleted after earlier rows."""
+    """Show the rows that are deleted after earlier rows."""
     return lambda deleted: progress(before + deleted)
 
 

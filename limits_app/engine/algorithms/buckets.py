@@ -96,7 +96,7 @@ class BucketRule(Rule):
         return min(level + change, DEBT_PARTS), last
 
     def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
-        """What was in use before the charge drains first; what has drained of the charge itself is not returned.
+        """The amount in use before the charge drains first; what has drained of the charge itself is not returned.
 
         Charges before it that were undone since count as in use: then up to what has drained of it is returned too.
         """

@@ -311,7 +311,7 @@ class _Machine:
         self._held: list[tuple[int, int, Claim, list[RefusalKey]]] = []
         self._grants = 0
         self._rest = Counter[str]()
-        """What was rejected of recorded usage."""
+        """The rejected part of recorded usage."""
 
     def decide(self, event: SimulatedRequest) -> bool:
         """Charge an event, recorded usage as far as it fits; return whether all of it was admitted."""

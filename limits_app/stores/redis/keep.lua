@@ -1,8 +1,8 @@
 -- Requests of lower classes leave a share of a limit free for higher ones, as engine/algorithms/keeping.py: the amount
--- and what is kept have to fit together, and the amount is charged. An amount of 0 and a settlement know no class.
+-- and the kept share have to fit together, and the amount is charged. An amount of 0 and a settlement know no class.
 --
 -- Only scripts for requests that leave something free have this file. It comes after those of the algorithms.
--- Functions of algorithms get a capacity without what is kept; `arguments` returns the verb, the amount and the rule.
+-- Functions of algorithms get a capacity without the kept share; `arguments` returns the verb, the amount and the rule.
 local function leaving_free(change, arguments)
   return function(...)
     local verb, amount, rule = arguments(...)

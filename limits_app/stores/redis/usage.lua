@@ -71,7 +71,7 @@ end
 -- Add an entry. Those that were not collected for too long are dropped, and the oldest where there are too many.
 function keep_usage(letter, text)
   local MOST_USAGE = 1000000 -- how many entries wait with one tag
-  local LOOKED_AT = 256 -- with every so many of them, the list is kept for longer, and what is too old is dropped
+  local LOOKED_AT = 256 -- with every so many of them, the list is kept for longer, and too old ones are dropped
   local waiting = KEYS[#KEYS]
   local count = redis.call('RPUSH', waiting, letter .. struct.pack('<d', now / HOUR_US) .. text)
   if count > MOST_USAGE then usage_list().drop_oldest() end
