@@ -8,7 +8,7 @@ from time import time_ns
 from typing import Any, Final, TypeVar
 
 from django.core.checks import CheckMessage, Error, Info, Warning  # noqa: A004 - Django's name
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 
 from limits_app import conf
 from limits_app.acquiring import LimitSet, Store
@@ -27,7 +27,7 @@ from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_
 from limits_app.services.site_urls import SiteUrls
 from limits_app.stores import registry
 
-M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 
 _MOST_SKEW_US: Final = 1_000_000
 
@@ -84,7 +84,7 @@ def _configuration() -> Iterator[CheckMessage]:
         )
 
 
-def _rows(rows: QuerySet[M]) -> list[M]:
+def _rows(rows: QuerySet[Any, T]) -> list[T]:
     """Return the rows; none where they cannot be read, which another check reports."""
     try:
         with own_query(rows.db):
@@ -139,8 +139,9 @@ def _rules_for_methods() -> Iterator[CheckMessage]:
 
 def _time_zones() -> Iterator[CheckMessage]:
     """Report time zones of limits and policies that this machine lacks."""
-    names = {without_zone(limit.text)[1] for limit in _rows(Limit.objects.filter(text__contains="@"))}
-    names |= {policy.time_zone for policy in _rows(Policy.objects.exclude(weekly_hours=""))}
+    limits, policies = Limit.objects.filter(text__contains="@"), Policy.objects.exclude(weekly_hours="")
+    names = {without_zone(text)[1] for (text,) in _rows(limits.order_by().values_list("text").distinct())}
+    names |= {name for (name,) in _rows(policies.order_by().values_list("time_zone").distinct())}
     for name in sorted(name for name in names if zone_of(name) is None):
         yield Warning(
             f"limits use the time zone {name!r}, which this machine lacks",
@@ -152,16 +153,17 @@ def _time_zones() -> Iterator[CheckMessage]:
 
 def _other_currencies() -> Iterator[CheckMessage]:
     """Report limits that are valid only for other currencies than those of the settings."""
-    for row in _rows(Limit.objects.select_related("policy", "member__pool").order_by("key", "pk")):
+    for key, text in _rows(Limit.objects.order_by("key", "text").values_list("key", "text").distinct()):
         try:
-            limit, problem = stored_definition(row.key, row.text)
+            limit, problem = stored_definition(key, text)
         except InvalidLimit:  # valid for no currencies: it was written past the validation of the model
             continue
-        if problem is not None:
+        limits = Limit.objects.filter(key=key, text=text).select_related("policy", "member__pool").order_by("pk")
+        for row in [] if problem is None else _rows(limits):
             yield Error(
                 f"a limit of {row.policy or row.member} does not fit LIMITS['CURRENCIES']: {problem}",
-                hint=f"It counts {row.key!r} as before, in {'money' if counts_money(limit) else 'units'}. Write the "
-                "limit anew, give it another key, or undo the change of the setting.",
+                hint=f"It counts {key!r} as before, in {'money' if counts_money(limit) else 'units'}. Write the "
+                "limit again, give it another key, or undo the change of the setting.",
                 id="limits_app.E092",
             )
 
