@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db.models.signals import post_init
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -187,3 +188,16 @@ def test_small_money_is_written_in_plain_decimals() -> None:
     assert "usd: 0.00002 of 0.00007 left" in limits.explain("tiny", entity=USER).text()
     rejected = limits.try_acquire("tiny", requested={"usd": "0.00003"}, entity=USER)
     assert "0.00002 of 0.00007 left, 0.00003 requested" in rejected.outcome.summary()
+
+
+def test_checks_read_the_texts_of_limits_and_not_a_row_for_each() -> None:
+    for number in range(30):
+        limits.set_entity_limits(f"user:{number}", ["tokens=5M/month@Europe/Berlin", "calls=20/min"])
+    read: list[Limit] = []
+    receiver = lambda instance, **_: read.append(instance)  # noqa: E731 - signals hold functions weakly
+    post_init.connect(receiver, sender=Limit)
+    try:
+        assert checks.check_stores(["default"]) == []
+    finally:
+        post_init.disconnect(receiver, sender=Limit)
+    assert len(read) == 1, "that of every table, to see whether it can be read"
