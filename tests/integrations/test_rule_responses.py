@@ -294,6 +294,14 @@ def test_code_that_acquires_begins_no_block(log_in: Any, ask: Ask, clock: FakeCl
     assert ask("/login/").status_code == 200
 
 
+def test_a_request_below_a_kept_share_begins_no_block(log_in: Any, ask: Ask) -> None:
+    rule = log_in(limits="10/h:sliding_window:keep=low:70%", responses="", block_for="2h", request_priority="low")
+    assert [ask("/login/").status_code for _ in range(5)] == [200, 200, 200, 429, 429]
+    Endpoint.objects.filter(pk=rule.pk).update(request_priority="high")
+    assert [ask("/login/").status_code for _ in range(8)] == [200] * 7 + [429]
+    assert ask("/login/").headers["Retry-After"] == "7200", "the limit itself was exceeded"
+
+
 def test_an_unavailable_store_blocks_nobody(log_in: Any, ask: Ask, take_down: Any) -> None:
     log_in(limits="5/h", block_for="1h")
     assert ask("/login/").status_code == 200
