@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
 from limits_app.acquiring import Acquisition, Cooling, LimitPool, LimitSet, checked_seconds
 from limits_app.engine import Requested, check_resource, of_class
-from limits_app.engine.errors import InvalidRequest, LimitTimeout
+from limits_app.engine.errors import InvalidRequest, LimitTimeout, StaleConfiguration
 from limits_app.engine.outcome import Outcome, Stats
 from limits_app.models import changes, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.models.pool import keep_cool_down
-from limits_app.policies import PooledSet, balancers, pool_resolver, resolver
+from limits_app.policies import PooledSet, ResolvedSet, balancers, pool_resolver, resolver
 from limits_app.services.request import AmountsRequest
+
+T = TypeVar("T")
 
 logger = logging.getLogger("limits_app")
 
@@ -75,7 +77,7 @@ def member_use(name: str, alias: str | None = None) -> dict[str, dict[str, Stats
     A pool is counted in the stores of the resources that it serves, and by itself in the default one (None).
     Raises StoreUnavailable while the store is down, and UnknownPool.
     """
-    return _resolved(name, alias).member_stats()
+    return _read(name, alias, lambda pooled: pooled.member_stats())
 
 
 class NamedPool:
@@ -156,15 +158,26 @@ class NamedPool:
 
     def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
         """See `LimitPool.get_stats`."""
-        return self._current().get_stats()
+        return _read(self.name, None, lambda pooled: pooled.pool.get_stats())
 
     def _current(self) -> LimitPool:
         """The enabled members with their limits, as they are in the database now."""
-        return _resolved(self.name, None).pool
+        return _resolved(self.name, None)[0].pool
 
 
-def _resolved(name: str, alias: str | None) -> PooledSet:
-    return cast("PooledSet", pool_resolver.latest((name, alias, (), None)).limit_set)
+def _read(name: str, alias: str | None, read: Callable[[PooledSet], T]) -> T:
+    """Read the state of a pool, again where it is changed meanwhile."""
+    while True:
+        pooled, resolved = _resolved(name, alias)
+        try:
+            return read(pooled)
+        except StaleConfiguration:
+            pool_resolver.catch_up((name, alias, (), None), resolved)
+
+
+def _resolved(name: str, alias: str | None) -> tuple[PooledSet, ResolvedSet]:
+    resolved = pool_resolver.latest((name, alias, (), None))
+    return cast("PooledSet", resolved.limit_set), resolved
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:
