@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from limits_app.engine.algorithms.rule import Rule, State
+from limits_app.engine.algorithms.rule import State, StatelessRule
 from limits_app.engine.amounts import MAX_MICRO, MILLI
 from limits_app.engine.limits import CountedUnit
 
 
-class CountedRule(Rule):
+class CountedRule(StatelessRule):
     """Admits everything; its state is empty. Records keep the use of a limit with the same key beside it."""
 
     is_counted = True
@@ -22,18 +22,3 @@ class CountedRule(Rule):
 
     def wait(self, state: State, now: int, amount: int) -> int:
         return 0
-
-    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        return ()
-
-    def credit(self, state: State, now: int, parts: int) -> State:
-        return ()
-
-    def used(self, state: State, now: int) -> int:
-        return 0
-
-    def restored_at(self, state: State) -> int:
-        return 0
-
-    def carry(self, old: Rule, state: State, now: int) -> State:
-        return ()

@@ -138,19 +138,8 @@ class Rule(ABC):
         return ()
 
 
-class BlockedRule(Rule):
-    """Rejects every request until the configuration changes, or a cool-down ends; its state is empty."""
-
-    def __init__(self, limit: Blocked) -> None:
-        super().__init__(limit, (), 1, 1)
-        self.lua = ("blocked",)
-        self._until = limit.until
-
-    def take(self, state: State, now: int, amount: int) -> State | None:
-        return None if self._until is None or now < self._until else ()
-
-    def wait(self, state: State, now: int, amount: int) -> int:
-        return NEVER_US if self._until is None else max(self._until - now, 0)
+class StatelessRule(Rule):
+    """A rule whose state is empty: nothing is in use, and nothing returns."""
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         return ()
@@ -166,6 +155,21 @@ class BlockedRule(Rule):
 
     def carry(self, old: Rule, state: State, now: int) -> State:
         return ()
+
+
+class BlockedRule(StatelessRule):
+    """Rejects every request until the configuration changes, or a cool-down ends."""
+
+    def __init__(self, limit: Blocked) -> None:
+        super().__init__(limit, (), 1, 1)
+        self.lua = ("blocked",)
+        self._until = limit.until
+
+    def take(self, state: State, now: int, amount: int) -> State | None:
+        return None if self._until is None or now < self._until else ()
+
+    def wait(self, state: State, now: int, amount: int) -> int:
+        return NEVER_US if self._until is None else max(self._until - now, 0)
 
 
 def carried_parts(old: Rule, state: State, now: int, rule: Rule) -> int:
