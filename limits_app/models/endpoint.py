@@ -21,6 +21,7 @@ from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit import Limit, noted_limits, validate_limits
 from limits_app.models.policy import Policy
+from limits_app.models.priority_field import priority_field
 from limits_app.models.resource import Resource
 from limits_app.models.rule_fields import (
     parts_of,
@@ -40,7 +41,6 @@ from limits_app.models.validators import (
     validate_methods,
     validate_networks,
     validate_path,
-    validate_priority,
     validate_resource_name,
     validate_text,
     validate_view_name,
@@ -240,16 +240,8 @@ class Endpoint(Configuration):
         validators=[validate_json, validate_amounts],
         help_text=_('How much one request uses, by limit key, such as {"tpm": 500}; the default amounts when empty.'),
     )
-    request_priority = ExactTextField(
-        _("priority of requests"),
-        max_length=32,
-        blank=True,
-        default="",
-        db_default="",
-        validators=[validate_priority],
-        help_text=_(
-            "One of LIMITS['PRIORITIES'], for requests of this rule; when empty, that of the plan, or of the resource."
-        ),
+    request_priority = priority_field(
+        _("One of LIMITS['PRIORITIES'], for requests of this rule; when empty, that of the plan, or of the resource.")
     )
     exempt_staff = models.BooleanField(_("exempt staff"), default=False)
     exempt_superusers = models.BooleanField(_("exempt superusers"), default=False)

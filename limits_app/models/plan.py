@@ -17,9 +17,10 @@ from limits_app.models.base import Configuration
 from limits_app.models.changes import Touched, announce
 from limits_app.models.fields import ExactTextField
 from limits_app.models.own_queries import read
+from limits_app.models.priority_field import priority_field
 from limits_app.models.snapshots import Snapshot
 from limits_app.models.users import user_identifier, user_key, user_model
-from limits_app.models.validators import validate_priority, validate_text
+from limits_app.models.validators import validate_text
 
 MAX_PLAN_LENGTH: Final = 64
 """The length of a name."""
@@ -47,16 +48,8 @@ class Plan(Configuration):
         help_text=_("If a user is in groups on several plans, the plan with the highest priority applies."),
     )
 
-    request_priority = ExactTextField(
-        _("priority of requests"),
-        max_length=32,
-        blank=True,
-        default="",
-        db_default="",
-        validators=[validate_priority],
-        help_text=_(
-            "One of LIMITS['PRIORITIES'], for requests of clients on this plan; when empty, that of the resource."
-        ),
+    request_priority = priority_field(
+        _("One of LIMITS['PRIORITIES'], for requests of clients on this plan; when empty, that of the resource.")
     )
 
     class Meta(Configuration.Meta):

@@ -17,7 +17,8 @@ from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
 from limits_app.models.own_queries import DATABASE_ERRORS, known_time_zones, read
 from limits_app.models.pool import Pool
-from limits_app.models.validators import validate_priority, validate_resource_name, validate_store, validate_text
+from limits_app.models.priority_field import priority_field
+from limits_app.models.validators import validate_resource_name, validate_store, validate_text
 
 logger = logging.getLogger("limits_app")
 
@@ -68,17 +69,11 @@ class Resource(Configuration):
         ),
     )
 
-    request_priority = ExactTextField(
-        _("priority of requests"),
-        max_length=32,
-        blank=True,
-        default="",
-        db_default="",
-        validators=[validate_priority],
-        help_text=_(
+    request_priority = priority_field(
+        _(
             "One of LIMITS['PRIORITIES']; “normal” when empty. The priority of a plan, of a URL rule or in code "
             "precedes it."
-        ),
+        )
     )
     made_for_rule = models.BooleanField(_("made for a URL rule"), default=False, db_default=False, editable=False)
 
