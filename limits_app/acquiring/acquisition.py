@@ -313,7 +313,7 @@ class Acquisition(Claim):
                         use = LimitUse(requested_of(self.parts(), limit, key), reported, limit.rule.limit)  # type: ignore[arg-type]  # a number
                         uses.setdefault(key, use)
                 else:
-                    used = part.used.get(limit.place) if part.successful else None
+                    used = part.used.get(limit.position) if part.successful else None
                     requested = units_of(limit.rule, charged_for(self.parts(), part, limit))
                     uses[limit.key] = LimitUse(
                         requested, None if used is None else units_of(limit.rule, used), limit.rule.limit
@@ -629,15 +629,15 @@ class Acquisition(Claim):
             amount = usage[key]
             for limit in by_key[key] if key in by_key else self._unrequested(key, amount):
                 parts = amount * limit.rule.parts_per_amount if type(amount) is int else -1
-                if not 0 <= parts <= amounts[limit.place] or limit.adds_up:
+                if not 0 <= parts <= amounts[limit.position] or limit.adds_up:
                     parts = self._checked_use(part, limit, key, amount)
-                used[limit.place] = parts
+                used[limit.position] = parts
         return used
 
     def _checked_use(self, part: Acquisition, limit: PlannedLimit, key: str, amount: object) -> int:
         """Return the use of a limit with a report; InvalidRequest for an invalid amount, a warning for too much."""
         parts = sum_used(self.parts(), limit, self._reports) if limit.is_sum else parts_of(limit, amount)
-        if parts > part.amounts[limit.place]:
+        if parts > part.amounts[limit.position]:
             self._check_overuse(part, limit, key, parts, used=amount)
         return parts
 

@@ -46,7 +46,7 @@ def must_wait(acquisition: Acquisition) -> bool:
     if line.busy or not permits or store.poll_us is None or store.poll_us[0] == store.poll_us[1]:
         return line.busy
     shortest_us, longest_us = store.poll_us
-    buckets, now = [acquisition.plan.buckets[limit.place] for limit in permits], _local_us(store.clock)
+    buckets, now = [acquisition.plan.buckets[limit.position] for limit in permits], _local_us(store.clock)
     since_us = now - line.yielded_at
     if not 0 <= since_us < longest_us:
         line.yielded_at = now
@@ -238,7 +238,7 @@ class _Poll:
         self._store = acquisition.limit_set.store
         self._claim: Claim = acquisition
         self._permits = acquisition.shape.permits
-        self._buckets = [self._claim.plan.buckets[limit.place] for limit in self._permits]
+        self._buckets = [self._claim.plan.buckets[limit.position] for limit in self._permits]
         self._fences: list[int] = []
         self._interval_us = 0
         self._due_at: int | None = None
@@ -267,7 +267,7 @@ class _Poll:
 
     def _interval(self, shortest_us: int, longest_us: int) -> int:
         now = _local_us(self._store.clock)
-        fences = [self._claim.states[limit.place][2] for limit in self._permits]
+        fences = [self._claim.states[limit.position][2] for limit in self._permits]
         if fences == self._fences:
             self._interval_us = min(2 * self._interval_us, longest_us)
         else:

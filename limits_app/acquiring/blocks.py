@@ -66,7 +66,7 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
             continue
         now = limits.store.clock()
         lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]
-        held.update([claim.plan.buckets[limit.place] for limit in lasting])
+        held.update([claim.plan.buckets[limit.position] for limit in lasting])
     return frozenset(held)
 
 

@@ -36,7 +36,7 @@ P = TypeVar("P", bound=Part)
 
 
 def shares(parts: Sequence[P]) -> Sequence[tuple[P, ReportedUse]]:
-    """Return the parts, each with its share of the reported use by place.
+    """Return the parts, each with its share of the reported use by position.
 
     Use is assigned to the parts in the order in which they were charged. The last part of a bucket receives what is
     left, also what exceeds the sum. So unused amounts are refunded to the latest charges. The cost of units with prices
@@ -50,11 +50,11 @@ def shares(parts: Sequence[P]) -> Sequence[tuple[P, ReportedUse]]:
     for part in parts:
         used, amounts = dict(part.used), part.shape.own_amounts(part.amounts)
         for limit, bucket in zip(part.shape.limits, part.plan.buckets, strict=True):
-            amount, per_unit = amounts[limit.place], limit.rule.parts_per_unit
+            amount, per_unit = amounts[limit.position], limit.rule.parts_per_unit
             before = earlier.get(bucket, 0)
-            if limit.place in used:
-                left = max(used[limit.place] - before * per_unit // MILLI, 0)
-                used[limit.place] = left if last[bucket] is part else min(left, amount)
+            if limit.position in used:
+                left = max(used[limit.position] - before * per_unit // MILLI, 0)
+                used[limit.position] = left if last[bucket] is part else min(left, amount)
             earlier[bucket] = before + amount * MILLI // per_unit
         shared.append((part, used))
     return shared
@@ -65,9 +65,11 @@ def used_before(parts: Sequence[Part], extension: Part) -> ReportedUse:
     used: dict[int, int] = {}
     for limit in extension.shape.limits:
         for part, same in _same_bucket(parts, extension, limit):
-            if same.place in part.used:
+            if same.position in part.used:
                 # The limit may have been changed; rounded towards more use.
-                used[limit.place] = -(-part.used[same.place] * limit.rule.parts_per_unit // same.rule.parts_per_unit)
+                used[limit.position] = -(
+                    -part.used[same.position] * limit.rule.parts_per_unit // same.rule.parts_per_unit
+                )
     return used
 
 
@@ -77,9 +79,9 @@ def charged_for(parts: Sequence[Part], part: Part, limit: PlannedLimit) -> int:
     The cost of units with prices is left out.
     """
     if len(parts) == 1:
-        return part.shape.own_amounts(part.amounts)[limit.place]
+        return part.shape.own_amounts(part.amounts)[limit.position]
     charged = [
-        other.shape.own_amounts(other.amounts)[same.place] * MILLI // same.rule.parts_per_unit
+        other.shape.own_amounts(other.amounts)[same.position] * MILLI // same.rule.parts_per_unit
         for other, same in _same_bucket(parts, part, limit)
     ]
     return sum(charged) * limit.rule.parts_per_unit // MILLI
@@ -91,10 +93,10 @@ def money_of(parts: Sequence[Part], part: Part, limit: PlannedLimit) -> LimitUse
     is_reported = False
     for other, share in shares(parts):
         for same in other.shape.limits:
-            if same.priced and other.plan.buckets[same.place] == part.plan.buckets[limit.place]:
-                amount = other.amounts[same.place]
+            if same.priced and other.plan.buckets[same.position] == part.plan.buckets[limit.position]:
+                amount = other.amounts[same.position]
                 charged += amount // same.rule.parts_per_unit
-                used += (amount + other.shape.changes(share, other.amounts)[same.place]) // same.rule.parts_per_unit
+                used += (amount + other.shape.changes(share, other.amounts)[same.position]) // same.rule.parts_per_unit
                 is_reported = is_reported or bool(other.used)
     return LimitUse(from_micro(charged), from_micro(used) if is_reported else None)
 
@@ -117,8 +119,8 @@ def sum_used(parts: Sequence[Part], limit: PlannedLimit, reports: Mapping[str, o
 
 def _same_bucket(parts: Sequence[Part], other: Part, limit: PlannedLimit) -> Iterator[tuple[Part, PlannedLimit]]:
     """Iterate over the parts that have charged the bucket of a limit of another one, with their limits."""
-    bucket = other.plan.buckets[limit.place]
+    bucket = other.plan.buckets[limit.position]
     for part in parts:
         for same in part.shape.limits:
-            if part.plan.buckets[same.place] == bucket:
+            if part.plan.buckets[same.position] == bucket:
                 yield part, same

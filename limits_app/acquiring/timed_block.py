@@ -75,7 +75,7 @@ class TimedBlock:
         counter = LimitSet.composed([ScopedLimits(counted_scope(self._scope), schema)], self._store)
         counted = counter.try_acquire({limit.rule.key: _units(acquisition, limit) for limit in limits})
         counted.release()
-        requested = {limit.rule.key: acquisition.amounts[limit.place] for limit in limits}
+        requested = {limit.rule.key: acquisition.amounts[limit.position] for limit in limits}
         if not counted or any(_rejects(counted, limit, requested[limit.key]) for limit in counted.shape.limits):
             self.start()
 
@@ -92,10 +92,10 @@ def _of_blocks(acquisition: Acquisition) -> list[PlannedLimit]:
 
 def _rejects(acquisition: Acquisition, limit: PlannedLimit, parts: int | None = None) -> bool:
     """Whether a limit would reject `parts` in any class, by the state of a decision; None is for its own amount."""
-    amount, state = acquisition.amounts[limit.place] if parts is None else parts, acquisition.states[limit.place]
+    amount, state = acquisition.amounts[limit.position] if parts is None else parts, acquisition.states[limit.position]
     return limit.schema.rules[limit.index].take(state, acquisition.decided_at, amount) is None
 
 
 def _units(acquisition: Acquisition, limit: PlannedLimit) -> Amount:
     """The used amount of a limit; the requested one, where nothing was reported."""
-    return units_of(limit.rule, acquisition.used.get(limit.place, acquisition.amounts[limit.place]))
+    return units_of(limit.rule, acquisition.used.get(limit.position, acquisition.amounts[limit.position]))

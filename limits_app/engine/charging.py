@@ -17,14 +17,14 @@ NOTHING_USED: Final[ReportedUse] = {}
 
 
 class UnitCosts(NamedTuple):
-    """What the limit in money at a place is charged for the units of a request, in parts.
+    """What the limit in money at a position is charged for the units of a request, in parts.
 
-    Each term is the place of a unit in the request and its weight, which is its price for one part of it in millionths
-    times `divisor`. The `permits` are terms whose whole amount is used. A millionth is `parts_per_unit` parts of the
+    Each term is the position of a unit in the request and its weight: its price for one part of it in millionths times
+    `divisor`. The `permits` are terms whose whole amount is used. A millionth is `parts_per_unit` parts of the
     limit, and `has_own` says whether the request names an amount under the currency.
     """
 
-    place: int
+    position: int
     terms: tuple[tuple[int, int], ...]
     permits: tuple[tuple[int, int], ...]
     divisor: int
@@ -57,30 +57,30 @@ class PricedShape(PlanShape):
     def charged(self, amounts: list[int], fits: bool = True) -> tuple[list[int], bool]:
         """See `PlanShape.charged`."""
         for costs in self._costs:
-            place = costs.place
-            parts = amounts[place] + _cost(costs, NOTHING_USED, amounts)
-            limit = self.limits[place]
+            position = costs.position
+            parts = amounts[position] + _cost(costs, NOTHING_USED, amounts)
+            limit = self.limits[position]
             if parts > limit.rule.most_parts:
                 parts, fits = limit.bounded(parts), fits and limit.rule.is_soft
-            amounts[place] = parts
+            amounts[position] = parts
         return amounts, fits
 
     def own_amounts(self, amounts: Amounts) -> Amounts:
         """See `PlanShape.own_amounts`."""
         own = [*amounts]
         for costs in self._costs:
-            own[costs.place] = max(amounts[costs.place] - _cost(costs, NOTHING_USED, amounts), 0)
+            own[costs.position] = max(amounts[costs.position] - _cost(costs, NOTHING_USED, amounts), 0)
         return own
 
     def changes(self, used: ReportedUse, amounts: Amounts) -> list[int]:
         """See `PlanShape.changes`: the cost of the used units is at the prices at which they were charged."""
         changes = PlanShape.changes(self, used, amounts)
         for costs in self._costs:
-            place, own = costs.place, 0
+            position, own = costs.position, 0
             if costs.has_own:
-                is_reported = place in used
-                own = used[place] if is_reported else max(amounts[place] - _cost(costs, NOTHING_USED, amounts), 0)
-            changes[place] = own + _cost(costs, used, amounts) - amounts[place]
+                is_reported = position in used
+                own = used[position] if is_reported else max(amounts[position] - _cost(costs, NOTHING_USED, amounts), 0)
+            changes[position] = own + _cost(costs, used, amounts) - amounts[position]
         return changes
 
 
@@ -91,24 +91,26 @@ def _cost(costs: UnitCosts, used: ReportedUse, amounts: Amounts) -> int:
     """
     _, terms, permits, divisor, parts_per_unit, _ = costs
     cost = 0
-    for place, weight in terms:
-        cost += weight * (used[place] if place in used else amounts[place])
-    for place, weight in permits:
-        cost += weight * amounts[place]
+    for position, weight in terms:
+        cost += weight * (used[position] if position in used else amounts[position])
+    for position, weight in permits:
+        cost += weight * amounts[position]
     return -(-cost // divisor) * parts_per_unit
 
 
 def _unit_costs(limit: PlannedLimit, shape: PlanShape) -> UnitCosts:
     """Return the costs of a limit in money, in a shape with the units that a request takes."""
-    places: list[tuple[int, int, int]] = []
+    positions: list[tuple[int, int, int]] = []
     for key, price in limit.priced:
         unit = _unit(key, shape)
         if unit is not None:
-            places.append((unit.place, price.numerator, price.denominator * unit.rule.parts_per_unit))
-    divisor = lcm(*[denominator for _, _, denominator in places])
-    terms = [(place, numerator * divisor // denominator) for place, numerator, denominator in places if numerator]
+            positions.append((unit.position, price.numerator, price.denominator * unit.rule.parts_per_unit))
+    divisor = lcm(*[denominator for _, _, denominator in positions])
+    terms = [
+        (position, numerator * divisor // denominator) for position, numerator, denominator in positions if numerator
+    ]
     return UnitCosts(
-        limit.place,
+        limit.position,
         tuple([term for term in terms if not shape.limits[term[0]].is_permit]),
         tuple([term for term in terms if shape.limits[term[0]].is_permit]),
         divisor,

@@ -46,11 +46,11 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     charged_states: list[State] = []
     for limit in shape.limits:
         rule, states = limit.rule, records[limit.scope_index].states
-        charged = rule.take(states[limit.index], now, amounts[limit.place])
+        charged = rule.take(states[limit.index], now, amounts[limit.position])
         if charged is None:
             if not rule.is_soft:
                 return _reject(claim, records, now, is_gone)
-            charged = rule.settle(states[limit.index], now, amounts[limit.place])
+            charged = rule.settle(states[limit.index], now, amounts[limit.position])
         charged_states.append(charged)
     _write(claim, records, charged_states, now)
     claim.decided_at = now
@@ -63,21 +63,26 @@ def _write(claim: Claim, records: Sequence[Record], charged_states: list[State],
     """Write the states of an admitted claim, lease its permits, and count its amounts as usage."""
     shape, amounts, counts_usage = claim.shape, claim.amounts, claim.shape.counts_usage
     for limit in shape.permits:
-        permits, holders, fence, earliest = charged_states[limit.place]
+        permits, holders, fence, earliest = charged_states[limit.position]
         # The leases of a token may be shorter than those of processes.
-        charged_states[limit.place] = permits, holders, fence, min(earliest, now + leased_us(limit.rule, claim.holder))
+        charged_states[limit.position] = (
+            permits,
+            holders,
+            fence,
+            min(earliest, now + leased_us(limit.rule, claim.holder)),
+        )
     if counts_usage:
         _begin_hours(shape, records, amounts, now)
     for limit in shape.limits:
         record = records[limit.scope_index]
         # Without a call in between, where a signal handler could raise: charged amounts are counted.
-        record.states[limit.index] = charged_states[limit.place]
+        record.states[limit.index] = charged_states[limit.position]
         if counts_usage and record.usage is not None:
-            record.usage.amounts[limit.index] += amounts[limit.place]
+            record.usage.amounts[limit.index] += amounts[limit.position]
         if limit.is_permit:
             rule = limit.rule
             expires_at = now + leased_us(rule, claim.holder)
-            record.leases[rule.key, claim.holder] = amounts[limit.place], expires_at, now + rule.hold_us
+            record.leases[rule.key, claim.holder] = amounts[limit.position], expires_at, now + rule.hold_us
         record.changed = True
 
 
@@ -104,7 +109,7 @@ def _settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int
     shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
     counts_usage = shape.counts_usage and not claim.unanswered
     for limit in shape.limits:
-        change = changes[limit.place]
+        change = changes[limit.position]
         if not change and not limit.is_permit:
             continue
         record = records[limit.scope_index]
@@ -309,7 +314,7 @@ def _begin_hours(shape: PlanShape, records: Sequence[Record], amounts: Sequence[
             continue
         if not 0 < usage.until - now <= HOUR_US:
             close_usage(record, hour_ends(now))
-        elif usage.amounts[limit.index] + amounts[limit.place] > _FULL_USAGE_PARTS:
+        elif usage.amounts[limit.index] + amounts[limit.position] > _FULL_USAGE_PARTS:
             close_usage(record, usage.until)
 
 

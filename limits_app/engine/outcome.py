@@ -14,7 +14,7 @@ OutcomeAmount = int | float
 """An amount in units, with at most three decimals."""
 
 _NEVER, _CAPACITY_AND_WAIT = attrgetter("never"), attrgetter("capacity", "retry_after", "never")
-_OF_DEFINITION = ("type", "limit", "window_seconds", "place")
+_OF_DEFINITION = ("type", "limit", "window_seconds", "position")
 _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 
 
@@ -31,7 +31,7 @@ class LimitStatus:
     `total` a limit over all resources.
     `type` is rate, call, quota, resource or blocked. `limit` is what the limit admits in `window_seconds`, without a
     burst, which `capacity` includes; None for the window of a month, of permits and of a block.
-    Of a quota it is the length that its period usually has. `place` is that of the limit among those of the request.
+    Of a quota it is the length that its period usually has. `position` is that of the limit among those of the request.
     `priority` is the class of the request where the limit keeps a share free for higher classes, else empty; `capacity`
     and `remaining` are then without that share, of which `kept_used` is in use.
     """
@@ -53,7 +53,7 @@ class LimitStatus:
     type: str = "rate"
     limit: OutcomeAmount = 0
     window_seconds: float | None = None
-    place: int = 0
+    position: int = 0
     priority: str = ""
     kept_used: OutcomeAmount = 0
 

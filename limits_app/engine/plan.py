@@ -20,7 +20,7 @@ Amounts = Sequence[int]
 """Amounts, or changes of amounts, in parts: one for each limit of a plan."""
 
 ReportedUse = Mapping[int, int]
-"""The reported use in parts, by the place of the limit; limits of which none was reported are missing."""
+"""The reported use in parts, by the position of the limit; limits of which none was reported are missing."""
 
 Prices = tuple[UnitPrice, ...]
 """The prices of a resource at a time, one for each unit and currency."""
@@ -118,7 +118,7 @@ class PlannedScope(NamedTuple):
 
 
 class PlannedLimit:
-    """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
+    """One limit of a plan: rule `index` of scope `scope_index`, and amount `position` of the request.
 
     `level` is where it was set. `every_key` are the keys that requests may use for it, and `keys` those of them that a
     request of this shape names, whose amounts are added up; `key` is the first. A limit in money is also charged for
@@ -131,7 +131,7 @@ class PlannedLimit:
         schema: Schema,
         index: int,
         scope_index: int,
-        place: int,
+        position: int,
         *,
         level: str,
         every_key: tuple[str, ...],
@@ -142,7 +142,7 @@ class PlannedLimit:
         self.schema = schema
         self.index = index
         self.scope_index = scope_index
-        self.place = place
+        self.position = position
         self.level = level
         self.every_key = every_key
         rule = schema.rules[index]
@@ -170,13 +170,13 @@ class PlannedLimit:
         limit = self.rule.limit
         return isinstance(limit, CountedUnit) and (limit.is_money or limit.member != "")
 
-    def moved(self, scope_index: int, place: int, named: Collection[str] = ()) -> PlannedLimit:
-        """Return the same limit at another place."""
+    def moved(self, scope_index: int, position: int, named: Collection[str] = ()) -> PlannedLimit:
+        """Return the same limit at another position."""
         return PlannedLimit(
             self.schema,
             self.index,
             scope_index,
-            place,
+            position,
             level=self.level,
             every_key=self.every_key,
             named=named,
@@ -195,12 +195,11 @@ class PlanShape:
 
     - `limits` are all limits, scope by scope; amounts and changes are in their order. `permits` are those that are
       resource limits, `by_key` those with a key.
-    - `scopes` are the scopes with limits in it, `schemas` their schemas, and `positions` their places among the scopes
-      of the set.
+    - `scopes` are the scopes with limits in it, `schemas` their schemas, and `positions` where they are in the set.
     - `has_sums` says whether the amounts of several keys are added up for a limit.
     - `must_report` are the keys whose usage must be reported: those of rates, and `many_calls`, of which more than one
       call is requested; `reporting` are their limits. `needs_settling` is True where each release settles.
-    - `rank` is the place of its class among the others, from 0 for the highest on; the lowest of those of its scopes.
+    - `rank` is that of its class, from 0 for the highest on; the lowest of those of its scopes.
     - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
       named exceeds what its limit can ever admit.
     - A plan that `is_blocked` is always rejected. One that `is_degraded` is decided without its store, which is
@@ -266,17 +265,19 @@ class PlanShape:
     def part(self, limits: Iterable[PlannedLimit]) -> PlanShape:
         """Return the shape of some of its limits, which are in its order; it is compiled once."""
         kept = list(limits)
-        places = tuple([limit.place for limit in kept])
-        part = self._parts.get(places)
+        at = tuple([limit.position for limit in kept])
+        part = self._parts.get(at)
         if part is None:
             indexes = scope_indexes(kept)
             named = {key for limit in self.named for key in limit.keys}
-            planned = [limit.moved(indexes.index(limit.scope_index), place, named) for place, limit in enumerate(kept)]
+            planned = [
+                limit.moved(indexes.index(limit.scope_index), position, named) for position, limit in enumerate(kept)
+            ]
             scopes = [self.scopes[index] for index in indexes]
             positions = [self.positions[index] for index in indexes]
             if len(self._parts) >= MOST_SHAPES:
                 self._parts.clear()
-            part = self._parts[places] = PlanShape(
+            part = self._parts[at] = PlanShape(
                 planned,
                 scopes,
                 positions,
@@ -300,10 +301,10 @@ class PlanShape:
         for limit in self.named:
             amount = requested[limit.key]
             if type(amount) is int and 0 <= amount <= limit.most_units:
-                amounts[limit.place] = amount * limit.rule.parts_per_amount
+                amounts[limit.position] = amount * limit.rule.parts_per_amount
             else:
                 parts = limit.bounded(sum([parts_of(limit, requested[key]) for key in limit.keys]))
-                amounts[limit.place] = parts
+                amounts[limit.position] = parts
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
@@ -318,7 +319,7 @@ class PlanShape:
     def is_reported(self, used: ReportedUse) -> bool:
         """Return whether the use of each limit of which it must be reported was; sums of several keys left aside."""
         for limit in self.reporting:  # noqa: SIM110 - a generator takes longer
-            if limit.place not in used:
+            if limit.position not in used:
                 return False
         return True
 
@@ -331,17 +332,17 @@ class PlanShape:
         for limit in self.reporting:
             if limit.is_sum:
                 missing += [key for key in limit.keys if key in self.must_report and key not in reports]
-            elif limit.place not in used:
+            elif limit.position not in used:
                 missing.append(limit.key)
         return missing
 
     def changes(self, used: ReportedUse, amounts: Amounts) -> list[int]:
         """Return what to settle: the reported use, which is at least 0, less the charged amounts; and all permits."""
         changes = self._no_changes.copy()
-        for place in used:
-            changes[place] = used[place] - amounts[place]
+        for position in used:
+            changes[position] = used[position] - amounts[position]
         for limit in self.permits:
-            changes[limit.place] = -amounts[limit.place]
+            changes[limit.position] = -amounts[limit.position]
         return changes
 
     def changes_of_cancel(self, used: ReportedUse, amounts: Amounts, *, is_extended: bool = False) -> list[int]:
@@ -350,11 +351,11 @@ class PlanShape:
         A refund then includes the idempotency key, so that the same request is charged when it is sent again; so does
         that of an acquisition that `is_extended`, whose extensions are refunded with it.
         """
-        unused = dict.fromkeys([limit.place for limit in self.reporting if limit.place not in used], 0)
+        unused = dict.fromkeys([limit.position for limit in self.reporting if limit.position not in used], 0)
         changes = self.changes({**used, **unused}, amounts)
-        refunded = [limit for limit in self.limits if limit.refunds and changes[limit.place] < 0]
+        refunded = [limit for limit in self.limits if limit.refunds and changes[limit.position] < 0]
         for limit in self._idempotency if refunded or is_extended else ():
-            changes[limit.place] = -amounts[limit.place]
+            changes[limit.position] = -amounts[limit.position]
         return changes
 
 
@@ -443,7 +444,7 @@ class Claim:
     `is_over` is True where it belongs to a token whose lease was not there any more when it was settled: nothing was
     changed then.
     `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for its own decision.
-    `held_anew` is when the longest holds of its permits started again, by their places: at a renewal after the clock
+    `held_anew` is when the longest holds of its permits started again, by their positions: at a renewal after the clock
     was set back; None where none did.
     """
 
@@ -483,12 +484,12 @@ class Claim:
 
     def held_since(self, limit: PlannedLimit) -> int:
         """Return from when on the longest hold of a permit counts."""
-        return self.decided_at if self.held_anew is None else self.held_anew.get(limit.place, self.decided_at)
+        return self.decided_at if self.held_anew is None else self.held_anew.get(limit.position, self.decided_at)
 
     def note_held_since(self, limit: PlannedLimit, since: int) -> None:
         """Note from when on the longest hold of a permit counts."""
         if since != self.held_since(limit):
-            self.held_anew = {**(self.held_anew or {}), limit.place: since}
+            self.held_anew = {**(self.held_anew or {}), limit.position: since}
 
     def held_until(self, limit: PlannedLimit) -> int:
         """Return when the longest hold of a permit ends."""
@@ -497,19 +498,19 @@ class Claim:
     def decisions(self) -> Iterator[tuple[PlannedLimit, int, State]]:
         """Iterate over the limits with their amounts and the states of the decision."""
         for limit in self.shape.limits:
-            yield limit, self.amounts[limit.place], self.states[limit.place]
+            yield limit, self.amounts[limit.position], self.states[limit.position]
 
     def used_before(self, limit: PlannedLimit) -> int:
         """Return how much of a limit was in use when the claim was charged, without what it was charged."""
         if not self.states:
             return 0
-        return max(limit.rule.used(self.states[limit.place], self.decided_at) - self.amounts[limit.place], 0)
+        return max(limit.rule.used(self.states[limit.position], self.decided_at) - self.amounts[limit.position], 0)
 
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
         most = 0.0
         for limit in self.shape.limits:
-            used = limit.rule.used(self.states[limit.place], self.decided_at)
+            used = limit.rule.used(self.states[limit.position], self.decided_at)
             most = max(most, used / limit.rule.ceiling_parts)
         return most
 
@@ -518,16 +519,16 @@ class Claim:
 
         Changes in another process since the rejection are noticed then.
         """
-        wait = limit.rule.wait(self.states[limit.place], self.decided_at, self.amounts[limit.place])
+        wait = limit.rule.wait(self.states[limit.position], self.decided_at, self.amounts[limit.position])
         return wait if self.repeated_us is None else min(wait, self.repeated_us)
 
     def retry_us(self) -> int:
         """Return after how many microseconds all limits would admit."""
         wait, states, now = 0, self.states, self.decided_at
         for limit in self.shape.limits:
-            rule, place = limit.rule, limit.place
+            rule, position = limit.rule, limit.position
             if not rule.is_soft:
-                wait = max(wait, rule.wait(states[place], now, self.amounts[place]))
+                wait = max(wait, rule.wait(states[position], now, self.amounts[position]))
         return wait if self.repeated_us is None else min(wait, self.repeated_us)
 
     def refusal(self) -> tuple[list[Bucket], int]:
@@ -535,7 +536,7 @@ class Claim:
         buckets, wait = [], 0
         for limit, amount, state in self.decisions():
             if limit.rule.charged(state, self.decided_at, amount) is None:
-                buckets.append(self.plan.buckets[limit.place])
+                buckets.append(self.plan.buckets[limit.position])
                 wait = max(wait, self.wait_us(limit))
         return buckets, wait
 

@@ -162,7 +162,7 @@ class Shapes:
         permit_keys = frozenset(self._permits.values())
         left_out = permit_keys.intersection([key for key in named if _milli(requested[key]) == 0])
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
-        nested = frozenset([place for place in held if self._permits.get(place) not in {None, *named}])
+        nested = frozenset([position for position in held if self._permits.get(position) not in {None, *named}])
         many_calls = self._many_calls(named, requested)
         shape = self._compiled(tuple(named), left_out, nested, many_calls, priority=priority)
         # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
@@ -333,7 +333,7 @@ def _shape(
 
 class _Form(NamedTuple):
     """What a request takes: `taken` are the named keys and those of which each request takes 1; `holds` are
-    the places of permits that it holds already."""
+    the positions of permits that it holds already."""
 
     named: Collection[str]
     taken: Collection[str]

@@ -148,20 +148,20 @@ class PriceList:
         """
         chosen: dict[tuple[str, str], StoredPrice] = {}
         for stored in self._of_member(member):
-            place = _unit_and_currency(stored.price)
-            before = chosen.get(place)
+            key = _unit_and_currency(stored.price)
+            before = chosen.get(key)
             # They are sorted by their time.
             if stored.valid_from_us <= at_us and (
                 before is None or stored.target.precedence >= before.target.precedence
             ):
-                chosen[place] = stored
-        return tuple([chosen[place].price for place in sorted(chosen)])
+                chosen[key] = stored
+        return tuple([chosen[key].price for key in sorted(chosen)])
 
     def replaced(self, proposed: Iterable[StoredPrice]) -> PriceList:
         """The prices with proposed ones, each in place of all prices of its unit that are for the same."""
         added = tuple(proposed)
-        places = {(price.target, _unit_and_currency(price.price)) for price in added}
-        kept = [price for price in self._prices if (price.target, _unit_and_currency(price.price)) not in places]
+        replaced = {(price.target, _unit_and_currency(price.price)) for price in added}
+        kept = [price for price in self._prices if (price.target, _unit_and_currency(price.price)) not in replaced]
         return PriceList([*kept, *added])
 
     def changes_at(self, at_us: int) -> int | None:
@@ -170,10 +170,10 @@ class PriceList:
 
     def periods(self, since_us: int, member: str = ANY_MEMBER) -> tuple[PricePeriod, ...]:
         """The prices that apply from a time on, with the time of each, sorted by unit, currency and time."""
-        by_place: dict[tuple[str, str], list[StoredPrice]] = {}
+        by_key: dict[tuple[str, str], list[StoredPrice]] = {}
         for stored in self._of_member(member):
-            by_place.setdefault(_unit_and_currency(stored.price), []).append(stored)
-        return tuple([period for place in sorted(by_place) for period in _periods(by_place[place], since_us)])
+            by_key.setdefault(_unit_and_currency(stored.price), []).append(stored)
+        return tuple([period for key in sorted(by_key) for period in _periods(by_key[key], since_us)])
 
     def _of_member(self, member: str) -> list[StoredPrice]:
         members: Collection[str] = (ANY_MEMBER, member)

@@ -31,7 +31,7 @@ def outcome_of(claim: Claim) -> Outcome:
         rule, scope = limit.rule, scopes[limit.scope_index]
         if rule.is_counted:
             continue
-        amount, state = claim.amounts[limit.place], claim.states[limit.place]
+        amount, state = claim.amounts[limit.position], claim.states[limit.position]
         rejected = not (claim.admitted or rule.is_soft) and rule.take(state, now, amount) is None
         kind, capacity, most, window_seconds = _definition(rule)
         parts = rule.parts_per_amount
@@ -54,7 +54,7 @@ def outcome_of(claim: Claim) -> Outcome:
             type=kind,
             limit=most,
             window_seconds=window_seconds,
-            place=limit.place,
+            position=limit.position,
             priority=limit.priority,
             kept_used=_kept_used(rule, state, now) if rule.kept_parts else 0,
         )
@@ -68,7 +68,7 @@ def outcome_of(claim: Claim) -> Outcome:
 def _retry_after(claim: Claim, limit: PlannedLimit, *, rejected: bool) -> float | None:
     """Return after how many seconds a limit would admit its amount; None where that is never or unknown."""
     rule = limit.rule
-    if claim.amounts[limit.place] > rule.most_parts or rule.is_permit:
+    if claim.amounts[limit.position] > rule.most_parts or rule.is_permit:
         return None
     wait_us = claim.wait_us(limit) if rejected else 0
     return None if wait_us == NEVER_US else wait_us / _SECOND

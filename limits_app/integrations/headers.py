@@ -36,7 +36,7 @@ _WHOLE: Final = re.compile(r"[0-9]{1,15}")
 _SECONDS_OF_A_DECADE: Final = 315_360_000
 _DEGRADED: Final = attrgetter("degraded")
 _STATUSES: Final = attrgetter("violations", "passed")
-_RESOURCE, _PLACE, _NAMES = attrgetter("resource"), attrgetter("place"), attrgetter("resource", "key")
+_RESOURCE, _POSITION, _NAMES = attrgetter("resource"), attrgetter("position"), attrgetter("resource", "key")
 _LEAST_RETRY_SECONDS: Final = 1
 """The least `Retry-After`, and that for a permit: nothing predicts when one is released."""
 
@@ -62,7 +62,7 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     form = limits.settings[_FORMAT]
     statuses: list[LimitStatus] = []
     for outcome in filterfalse(_DEGRADED, outcomes):
-        statuses += sorted(outcome.violations + outcome.passed, key=_PLACE)
+        statuses += sorted(outcome.violations + outcome.passed, key=_POSITION)
     if form is HeaderStyle.NONE or not statuses:
         return
     if hasattr(response, _ADDED):  # by an inner integration
@@ -71,9 +71,11 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     if form is not HeaderStyle.LEGACY:
         resources = () if len(outcomes) == len(statuses) == 1 else set(map(_RESOURCE, _all_statuses(outcomes)))
         policies, left = [], []
-        for name, places in _named(tuple(map(_NAMES, statuses)), len(resources) > 1):
+        for name, positions in _named(tuple(map(_NAMES, statuses)), len(resources) > 1):
             status = (
-                statuses[places[0]] if len(places) == 1 else _closest([statuses[place] for place in places], outcomes)
+                statuses[positions[0]]
+                if len(positions) == 1
+                else _closest([statuses[position] for position in positions], outcomes)
             )
             policy, most = _policy(name, status.type, status.limit, status.window_seconds)
             policies.append(policy)
@@ -114,14 +116,14 @@ def _all_statuses(outcomes: Iterable[Outcome]) -> Iterator[LimitStatus]:
 
 @lru_cache(maxsize=4096)
 def _named(names: Sequence[tuple[str | None, str]], names_resource: bool) -> Iterable[tuple[str, Sequence[int]]]:
-    """Return the names of limits, by their resources and keys, each with the places of its limits, the last first.
+    """Return the names of limits, by their resources and keys, each with the positions of its limits, the last first.
 
     Several scopes may have a limit with the same name.
     """
-    places: dict[str, list[int]] = {}
-    for place, (resource, key) in enumerate(names):
-        places.setdefault(name_of(resource, key) if names_resource else key, []).insert(0, place)
-    return tuple(places.items())
+    positions: dict[str, list[int]] = {}
+    for position, (resource, key) in enumerate(names):
+        positions.setdefault(name_of(resource, key) if names_resource else key, []).insert(0, position)
+    return tuple(positions.items())
 
 
 @lru_cache(maxsize=4096)

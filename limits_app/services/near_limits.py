@@ -73,7 +73,7 @@ class Thresholds:
                 self._remember(name, now + round(seconds * _SECOND))
                 window = _window_end(limit, state) or str(now // round(seconds * _SECOND))
                 send_limit = _send_limit(acquisition, name, seconds)
-                [status] = [passed for passed in acquisition.outcome.passed if passed.place == limit.place]
+                [status] = [passed for passed in acquisition.outcome.passed if passed.position == limit.position]
                 yield Crossing(status, crossed[-1], window, send_limit)
 
     def _remember(self, name: str, until: int) -> None:

@@ -159,7 +159,7 @@ def _lines_of(claim: Claim, lines: Iterable[ScopedLimits], store: Store) -> dict
     used: dict[tuple[str, str], int] = {}
     states: dict[str, list[State]] = {}
     for limit, _, state in claim.decisions():
-        bucket = claim.plan.buckets[limit.place]
+        bucket = claim.plan.buckets[limit.position]
         used[bucket] = limit.rule.used(state, now) // limit.rule.parts_per_unit
         states.setdefault(bucket[0], []).append(state)
 

@@ -135,7 +135,7 @@ class _Demand(NamedTuple):
 def _demands(acquisition: Acquisition) -> Iterator[_Demand]:
     """Return what a task needs of limits that have lines: rates and quotas, which say when they admit it."""
     for limit in acquisition.shape.limits:
-        amount, definition = acquisition.amounts[limit.place], limit.rule.limit
+        amount, definition = acquisition.amounts[limit.position], limit.rule.limit
         if amount and not definition.soft and isinstance(definition, RateLimit | CallLimit | QuotaLimit):
             scope = acquisition.plan.scopes[limit.scope_index]
             store = acquisition.limit_set.store

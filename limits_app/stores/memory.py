@@ -276,10 +276,10 @@ class MemoryStore:
 
     def _save(self, plan: RequestPlan, records: Sequence[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""
-        for place, record in enumerate(records):
+        for index, record in enumerate(records):
             if not record.changed:
                 continue
-            scope = plan.scopes[place]
+            scope = plan.scopes[index]
             usage = record.usage
             if usage is not None and not usage.is_noted:
                 self._counts.note(scope, record)

@@ -238,7 +238,7 @@ class Slices:
                 return SliceRequest((claim,), now)
             traffic.taking_since = now
             amounts = [amount * size for amount in claim.amounts]
-            units = [-(-amounts[limit.place] // limit.rule.parts_per_unit) for limit in shape.limits]
+            units = [-(-amounts[limit.position] // limit.rule.parts_per_unit) for limit in shape.limits]
             return SliceRequest((Claim(traffic.plan, [*amounts, *units], claim.version), claim), now)
 
     def decided(self, request: SliceRequest, charged: Claim | None) -> bool:
@@ -337,9 +337,9 @@ class Slices:
         states, decided_at, asked_at = traffic.seen
         store_now, size, processes = decided_at + now - asked_at, traffic.size, self._processes()
         for limit in claim.shape.limits:
-            amount, rule = claim.amounts[limit.place], limit.rule
+            amount, rule = claim.amounts[limit.position], limit.rule
             if amount and size >= _LEAST_SIZE:
-                remaining = rule.ceiling_parts - rule.used(states[limit.place], store_now)
+                remaining = rule.ceiling_parts - rule.used(states[limit.position], store_now)
                 most = min(rule.ceiling_parts // SHARE, remaining // (2 * processes))
                 size = min(size, most // amount)
         return size
@@ -368,11 +368,13 @@ def recorded(plan: RequestPlan) -> RequestPlan:
 def _recorded(shape: PlanShape) -> PlanShape:
     first_scope, first = len(shape.scopes), len(shape.limits)
     scopes = [*shape.scopes, *map(_recording, shape.scopes)]
-    limits = [limit.moved(limit.scope_index, limit.place) for limit in shape.limits]
+    limits = [limit.moved(limit.scope_index, limit.position) for limit in shape.limits]
     for limit in shape.limits:
         index, schema = first_scope + limit.scope_index, scopes[first_scope + limit.scope_index].schema
         limits.append(
-            PlannedLimit(schema, limit.index, index, first + limit.place, level=limit.level, every_key=limit.every_key)
+            PlannedLimit(
+                schema, limit.index, index, first + limit.position, level=limit.level, every_key=limit.every_key
+            )
         )
     recorded_us = min([limit.rule.lease_us for limit in limits if limit.is_permit])
     return PlanShape(limits, scopes, range(len(scopes)), (), recorded_us=recorded_us)

@@ -39,12 +39,12 @@ _OPENED: Final[dict[tuple[object, ...], Store]] = {}
 _OPENING: Final = lock_over_forks()
 
 
-def open_once(place: tuple[object, ...], make: Callable[[], S]) -> S:
-    """Return the store that this process has opened at a place, which is created if it is missing."""
+def open_once(identity: tuple[object, ...], make: Callable[[], S]) -> S:
+    """Return the store that this process has opened under an identity; it is created if it is missing."""
     with _OPENING:
-        if place not in _OPENED:
-            _OPENED[place] = make()
-        return cast("S", _OPENED[place])
+        if identity not in _OPENED:
+            _OPENED[identity] = make()
+        return cast("S", _OPENED[identity])
 
 
 class InStep(StoreBlocked):

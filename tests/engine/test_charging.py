@@ -255,7 +255,7 @@ def check_random_requests(random: Random, count: int) -> None:
         claim.admitted = True
         _report(claim, used_units)
         settled = claim.shape.changes(claim.used, claim.amounts)
-        place = next(limit.place for limit in claim.shape.limits if limit.priced)
+        place = next(limit.position for limit in claim.shape.limits if limit.priced)
         assert settled[place] + claim.amounts[place] == given + _cost(prices, used_units)
 
 
@@ -263,12 +263,12 @@ def _report(claim: Acquisition, usage: Mapping[str, int]) -> None:
     used_places: dict[int, int] = {}
     for limit in claim.shape.limits:
         if limit.key in usage:
-            used_places[limit.place] = usage[limit.key] * limit.rule.parts_per_unit
+            used_places[limit.position] = usage[limit.key] * limit.rule.parts_per_unit
     claim.used = used_places
 
 
 def _charged(claim: Acquisition) -> int:
-    return next(claim.amounts[limit.place] for limit in claim.shape.limits if limit.priced)
+    return next(claim.amounts[limit.position] for limit in claim.shape.limits if limit.priced)
 
 
 def _cost(prices: Prices, amounts: Mapping[str, int]) -> int:

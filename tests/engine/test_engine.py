@@ -64,7 +64,7 @@ class OneScope:
     def settle(self, claim: Claim, **changes: Amount) -> bool:
         """Settle changes in units; permits are always returned."""
         parts = [
-            -claim.amounts[limit.place]
+            -claim.amounts[limit.position]
             if limit.rule.is_permit
             else int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit)
             for limit in claim.shape.limits

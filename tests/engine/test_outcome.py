@@ -178,7 +178,7 @@ def test_statuses_know_their_place_among_the_limits(store: MemoryStore) -> None:
     limits = scoped_set(store, TPM, CallLimit(1, 60), DB)
     used_up(limits, "call_count")
     outcome = limits.try_acquire({"tpm": 1}).outcome
-    assert [(one.key, one.place) for one in (*outcome.violations, *outcome.passed)] == [
+    assert [(one.key, one.position) for one in (*outcome.violations, *outcome.passed)] == [
         ("call_count", 1),
         ("tpm", 0),
         ("db", 2),
@@ -205,7 +205,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
         "overdrawn": [],
         "shadowed": [],
     }
-    of_definition = {"type", "limit", "window_seconds", "place"}
+    of_definition = {"type", "limit", "window_seconds", "position"}
     names = [field.name for field in fields(LimitStatus) if field.name not in of_definition]
     assert list(told["violations"][0]) == names  # type: ignore[index]
 

@@ -42,7 +42,7 @@ def test_a_plan_has_the_limits_of_all_scopes_in_order() -> None:
     plan = plan_for([USER, TEAM, ONCE], ["tpm", "team:tpm"], left_out=())
     keys = ["tpm", "call_count", "db", "team:tpm", "team:gpu", "idempotency:call_count"]
     assert [limit.key for limit in plan.shape.limits] == keys
-    assert [limit.place for limit in plan.shape.limits] == list(range(6))
+    assert [limit.position for limit in plan.shape.limits] == list(range(6))
     assert [limit.scope_index for limit in plan.shape.limits] == [0, 0, 0, 1, 1, 2]
     assert [limit.key for limit in plan.shape.permits] == ["db", "team:gpu"]
     assert plan.shape.must_report == {"tpm", "team:tpm"}
@@ -72,9 +72,11 @@ def test_a_release_settles_changes(used: dict[str, int], refunds_unreported: boo
     shape = plan_for([USER, ONCE], ["tpm", "log"], left_out=()).shape
     amounts, fits = shape.amounts({"tpm": 30, "log": 30})
     assert fits
-    reported = {limit.place: used[limit.key] * limit.rule.parts_per_unit for limit in shape.limits if limit.key in used}
+    reported = {
+        limit.position: used[limit.key] * limit.rule.parts_per_unit for limit in shape.limits if limit.key in used
+    }
     settled = (shape.changes_of_cancel if refunds_unreported else shape.changes)(reported, amounts)
-    assert {limit.key: settled[limit.place] / limit.rule.parts_per_unit for limit in shape.limits} == {
+    assert {limit.key: settled[limit.position] / limit.rule.parts_per_unit for limit in shape.limits} == {
         limit.key: changes.get(limit.key, 0) for limit in shape.limits
     }
 

@@ -118,7 +118,7 @@ class RecordTable:
         codec = self._codecs.of_record(packed, partial(_find_definitions, connection))
         if codec is None:
             return None
-        logs = [Log.stored(partial(unpack_log, packed_logs, place)) for place in range(len(codec.with_log))]
+        logs = [Log.stored(partial(unpack_log, packed_logs, index)) for index in range(len(codec.with_log))]
         record = codec.decode(packed, unpack_leases(packed[codec.size :]), logs)
         if record is None:
             return None
@@ -188,12 +188,12 @@ def unpack_leases(packed: bytes) -> dict[LeaseId, Lease]:
 def pack_logs(logs: Iterable[Log]) -> bytes:
     """Return logs as bytes, each compressed, after its length.
 
-    The bytes at the same place of all numbers are stored together, since most of them are equal.
+    The bytes at the same position of all numbers are stored together, since most of them are equal.
     """
     packed = []
     for log in logs:
         raw = log.pack()
-        columns = zlib.compress(b"".join([raw[place::_WIDTH] for place in range(_WIDTH)]), 1)
+        columns = zlib.compress(b"".join([raw[column::_WIDTH] for column in range(_WIDTH)]), 1)
         packed += [_LOG_LENGTH.pack(len(columns)), columns]
     return b"".join(packed)
 
@@ -208,6 +208,6 @@ def unpack_log(packed: bytes, index: int) -> bytes | None:
         end = at + _LOG_LENGTH.unpack_from(packed, end)[0]
     columns = zlib.decompress(packed[at:end])
     numbers, count = bytearray(len(columns)), len(columns) // _WIDTH
-    for place in range(_WIDTH):
-        numbers[place::_WIDTH] = columns[place * count : (place + 1) * count]
+    for column in range(_WIDTH):
+        numbers[column::_WIDTH] = columns[column * count : (column + 1) * count]
     return bytes(numbers)

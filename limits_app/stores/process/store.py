@@ -152,9 +152,9 @@ class ProcessStore:
     def _save(self, txn: Txn, plan: PreparedScopes, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones or usage."""
         changed = counts = False
-        for place, record in enumerate(records):
+        for index, record in enumerate(records):
             if record.changed:
-                key, codec, scope = plan.scopes[place]
+                key, codec, scope = plan.scopes[index]
                 changed = True
                 usage = record.usage
                 if record.finished or (usage is not None and usage.until > 0 and not usage.label):

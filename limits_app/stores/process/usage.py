@@ -214,11 +214,11 @@ def _unpack_label(label: bytes) -> tuple[str | None, str | None, bool, str | Non
     """Return the fields of a label that a Count begins with."""
     flags, at = label[0], 1 + len(_half_in(label))
     texts: list[str | None] = [None, None]
-    for place, flag in enumerate((_HAS_RESOURCE, _HAS_MEMBER)):
+    for index, flag in enumerate((_HAS_RESOURCE, _HAS_MEMBER)):
         if flags & flag:
             start = at + _LENGTH
             at = start + int.from_bytes(label[at:start])
-            texts[place] = label[start:at].decode()
+            texts[index] = label[start:at].decode()
     entity = label[at:].hex() if flags & _HAS_ENTITY else None
     return texts[0], entity, bool(flags & _IS_SHARED), texts[1]
 

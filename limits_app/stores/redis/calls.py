@@ -80,11 +80,11 @@ class PreparedShape:
         self.keyed = [limit for limit in self.limits if limit.rule.has_log or limit.is_permit]
         """The limits with a key for their log or leases, in the order of these keys."""
         self.counted: dict[int, tuple[str, ...]] = {
-            place: tuple([rule.key for rule in schema.rules])
-            for place, schema in enumerate(shape.schemas)
+            index: tuple([rule.key for rule in schema.rules])
+            for index, schema in enumerate(shape.schemas)
             if self.counts_usage and schema.counts_usage
         }
-        """The scopes whose usage is counted, by place, with the keys of their limits."""
+        """The scopes whose usage is counted, by their index, with the keys of their limits."""
         self.description = self._description(shape)
         self.reader = StateReader(self.limits)
         holder = "16s" if self.has_permits else ""
@@ -103,22 +103,22 @@ class PreparedShape:
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:
         """Return the numbers of a request: its amounts, its holder, and its boundaries."""
         if self.has_blocked:
-            amounts = [amounts[limit.place] for limit in self.limits]
+            amounts = [amounts[limit.position] for limit in self.limits]
         holders = (holder,) if self.has_permits else ()
         return self.layout.pack(*amounts, *holders, *boundaries)
 
     def with_blocked(self, states: Sequence[State]) -> list[State]:
         """Return the states of all limits, given those of the limits that have one."""
-        by_place = {limit.place: state for limit, state in zip(self.limits, states, strict=True)}
-        return [by_place.get(place, ()) for place in range(self.limit_count)]
+        by_position = {limit.position: state for limit, state in zip(self.limits, states, strict=True)}
+        return [by_position.get(position, ()) for position in range(self.limit_count)]
 
     def _description(self, shape: PlanShape) -> bytes:
         """Return the description of the request; load_request() in prelude.lua and acquire.lua say what it has."""
-        parts, places = b"", list(self.counted)
-        for place, scope in enumerate(shape.scopes):
-            limits = [limit for limit in self.limits if limit.scope_index == place]
-            keys = self.counted.get(place, ())
-            label = places.index(place) if keys else 0
+        parts, indexes = b"", list(self.counted)
+        for index, scope in enumerate(shape.scopes):
+            limits = [limit for limit in self.limits if limit.scope_index == index]
+            keys = self.counted.get(index, ())
+            label = indexes.index(index) if keys else 0
             counted = "\0".join(keys) + ("\0\0" + scope.schema.plan if scope.schema.plan else "")
             digest = blake2b(counted.encode(), digest_size=_DIGEST_LENGTH).digest()
             parts += pack("<4d", len(limits), scope.lasting, len(keys), label) + b"#" + digest
@@ -164,8 +164,8 @@ class PreparedPlan:
             name = names.log if limit.rule.has_log else names.leases
             self.keys.append(name(shorts[limit.scope_index], limit.rule.key))
         self.labels = b""
-        for place, keys in shape.counted.items():
-            self.labels += label_of(plan.scopes[place], keys, shape.schemas[place].plan) + b"\0"
+        for index, keys in shape.counted.items():
+            self.labels += label_of(plan.scopes[index], keys, shape.schemas[index].plan) + b"\0"
         self.acquire = self._alone(_Others.STAY)
         self._settling: dict[bytes, PreparedScript] = {}
 
@@ -216,13 +216,13 @@ class AcquireCall(PreparedScript):
 def _acquire_frame(plans: Sequence[PreparedPlan], others: _Others, *, emptiest_first: bool = False) -> ScriptFrame:
     """Return the frame of a call for some plans, whose keys have one tag; acquire.lua says what its plan has."""
     calls, tag, counts_usage = plans[0].shape.calls, plans[0].tag, any(plan.shape.counts_usage for plan in plans)
-    place = 1 + len(calls.constants) + (3 + 4 * len(plans)) * _NUMBER_BYTES
+    offset = 1 + len(calls.constants) + (3 + 4 * len(plans)) * _NUMBER_BYTES
     text = calls.constants + pack("<3d", len(plans), emptiest_first, others)
     first_key, label = 2, 0
     for plan in plans:
-        text += pack("<4d", first_key, place, label, _VERSION.size + plan.shape.layout.size)
+        text += pack("<4d", first_key, offset, label, _VERSION.size + plan.shape.layout.size)
         first_key += len(plan.keys)
-        place += len(plan.shape.description)
+        offset += len(plan.shape.description)
         label += len(plan.shape.counted)
     # A plan without scopes has no counters.
     last = [calls.names.usage(tag, max([plan.counters for plan in plans]))] if counts_usage else ()

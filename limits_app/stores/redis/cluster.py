@@ -33,7 +33,7 @@ _UNKNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, Inde
 """What redis-py raises when it does not know which server has a key; it has gaps while it looks for the servers."""
 
 Parts = Sequence[tuple[Claim, Sequence[int]]]
-"""The parts of a claim, each with the places of its limits in the claim."""
+"""The parts of a claim, each with the positions of its limits in the claim."""
 
 _LAST: Final = (IDEMPOTENCY_LEVEL, LEASE_LEVEL)
 """The levels of the limits that are charged last, and settled first."""
@@ -182,9 +182,11 @@ class RedisClusterStore(RedisStore):
         if not parts:
             return super()._settle(claim, changes)
         kept_leases, is_begun = True, False
-        for part, places in reversed(parts):  # the group of a lease is settled first, then that of an idempotency key
+        for part, positions in reversed(
+            parts
+        ):  # the group of a lease is settled first, then that of an idempotency key
             try:
-                kept_leases &= super()._settle(part, [changes[place] for place in places])
+                kept_leases &= super()._settle(part, [changes[position] for position in positions])
                 claim.is_over = claim.is_over or part.is_over
             except StoreUnavailable as error:
                 if is_begun:
@@ -204,26 +206,29 @@ class RedisClusterStore(RedisStore):
     def _parts(self, claim: Claim) -> Parts:
         """Divide a claim by the tags of its scopes; return nothing where these have the same tag."""
         parts: list[tuple[Claim, Sequence[int]]] = []
-        for plan, places in _divided(claim.plan):
-            part = Claim(plan, [claim.amounts[place] for place in places], claim.version)
+        for plan, positions in _divided(claim.plan):
+            part = Claim(plan, [claim.amounts[position] for position in positions], claim.version)
             part.number, part.holder = claim.number, claim.holder
             part.admitted, part.decided_at, part.unanswered = claim.admitted, claim.decided_at, claim.unanswered
-            part.undoes, part.states = claim.undoes, [claim.states[place] for place in places] if claim.states else ()
-            parts.append((part, places))
+            part.undoes, part.states = (
+                claim.undoes,
+                [claim.states[position] for position in positions] if claim.states else (),
+            )
+            parts.append((part, positions))
         return parts
 
 
 def _join(claim: Claim, parts: Parts) -> None:
     """Fill in the states of a claim, and the time, from its parts."""
     states: dict[int, State] = {}
-    for part, places in parts:
-        states.update(zip(places, part.states, strict=True))
+    for part, positions in parts:
+        states.update(zip(positions, part.states, strict=True))
         claim.decided_at = part.decided_at
-    claim.states = [states[place] for place in range(len(states))]
+    claim.states = [states[position] for position in range(len(states))]
 
 
 def _divided(plan: RequestPlan) -> list[tuple[RequestPlan, list[int]]]:
-    """Return a plan for each tag among the scopes, with the places of its limits; nothing where there is one tag."""
+    """Return a plan for each tag among the scopes, with the positions of its limits; nothing where there is one tag."""
     tags = [tag_of(short) for short in plan.short_keys()]
     if len(set(tags)) <= 1:
         return []
@@ -240,7 +245,7 @@ def _divided(plan: RequestPlan) -> list[tuple[RequestPlan, list[int]]]:
 
 def _with_tag(plan: RequestPlan, tags: Sequence[bytes], tag: bytes) -> tuple[RequestPlan, list[int]]:
     limits = [limit for limit in plan.shape.limits if tags[limit.scope_index] == tag]
-    return plan.part(limits), [limit.place for limit in limits]
+    return plan.part(limits), [limit.position for limit in limits]
 
 
 def open_redis_store(

@@ -176,8 +176,8 @@ def _cache_pool(alias: str) -> Any:
 def open_store(kind: Callable[..., S], alias: str | None, url: str | None, options: Mapping[str, Any]) -> S:
     """Open a store of a class, or return the one that this process has opened before."""
     all_options = {**DEFAULTS, **options} | ({} if alias is None else {"alias": alias})
-    place = (kind, url, *sorted(all_options.items()), alias and repr(_cache_settings(alias)))
-    return open_once(place, partial(kind, url=url, **all_options))
+    identity = (kind, url, *sorted(all_options.items()), alias and repr(_cache_settings(alias)))
+    return open_once(identity, partial(kind, url=url, **all_options))
 
 
 def prefix_for(site: str) -> str:

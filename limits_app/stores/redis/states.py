@@ -97,8 +97,8 @@ def calendar_of(rule: Rule) -> bytes:
 
 def boundaries_of(calendar: bytes, now: int) -> bytes:
     """Return the boundaries of a calendar around a time, for scripts; those of UTC for an unknown time zone."""
-    period, _, place = calendar.decode().partition("@")
-    zone, _, starts = place.partition(_START_SIGN)
+    period, _, zone_and_start = calendar.decode().partition("@")
+    zone, _, starts = zone_and_start.partition(_START_SIGN)
     try:
         rule = compile_rule(QuotaLimit("calendar", 1, period, zone, starts=starts), 0)
     except InvalidLimit:
@@ -118,7 +118,7 @@ class StateReader:
         )
         self._size = self._struct.size
         self._spans = list(pairwise(accumulate(map(len, formats), initial=0)))
-        self._logs = [place for place, rule in enumerate(rules) if rule.has_log]
+        self._logs = [index for index, rule in enumerate(rules) if rule.has_log]
 
     def read(self, reply: bytes, at: int, *, is_rejected: bool) -> tuple[list[State], int]:
         """Return the states that begin at `at` in a reply, and where they end.
@@ -128,14 +128,14 @@ class StateReader:
         numbers = self._struct.unpack_from(reply, at)
         states: list[State] = [numbers[start:end] for start, end in self._spans]
         at += self._size
-        for place in self._logs:
+        for index in self._logs:
             log = EMPTY_LOG
             if is_rejected:
                 time, total = _LOG_ENTRY.unpack_from(reply, at)
                 at += _LOG_ENTRY.size
                 if time:
                     log = Log(array("q", [int(time)]), array("q", [int(total)]))
-            states[place] = (*states[place][:_LOG_PLACE], log)
+            states[index] = (*states[index][:_LOG_PLACE], log)
         return states, at
 
 
@@ -148,4 +148,4 @@ def permits_and_debt(claim: Claim, changes: Amounts) -> Amounts:
 def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> bytes:
     """Return the member of a claim in the leases of a limit; it stays the same when the longest hold begins again."""
     ends = min(claim.decided_at + limit.rule.hold_us, NEVER_US)
-    return holder + pack("<dd", claim.amounts[limit.place], ends)
+    return holder + pack("<dd", claim.amounts[limit.position], ends)

@@ -74,12 +74,12 @@ class UsageCollector:
         first = progress.next
         if not progress.full:
             progress.began = self._calls.clock.estimate()
-        for place in (*range(first, len(tags)), *range(first)):
-            answer = self._collect_with(tags[place], namespace_digest(namespace), collector, progress.began)
+        for index in (*range(first, len(tags)), *range(first)):
+            answer = self._collect_with(tags[index], namespace_digest(namespace), collector, progress.began)
             if answer:
                 name, is_full = answer[0].decode(), answer[1] == _FULL
-                progress.next, progress.full = place, name if is_full else ""
-                return _batch(name, answer[2:], is_full=is_full or first <= place < len(tags) - 1)
+                progress.next, progress.full = index, name if is_full else ""
+                return _batch(name, answer[2:], is_full=is_full or first <= index < len(tags) - 1)
         return None
 
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:

@@ -34,8 +34,8 @@ class ChangeLogs(Contract):
         ]
         assert store.changes_since(store.version()) == (0, ())
         versions = [store.advance_version(announced) for announced in announcements]
-        for place, version in enumerate(versions):
-            after = [change for announced in announcements[place + 1 :] for change in announced]
+        for index, version in enumerate(versions):
+            after = [change for announced in announcements[index + 1 :] for change in announced]
             changes = store.changes_since(version)
             assert changes is not None
             assert changes[0] == store.version() == versions[-1]
@@ -71,8 +71,8 @@ class ChangeLogs(Contract):
         digests = clients(2 * MOST_CHANGES)
         starts = range(0, len(digests), MOST_CLIENTS)
         versions = [store.advance_version(digests[start : start + MOST_CLIENTS]) for start in starts]
-        for place, version in enumerate(versions):
-            after = tuple(digests[MOST_CLIENTS * (place + 1) :])
+        for index, version in enumerate(versions):
+            after = tuple(digests[MOST_CLIENTS * (index + 1) :])
             assert store.changes_since(version) == ((versions[-1], after) if len(after) <= MOST_CHANGES else None)
 
     def test_many_clients_that_change_together_are_everything(self, store: Store) -> None:
@@ -89,7 +89,7 @@ class ChangeLogs(Contract):
         assert store.version() == 0
         assert limits.try_acquire({KEY: 1}), "its version is that of the empty namespace"
         first[""] = store.advance_version()
-        expected = {name: [Change.of_client(bytes([7, place] * 4))] for place, name in enumerate(names)}
+        expected = {name: [Change.of_client(bytes([7, index] * 4))] for index, name in enumerate(names)}
         for name in names:
             store.advance_version(expected[name], name)
         for name in names:
@@ -119,15 +119,15 @@ class ChangeLogs(Contract):
 
 def clients(number: int) -> Sequence[Change]:
     """Changes of so many clients."""
-    return [Change.of_client(b"client" + place.to_bytes(2)) for place in range(number)]
+    return [Change.of_client(b"client" + index.to_bytes(2)) for index in range(number)]
 
 
 def check_agreement(store: Store, announced: Iterable[tuple[int, Change]]) -> None:
     """Check that the log has exactly these versions, each with one change."""
     ordered = sorted(announced, key=lambda entry: entry[0])
     assert all(earlier < later for (earlier, _), (later, _) in pairwise(ordered))
-    for place, (version, _) in enumerate(ordered):
-        after = tuple(change for _, change in ordered[place + 1 :])
+    for index, (version, _) in enumerate(ordered):
+        after = tuple(change for _, change in ordered[index + 1 :])
         assert store.changes_since(version) == (ordered[-1][0], after)
 
 

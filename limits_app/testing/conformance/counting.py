@@ -77,11 +77,11 @@ class Counting(CountingNamespaces):
         taken(limits, {"tokens": 7})
         acquired.update({"tokens": 2.125, "usd": "0.2"})
         acquired.release()
-        place = "conformance", "someone", False, hour_of(clock())
+        use = "conformance", "someone", False, hour_of(clock())
         assert collected(store) == {
-            (*place, "call_count"): 2_000,
-            (*place, "tokens"): 9_125,
-            (*place, "usd+"): 200_000_000,
+            (*use, "call_count"): 2_000,
+            (*use, "tokens"): 9_125,
+            (*use, "usd+"): 200_000_000,
         }
 
     def test_clients_with_the_same_compiled_limits_are_counted_apart(self, store: CountingStore) -> None:

@@ -65,10 +65,10 @@ class Namespaces(Contract):
     """States and versions by namespace."""
 
     def test_each_namespace_has_states_of_its_own(self, store: Store) -> None:
-        for place, limits in enumerate(in_each(store, RateLimit(KEY, 10, 60))):
-            taken(limits, {KEY: place + 1})
+        for index, limits in enumerate(in_each(store, RateLimit(KEY, 10, 60))):
+            taken(limits, {KEY: index + 1})
         left = [available(limits, KEY) for limits in in_each(store, RateLimit(KEY, 10, 60))]
-        assert left == [9 - place for place in range(len(NAMES))]
+        assert left == [9 - index for index in range(len(NAMES))]
 
     def test_scopes_of_every_kind_are_apart(self, store: Store) -> None:
         kinds: list[Callable[[], Scope]] = [
@@ -97,17 +97,17 @@ class Namespaces(Contract):
         for limits in sets:
             taken(limits)
         reset(sets[1])
-        assert [admissions(limits, 1) for limits in sets] == [[place == 1] for place in range(len(NAMES))]
+        assert [admissions(limits, 1) for limits in sets] == [[index == 1] for index in range(len(NAMES))]
 
     def test_a_claim_is_compared_with_the_version_of_its_namespace(self, store: Store) -> None:
         sets = in_each(store, RateLimit(KEY, 100, 60), version=store.version())
-        for place, name in enumerate(NAMES):
+        for index, name in enumerate(NAMES):
             store.advance_version(namespace=name)
             with pytest.raises(StaleConfiguration):
-                sets[place].try_acquire({KEY: 1})
+                sets[index].try_acquire({KEY: 1})
             with pytest.raises(StaleConfiguration):
-                sets[place].peek({KEY: 1})
-            for other in sets[place + 1 :]:
+                sets[index].peek({KEY: 1})
+            for other in sets[index + 1 :]:
                 assert other.try_acquire({KEY: 1})
             with in_namespace(name):
                 current = limits_of(store, RateLimit(KEY, 100, 60), version=store.version(name))
@@ -139,15 +139,15 @@ class CountingNamespaces(Contract):
     """Counts by namespace."""
 
     def test_each_namespace_has_counts_of_its_own(self, store: CountingStore, clock: FakeClock) -> None:
-        for place, name in enumerate(NAMES):
+        for index, name in enumerate(NAMES):
             with in_namespace(name):
                 limits = counting(store, RateLimit("tokens", 100, 60))
             taken(limits, {"tokens": 1})
             clock.advance(HOUR)
-            taken(limits, {"tokens": 10 * place + 10})
+            taken(limits, {"tokens": 10 * index + 10})
         assert collected(store, "unknown") == {}
-        for place, name in reversed([*enumerate(NAMES)]):
-            assert sorted(collected(store, name).values()) == [1_000, 10_000 * place + 10_000]
+        for index, name in reversed([*enumerate(NAMES)]):
+            assert sorted(collected(store, name).values()) == [1_000, 10_000 * index + 10_000]
         assert [collected(store, name) for name in NAMES] == [{}] * len(NAMES)
 
     def test_a_waiting_batch_is_that_of_its_namespace(self, store: CountingStore) -> None:

@@ -223,7 +223,7 @@ class Choosing(Contract):
         assert taken(sets[2], {KEY: 50}).admitted
         claims = claims_of(sets, 11)
         assert store.acquire_first(claims, emptiest_first=emptiest_first, failover=False) is None
-        assert [claim.admitted for claim in claims] == [False if place == tried else None for place in range(3)]
+        assert [claim.admitted for claim in claims] == [False if index == tried else None for index in range(3)]
         claims = claims_of(sets, 9)
         assert store.acquire_first(claims, emptiest_first=emptiest_first, failover=False) is claims[tried]
 
