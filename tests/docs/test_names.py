@@ -61,7 +61,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("page", [PAGE, DOCS / "production-checklist.md"], ids=name)
+@pytest.mark.parametrize("page", [PAGE, DOCS / "operations.md"], ids=name)
 def test_the_ids_are_those_of_checks_and_of_the_doctor(page: Path) -> None:
     known = set(re.findall(r"\"(?:limits_app\.)?([DEIW]\d{3})\"", SOURCES))
     assert set(IDS.findall(page.read_text())) - known == set()

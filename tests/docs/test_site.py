@@ -16,8 +16,7 @@ from limits_app.management.limits.subcommand import ExitCode
 from tests.docs import algorithms_picture
 from tests.docs.pages import DOCS, ROOT, rows
 
-REFERENCE = DOCS / "reference"
-SIGNALS = REFERENCE / "signals.md"
+REFERENCE = DOCS / "reference" / "index.md"
 GENERATED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 PUBLIC = {
     (module, name)
@@ -34,7 +33,7 @@ def test_the_site_builds_with_warnings_as_errors(tmp_path: Path) -> None:
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "reference" / "service.html").read_text()
+    page = (tmp_path / "reference" / "index.html").read_text()
     assert "limits_app.services.acquire.acquire" in page
     assert fetched_from_elsewhere(page) == set()
 
@@ -47,7 +46,7 @@ def fetched_from_elsewhere(page: str) -> set[str]:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    generated = {path for page in REFERENCE.glob("*.md") for path in GENERATED.findall(page.read_text())}
+    generated = set(GENERATED.findall(REFERENCE.read_text()))
     listed = {path.rpartition(".")[2] for path in generated} | {name for path in generated for name in names_of(path)}
     assert sorted(f"{module}.{name}" for module, name in PUBLIC if name not in listed) == []
 
@@ -63,7 +62,7 @@ def names_of(path: str) -> list[str]:
 
 
 def test_the_page_of_exit_codes_says_what_the_code_says() -> None:
-    shown = [(int(code), name.strip("`")) for code, name, _ in rows(SIGNALS, "Exit codes")]
+    shown = [(int(code), name.strip("`")) for code, name, _ in rows(DOCS / "commands.md", "Exit codes")]
     assert shown == [(code.value, code.name) for code in ExitCode]
 
 
