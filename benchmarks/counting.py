@@ -14,8 +14,8 @@ from benchmarks.subjects import THREE, calls, one_call, three_limits
 from limits_app import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.keys import scope_of
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 
 __all__ = ["ROWS"]
 

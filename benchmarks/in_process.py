@@ -17,8 +17,8 @@ from benchmarks.subjects import OURS, THREE, calls, one_call, three_limits
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import LimitDefinition
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 
 __all__ = ["CALL_AND_PERMIT", "CALL_AND_RATE", "ROWS", "levels", "pool", "refused", "refused_by_all", "slope"]

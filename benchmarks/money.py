@@ -17,9 +17,9 @@ from limits_app import LimitSet, QuotaLimit, RateLimit
 from limits_app.acquiring.store import Store
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import AnyLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.prices import UnitPrice
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 

@@ -15,8 +15,8 @@ from benchmarks.subjects import OURS, THREE, calls, limits_of, one_call, three_l
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm
 from limits_app.acquiring.store import Store
 from limits_app.engine.keys import scope_of
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 
 __all__ = ["ROWS"]
 

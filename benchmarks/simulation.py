@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from limits_app.engine.algorithms import compile_rule
+from limits_app.engine.claims import Claim
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit
-from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.plan import Amounts
 from limits_app.engine.planning import plan_for
 from limits_app.engine.record import LEASE_US, schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.slices import Slices, sliced
 from limits_app.testing import FakeClock

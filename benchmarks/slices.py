@@ -15,8 +15,8 @@ from benchmarks.subjects import OURS, one_call
 from limits_app import CallLimit, LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.keys import scope_of
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

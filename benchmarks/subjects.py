@@ -10,8 +10,8 @@ from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgor
 from limits_app.acquiring.store import Store
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import LimitDefinition
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 
 __all__ = ["OURS", "THREE", "calls", "held", "limits_of", "one_call", "permit", "three_limits"]
 

@@ -287,8 +287,8 @@ def roll_up_counts(clients: str) -> dict[str, float]:
 
     from limits_app import CallLimit, LimitSet
     from limits_app.engine.keys import scope_of
-    from limits_app.engine.plan import ScopedLimits
     from limits_app.engine.record import schema_of
+    from limits_app.engine.scoped_limits import ScopedLimits
     from limits_app.services.usage import add_counts
     from limits_app.stores.registry import resilient_store
 

@@ -49,6 +49,7 @@ from limits_app.engine.change_log import (
     announced,
     least_version,
 )
+from limits_app.engine.claims import Claim
 from limits_app.engine.clock import (
     DEFAULT_ZONE,
     EPOCH,
@@ -153,14 +154,10 @@ from limits_app.engine.plan import (
     MOST_SHAPES,
     Amounts,
     Bucket,
-    Claim,
     PlannedLimit,
-    PlannedScope,
     PlanShape,
-    Prices,
     ReportedUse,
     RequestPlan,
-    ScopedLimits,
     parts_of,
 )
 from limits_app.engine.planning import Shapes, forget_warnings, nothing_requested, plan_for
@@ -222,5 +219,6 @@ from limits_app.engine.runtime import (
     installed,
     present,
 )
+from limits_app.engine.scoped_limits import PlannedScope, Prices, ScopedLimits
 from limits_app.engine.sealing import decrypted, encrypted
 from limits_app.engine.token_leases import LEASE_KEY, LONGEST_LEASE_SECONDS, lease_limits

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from math import lcm
 from typing import Final, NamedTuple
 
-from limits_app.engine.plan import Amounts, PlannedLimit, PlannedScope, PlanShape, ReportedUse
+from limits_app.engine.plan import Amounts, PlannedLimit, PlanShape, ReportedUse
+from limits_app.engine.scoped_limits import PlannedScope
 
 NOTHING_USED: Final[ReportedUse] = {}
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from limits_app.engine.amounts import (
     MILLI,
@@ -17,12 +17,14 @@ from limits_app.engine.amounts import (
     exact_product,
     from_micro,
     from_milli,
+    is_currency,
     shown,
     to_micro,
     to_milli,
 )
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.periods import DAY, UNITS
+from limits_app.engine.priorities import Keep, checked_keep
 
 T = TypeVar("T")
 
@@ -36,6 +38,25 @@ _UNITS: Final = {
     name: Decimal(unit.milliseconds) / 1000 for unit in UNITS for name in (unit.symbol, unit.name, *unit.spellings)
 }
 """Units of time in seconds, by name."""
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def is_money(self) -> bool | None: ...
+
+
+class _Sharing(Protocol):
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def keep(self) -> Keep: ...
+
+    @property
+    def soft(self) -> bool: ...
 
 
 def check_key(key: object) -> None:
@@ -127,6 +148,19 @@ def keep_plain(limit: object, *fields: str, is_money: bool = False) -> None:
         if value is not None:
             plain = from_micro(to_micro(value)) if is_money else from_milli(to_milli(value, decimals=True))
             object.__setattr__(limit, field, plain)
+
+
+def keep_kind_of_amounts(limit: _Keyed) -> None:
+    """Fill in `is_money`: whether the key is a currency. InvalidLimit where it differs from one in case only."""
+    if limit.is_money is None:
+        check_case(limit.key)
+        object.__setattr__(limit, "is_money", is_currency(limit.key))
+
+
+def keep_shares(limit: _Sharing) -> None:
+    """Convert the shares that a limit keeps free for classes; InvalidLimit for invalid ones."""
+    if limit.keep != ():
+        object.__setattr__(limit, "keep", checked_keep(limit.key, limit.keep, soft=limit.soft))
 
 
 def parse_amount(text: str) -> Amount:

@@ -1,20 +1,17 @@
-"""Plans: a request compiled once into a shape, and bound to the scopes of a client; and claims, its requests."""
+"""Plans: a request compiled once into a shape, and bound to the scopes of a client."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
-from typing import Final, NamedTuple
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import Final
 
-from limits_app.engine.algorithms import Rule, State, rule_of_class
+from limits_app.engine.algorithms import Rule, rule_of_class
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount, checked_money
-from limits_app.engine.compiled import mypyc_attr
-from limits_app.engine.keys import IDEMPOTENCY_LEVEL, LEASE_LEVEL, Scope, digest_in, holder_in, short_key
+from limits_app.engine.keys import IDEMPOTENCY_LEVEL, LEASE_LEVEL, Scope, digest_in, short_key
 from limits_app.engine.limit_kinds import is_metered
 from limits_app.engine.limits import CallLimit, CountedUnit, RateLimit
-from limits_app.engine.prices import UnitPrice
-from limits_app.engine.record import Holder, Record, Schema
+from limits_app.engine.record import Record, Schema
+from limits_app.engine.scoped_limits import PlannedScope, PricedKey
 
 Amounts = Sequence[int]
 """Amounts, or changes of amounts, in parts: one for each limit of a plan."""
@@ -22,99 +19,11 @@ Amounts = Sequence[int]
 ReportedUse = Mapping[int, int]
 """The reported use in parts, by the position of the limit; limits of which none was reported are missing."""
 
-Prices = tuple[UnitPrice, ...]
-"""The prices of a resource at a time, one for each unit and currency."""
-
-PricedKey = tuple[str, UnitPrice]
-"""The key of a unit, as requests name it, and its price."""
-
 Bucket = tuple[str, str]
 """The key of a scope and the key of a limit."""
 
 MOST_SHAPES: Final = 256
 """How many shapes of one set of limits are kept."""
-
-_next_number: Final = count(1).__next__
-
-
-@dataclass(frozen=True, slots=True)
-class ScopedLimits:
-    """Limits that apply together in one scope.
-
-    `level` is where they were set, for outcomes (`levels` where that differs from limit to limit).
-    `prefix` comes before their keys in requests and reports about several resources; a total is charged
-    with the sum of the amounts requested with it and with each of `more_prefixes`.
-    `degraded` says that they are decided without their store, which is unavailable.
-    `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
-    idle. `slice_us` is for how many microseconds a process may hold capacity of them that it has charged in advance;
-    0 for not at all. `priority` is the class of requests that name none; empty: `normal`.
-    `prices` are those of the resource with the prefix `prefix`, and `more_prices` of those with `more_prefixes`; None
-    where the limits come from no configuration, which would have prices. `member` is the member of a pool that serves
-    the request, where members have prices of their own.
-    """
-
-    scope: Scope
-    schema: Schema
-    level: str = "set"
-    prefix: str = ""
-    degraded: bool = False
-    levels: tuple[str, ...] = ()
-    lasting: bool = False
-    more_prefixes: tuple[str, ...] = ()
-    slice_us: int = 0
-    prices: Prices | None = None
-    more_prices: tuple[Prices, ...] = ()
-    priority: str = ""
-    member: str = ""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        values = (self.scope, self.schema, self.level, self.prefix, self.degraded, self.levels, self.lasting)
-        more = (self.more_prefixes, self.slice_us, self.prices, self.more_prices, self.priority, self.member)
-        return ScopedLimits, (*values, *more)
-
-    def keys_of(self, rule: Rule) -> tuple[str, ...]:
-        """The keys that requests use for a limit: one, or several whose amounts are added up.
-
-        Calls and permits are charged once, as the first resource requests them.
-        """
-        more = self.more_prefixes if is_metered(rule.limit) else ()
-        key = rule.limit.requested_as if isinstance(rule.limit, CountedUnit) else rule.key
-        return tuple([prefix + key for prefix in (self.prefix, *more)])
-
-    def priced_keys(self, rule: Rule) -> tuple[PricedKey, ...]:
-        """The keys of units that requests of a limit in money are charged for, with their prices in its currency."""
-        if not rule.is_money or rule.is_counted:
-            return ()
-        priced = [(prefix, price) for prefix, prices in self.prices_by_prefix() for price in prices]
-        return tuple([(prefix + price.unit, price) for prefix, price in priced if price.currency == rule.key])
-
-    def prices_by_prefix(self) -> Iterator[tuple[str, Prices]]:
-        """Iterate over the prefixes of the resources that are charged, with the prices of each."""
-        if self.prices is not None:
-            yield from zip((self.prefix, *self.more_prefixes), (self.prices, *self.more_prices), strict=True)
-
-    @property
-    def key(self) -> str:
-        """The key of the scope."""
-        return self.scope.key
-
-    @property
-    def planned(self) -> PlannedScope:
-        """What a plan knows of it."""
-        return PlannedScope(self.schema, self.degraded, self.lasting, self.slice_us)
-
-    def level_of(self, index: int) -> str:
-        """Return where the limit at an index was set."""
-        return self.levels[index] if self.levels else self.level
-
-
-class PlannedScope(NamedTuple):
-    """The common facts about the scopes of a plan; the fields are those of `ScopedLimits`."""
-
-    schema: Schema
-    degraded: bool = False
-    lasting: bool = False
-    slice_us: int = 0
 
 
 class PlannedLimit:
@@ -425,120 +334,6 @@ class RequestPlan:
         """Return a plan of some of its limits, which are in its order."""
         scopes = tuple([self.scopes[index] for index in scope_indexes(limits)])
         return RequestPlan(self.shape.part(limits), scopes, self.namespace)
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Claim:
-    """The amounts of one request, in the order of the limits of its plan, and the decision of a store.
-
-    `version` is that of the configuration that its limits come from, None for limits that never change. `fits` is
-    False where the limits can never admit the amounts.
-    `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
-    plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
-    `settled` is True once the changes were settled, or nothing is left to settle; a store alone says the former.
-    A claim that `undoes` is settled as if it had not been charged: refunded with every algorithm.
-    `put_off` is True once they are kept, to be settled later. `unanswered` is True once they were sent without an
-    answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process (0 for
-    others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no
-    other process uses. `taken_from` is the slice of this process that admitted it, None for a store.
-    `is_over` is True where it belongs to a token whose lease was not there any more when it was settled: nothing was
-    changed then.
-    `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for its own decision.
-    `held_anew` is when the longest holds of its permits started again, by their positions: at a renewal after the clock
-    was set back; None where none did.
-    """
-
-    # What is read before a store decides is the claim's own: that is found faster than a default of the class.
-    admitted: bool | None = None
-    fits = True
-    unanswered = False
-    undoes = False
-    decided_at = 0
-    states: Sequence[State] = ()
-    repeated_us: int | None = None
-    held_anew: dict[int, int] | None = None
-    number = 0
-    holder: Holder = 0
-    taken_from: object = None
-    is_over = False
-
-    def __init__(self, plan: RequestPlan, amounts: Amounts, version: int | None = None) -> None:
-        self.plan = plan
-        self.shape = shape = plan.shape
-        self.amounts = amounts
-        self.version = version
-        self.settled = False
-        self.put_off = False
-        if shape.permits:
-            self.number = self.holder = _next_number()
-            if shape.token_lease is not None:
-                self.holder = holder_in(plan.scope_keys[shape.token_lease.scope_index])
-
-    @property
-    def released(self) -> bool:
-        """Whether its holder is done with it: it is settled, or will be settled from kept changes."""
-        return self.settled or self.put_off
-
-    def lose_lease(self) -> None:
-        """Act on a lease of the claim that had run out; stores call it outside locks. Only an acquisition does."""
-
-    def held_since(self, limit: PlannedLimit) -> int:
-        """Return from when on the longest hold of a permit counts."""
-        return self.decided_at if self.held_anew is None else self.held_anew.get(limit.position, self.decided_at)
-
-    def note_held_since(self, limit: PlannedLimit, since: int) -> None:
-        """Note from when on the longest hold of a permit counts."""
-        if since != self.held_since(limit):
-            self.held_anew = {**(self.held_anew or {}), limit.position: since}
-
-    def held_until(self, limit: PlannedLimit) -> int:
-        """Return when the longest hold of a permit ends."""
-        return self.held_since(limit) + limit.rule.hold_us
-
-    def decisions(self) -> Iterator[tuple[PlannedLimit, int, State]]:
-        """Iterate over the limits with their amounts and the states of the decision."""
-        for limit in self.shape.limits:
-            yield limit, self.amounts[limit.position], self.states[limit.position]
-
-    def used_before(self, limit: PlannedLimit) -> int:
-        """Return how much of a limit was in use when the claim was charged, without what it was charged."""
-        if not self.states:
-            return 0
-        return max(limit.rule.used(self.states[limit.position], self.decided_at) - self.amounts[limit.position], 0)
-
-    def load(self) -> float:
-        """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
-        most = 0.0
-        for limit in self.shape.limits:
-            used = limit.rule.used(self.states[limit.position], self.decided_at)
-            most = max(most, used / limit.rule.ceiling_parts)
-        return most
-
-    def wait_us(self, limit: PlannedLimit) -> int:
-        """Return after how many microseconds a limit would admit its amount: of a repeated rejection, when it ends.
-
-        Changes in another process since the rejection are noticed then.
-        """
-        wait = limit.rule.wait(self.states[limit.position], self.decided_at, self.amounts[limit.position])
-        return wait if self.repeated_us is None else min(wait, self.repeated_us)
-
-    def retry_us(self) -> int:
-        """Return after how many microseconds all limits would admit."""
-        wait, states, now = 0, self.states, self.decided_at
-        for limit in self.shape.limits:
-            rule, position = limit.rule, limit.position
-            if not rule.is_soft:
-                wait = max(wait, rule.wait(states[position], now, self.amounts[position]))
-        return wait if self.repeated_us is None else min(wait, self.repeated_us)
-
-    def refusal(self) -> tuple[list[Bucket], int]:
-        """Return the buckets that rejected, and after how many microseconds all of them would admit."""
-        buckets, wait = [], 0
-        for limit, amount, state in self.decisions():
-            if limit.rule.charged(state, self.decided_at, amount) is None:
-                buckets.append(self.plan.buckets[limit.position])
-                wait = max(wait, self.wait_us(limit))
-        return buckets, wait
 
 
 def scope_indexes(limits: Iterable[PlannedLimit]) -> list[int]:

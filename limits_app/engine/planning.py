@@ -13,9 +13,10 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import BLOCK_LEVEL, IDEMPOTENCY_LEVEL, LEASE_LEVEL
 from limits_app.engine.limit_kinds import CALL_KEYS, counts_requests, is_metered
 from limits_app.engine.limits import AnyLimit, CountedUnit, ResourceLimit
-from limits_app.engine.plan import MOST_SHAPES, PlannedLimit, PlannedScope, PlanShape, RequestPlan, ScopedLimits
+from limits_app.engine.plan import MOST_SHAPES, PlannedLimit, PlanShape, RequestPlan
 from limits_app.engine.priorities import known_priority, rank_of
 from limits_app.engine.runtime import present
+from limits_app.engine.scoped_limits import PlannedScope, ScopedLimits
 
 logger = logging.getLogger("limits_app")
 

@@ -8,11 +8,12 @@ from typing import Final
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import Amount, from_micro
+from limits_app.engine.claims import Claim
 from limits_app.engine.keys import BLOCK_LEVEL, LEASE_LEVEL, Scope
 from limits_app.engine.limits import Blocked, CallLimit, CountedUnit, QuotaLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
 from limits_app.engine.periods import QuotaPeriod
-from limits_app.engine.plan import Claim, PlannedLimit
+from limits_app.engine.plan import PlannedLimit
 from limits_app.engine.priorities import Keep
 
 _SECOND = 1_000_000

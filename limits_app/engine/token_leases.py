@@ -13,8 +13,8 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.holders import token_holder
 from limits_app.engine.keys import LEASE_LEVEL, lease_scope, scope_of
 from limits_app.engine.limits import ResourceLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 
 LONGEST_LEASE_SECONDS: Final = 3600
 _PREFIX: Final = f"{LEASE_LEVEL}:"

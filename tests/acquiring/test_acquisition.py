@@ -15,6 +15,7 @@ import pytest
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
 from limits_app.engine.limit_use import LimitUse
 from limits_app.engine.limits import (
@@ -25,7 +26,7 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.plan import Amounts
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.acquiring.sets import CALLS, DB, KEEPING, REFUNDING, RPM, TPM, ChangeRuntime, limit_set, used

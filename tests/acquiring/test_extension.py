@@ -15,6 +15,7 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.engine import LimitUse
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import (
     AlreadyReleased,
     InvalidRequest,
@@ -27,8 +28,9 @@ from limits_app.engine.errors import (
 )
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import QuotaLimit, RateLimit, RateLimitAlgorithm
-from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.plan import Amounts
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -19,8 +19,8 @@ import limits_app.acquiring.limit_set as limit_set_module
 import limits_app.engine
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.pool import LimitPool
+from limits_app.engine.claims import Claim
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.acquiring.sets import limit_set, used

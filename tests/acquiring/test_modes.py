@@ -13,9 +13,9 @@ from limits_app.acquiring.modes import Mode
 from limits_app.engine.errors import InvalidRequest, NotShareable
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.engine.runtime import Runtime
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from tests.acquiring.sets import DB, RPM, TPM, ChangeRuntime, limit_set, used
 

@@ -18,8 +18,8 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import ResourceLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.acquiring.sets import CALLS, TPM, limit_set, used

@@ -13,9 +13,10 @@ import pytest
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.acquiring.waiting import Waiter, WaitingLine
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import LimitTimeout, NeverAdmissible, StoreUnavailable, UsageNotReported
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.plan import Amounts
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from tests.acquiring.sets import limit_set

@@ -14,10 +14,10 @@ from limits_app.acquiring import leases
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.claims import Claim
 from limits_app.engine.clock import as_clock
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import AnyLimit, RateLimit, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.acquiring.sets import DB, ChangeRuntime, limit_set

@@ -15,6 +15,7 @@ import pytest
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet, Unlimited
 from limits_app.engine.amounts import NOTHING
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, NeverAdmissible
 from limits_app.engine.limits import (
     CallLimit,
@@ -24,7 +25,6 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from tests.acquiring.sets import CALLS, DB, RPM, TPM, ChangeRuntime, limit_set, used
 from tests.engine.test_definitions import BAD_FRACTIONS, BAD_NUMBERS

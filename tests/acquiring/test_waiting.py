@@ -20,11 +20,13 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.acquiring.waiting import Waiter, WaitingLine
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.plan import Amounts
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.acquiring.sets import DB, limit_set, reported, used, used_up

@@ -9,7 +9,8 @@ from threading import Condition, Thread
 from typing import Any
 
 from limits_app.acquiring.waiting import Waiter, WaitingLine
-from limits_app.engine.plan import Bucket, Claim
+from limits_app.engine.claims import Claim
+from limits_app.engine.plan import Bucket
 from limits_app.stores.memory import MemoryStore
 
 PATIENCE_SECONDS = 20

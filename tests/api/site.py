@@ -11,7 +11,8 @@ from django.contrib.contenttypes.models import ContentType
 from rest_framework.test import APIClient
 
 from limits_app import services
-from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.models import (
     AlertRule,
     Endpoint,

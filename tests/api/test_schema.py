@@ -31,7 +31,8 @@ from limits_app.api.serializers import (
     PoolSerializer,
     ResourceSerializer,
 )
-from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.models import Denial
 from tests.api import fuzz
 from tests.api.site import ROOT, as_user, fill, person

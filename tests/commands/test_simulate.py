@@ -21,8 +21,8 @@ from limits_app.engine import NOTHING
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import scope_of, shared_scope
 from limits_app.engine.notation import parse_limit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.models import BucketKind, Policy, UsagePeriod, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
 from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events

@@ -20,11 +20,11 @@ from limits_app.engine.limits import (
     CallLimit,
     LimitDefinition,
     QuotaLimit,
-    QuotaPeriod,
     RateLimit,
     RateLimitAlgorithm,
     ResourceLimit,
 )
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.engine.record import schema_of
 
 TOKEN_BUCKET = RateLimitAlgorithm.TOKEN_BUCKET

@@ -10,6 +10,7 @@ import pytest
 from limits_app import engine
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import Amount
+from limits_app.engine.claims import Claim
 from limits_app.engine.counting import hour_ends, hour_of
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import (
@@ -21,9 +22,10 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import Claim, RequestPlan, ScopedLimits
+from limits_app.engine.plan import RequestPlan
 from limits_app.engine.planning import plan_for
 from limits_app.engine.record import LEASE_US, FinishedUsage, Lease, LeaseId, Record, new_record, schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from tests.engine.algorithms.driven import NOW, SECOND
 
 TPM = RateLimit("tpm", 10, 10)

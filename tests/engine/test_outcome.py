@@ -34,8 +34,8 @@ from limits_app.engine.limits import (
     ResourceLimit,
 )
 from limits_app.engine.outcome import LimitStatus, Outcome, Stats
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.acquiring.sets import DB, RPM, TPM, limit_set, used_up

@@ -20,9 +20,10 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import PlanShape, ScopedLimits
+from limits_app.engine.plan import PlanShape
 from limits_app.engine.planning import plan_for
 from limits_app.engine.record import LEASE_US, lease_us_of, schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from tests.acquiring.sets import limit_set, used
 from tests.acquiring.test_modes import EVERYWHERE

@@ -13,8 +13,8 @@ from limits_app import CallLimit, InvalidLimit, RateLimit, RateLimitAlgorithm, l
 from limits_app.engine.amounts import MAX_AMOUNT
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.integrations.drf.rates import SimpleRateThrottle
 from limits_app.integrations.ratelimit import _limits as ratelimit_limits
 from limits_app.policies import ResolvedSet, VersionedStore

@@ -17,12 +17,12 @@ from limits_app.engine.limits import (
     CallLimit,
     LimitDefinition,
     QuotaLimit,
-    QuotaPeriod,
     RateLimit,
     RateLimitAlgorithm,
     ResourceLimit,
 )
 from limits_app.engine.notation import limit_text, parse_limit
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.models import Limit, Policy
 from limits_app.services.limit_fields import FIELDS, LimitKind, join, of_kind, split
 

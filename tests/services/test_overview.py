@@ -12,9 +12,9 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from limits_app import limits
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.engine.limits import CallLimit, RateLimit
-from limits_app.engine.plan import Claim
 from limits_app.models import Entity, Policy, PolicyEffect, Resource
 from limits_app.policies import ENTITY_FLAGS
 from limits_app.services import LimitState, RowState, overview

@@ -29,8 +29,8 @@ from limits_app.conf import OnUnavailable
 from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import Blocked, LimitDefinition
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.policies import ResolvedSet, VersionedStore, resolver
 from limits_app.services.unavailable import fallback_of
 from limits_app.stores import registry

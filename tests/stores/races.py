@@ -20,8 +20,8 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import open_redis_store
 from tests.servers import shared

@@ -26,8 +26,8 @@ from limits_app.engine.clock import Clock, system_us
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import AnyLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
 

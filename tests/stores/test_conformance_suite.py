@@ -10,8 +10,9 @@ import pytest
 
 from limits_app.acquiring.store import Store
 from limits_app.engine.change_log import Change
+from limits_app.engine.claims import Claim
 from limits_app.engine.limits import QuotaLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.plan import Amounts
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock, StoreConformance
 from limits_app.testing.conformance.concurrency import WaiterClock, waiting

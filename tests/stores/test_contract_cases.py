@@ -26,8 +26,8 @@ from limits_app.acquiring.store import Store
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, scope_of
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.resilient import ResilientStore

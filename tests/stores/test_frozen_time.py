@@ -20,8 +20,8 @@ from limits_app.engine.clock import Clock, monotonic_us
 from limits_app.engine.errors import LimitTimeout
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore

@@ -9,9 +9,10 @@ from threading import Event
 
 import pytest
 
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StoreBlocked, StoreUnavailable
 from limits_app.engine.limits import ResourceLimit
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.plan import Amounts
 from limits_app.stores.in_thread import give_back, in_thread, keep_unsettled
 from tests.acquiring.test_remote_stores import FarStore
 from tests.stores.support import limits_of

@@ -12,11 +12,12 @@ import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.waiting import ThreadWaiter
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores import codecs
 from limits_app.stores.process import ProcessStore, open_process_store, records
 from limits_app.stores.process import store as store_module

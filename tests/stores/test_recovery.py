@@ -7,9 +7,10 @@ from collections.abc import Collection
 import pytest
 
 from limits_app.engine.change_log import ALL, EVERYTHING, ROWS, Change
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import RateLimit
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.plan import Amounts
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.recovery import PendingWork
 from tests.acquiring.sets import used

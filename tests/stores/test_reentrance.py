@@ -13,10 +13,11 @@ from limits_app import engine
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import CountingStore
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StoreBlocked, StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import Record
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process import store as store_module

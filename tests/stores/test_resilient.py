@@ -16,9 +16,10 @@ from limits_app.acquiring.breaker import BreakerState
 from limits_app.acquiring.pool import LimitPool
 from limits_app.acquiring.store import Store
 from limits_app.engine.change_log import ALL, Change
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import NeverAdmissible, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
 from limits_app.engine.limits import CallLimit, ResourceLimit
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.plan import Amounts
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store

@@ -16,6 +16,7 @@ from benchmarks.simulation import Oracle
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import EntityScopes, scope_of
 from limits_app.engine.limits import (
@@ -26,8 +27,9 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.plan import Amounts
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.resilient import ResilientStore
 from limits_app.stores.slices import SliceRequest, Slices, sliced

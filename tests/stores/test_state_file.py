@@ -19,9 +19,9 @@ import pytest
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.modes import open_store
 from limits_app.stores.process import ProcessStore

@@ -41,8 +41,8 @@ def main(clients: int) -> None:
 def _count(clients: int) -> None:
     from limits_app import CallLimit, LimitSet
     from limits_app.engine.keys import scope_of
-    from limits_app.engine.plan import ScopedLimits
     from limits_app.engine.record import schema_of
+    from limits_app.engine.scoped_limits import ScopedLimits
     from limits_app.stores.registry import resilient_store
 
     store = resilient_store("default").open()

@@ -18,8 +18,8 @@ from limits_app.engine.amounts import NOTHING
 from limits_app.engine.counting import Batch, Count, Rejected, Times
 from limits_app.engine.keys import Scope, member_scope, scope_of, shared_scope
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.models import BucketKind, CollectedBatch, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.usage import MAX_SUM
 from limits_app.stores.memory import MemoryStore

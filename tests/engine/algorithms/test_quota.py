@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from limits_app.engine.algorithms.calendar import Calendar
 from limits_app.engine.algorithms.rule import DEBT_PARTS
-from limits_app.engine.limits import QuotaLimit, QuotaPeriod, RateLimit
+from limits_app.engine.limits import QuotaLimit, RateLimit
+from limits_app.engine.periods import QuotaPeriod
 from tests.engine.algorithms.definitions import ALGORITHMS, examples
 from tests.engine.algorithms.driven import NOW, SECOND, Driven, Step, timelines
 from tests.engine.algorithms.test_quota_calendar import moments, period_of, us

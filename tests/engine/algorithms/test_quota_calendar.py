@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from limits_app.engine import AS_THE_CALENDAR, PeriodStart
 from limits_app.engine.algorithms.calendar import Calendar
-from limits_app.engine.limits import QuotaPeriod
+from limits_app.engine.periods import QuotaPeriod
 from tests.engine.algorithms.definitions import examples
 
 HOUR, DAY, WEEK, MONTH = QuotaPeriod

@@ -19,10 +19,10 @@ from django.db import connections, transaction
 from pytest_django import DjangoDbBlocker
 
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import short_key
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.database.transaction import Transaction
 from limits_app.testing.conformance.contract import claim_of, limits_in, scoped

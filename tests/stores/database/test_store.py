@@ -12,9 +12,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.test import override_settings
 
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.stores import registry
 from limits_app.stores.database import DatabaseStore, open_database_store
 from limits_app.stores.memory import MemoryStore

@@ -9,9 +9,10 @@ import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import RateLimit, ResourceLimit
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.plan import Amounts
 from limits_app.stores.database import DatabaseStore
 from limits_app.testing.conformance.contract import claim_of
 from tests.stores.database.conftest import Open

@@ -15,10 +15,11 @@ from redis.cluster import RedisCluster
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.amounts import Amount
+from limits_app.engine.claims import Claim
 from limits_app.engine.keys import scope_of, short_key
 from limits_app.engine.limits import AnyLimit
-from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer

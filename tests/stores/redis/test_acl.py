@@ -14,7 +14,8 @@ from redis import Redis
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
-from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_commands, acl_rules, prefix_for
 from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import HOST

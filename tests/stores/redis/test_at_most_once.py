@@ -15,12 +15,13 @@ from redis.retry import Retry
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import scope_of, short_key
 from limits_app.engine.limits import CountedUnit, QuotaLimit, ResourceLimit
-from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.prices import UnitPrice
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.errors import Unanswered

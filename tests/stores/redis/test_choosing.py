@@ -11,6 +11,7 @@ from redis import Redis
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.acquiring.store import Store
+from limits_app.engine.claims import Claim
 from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
@@ -20,7 +21,6 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock

@@ -20,11 +20,12 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, short_key
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
 from limits_app.stores.redis import cluster as cluster_module
 from limits_app.stores.redis.opening import tag_of

@@ -12,8 +12,8 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, idempotency_scope, short_key
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.redis import RedisClusterStore
 from limits_app.stores.redis.opening import tag_of
 from tests.servers.redis import RedisServer, until

@@ -13,19 +13,14 @@ from hypothesis import strategies as st
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
+from limits_app.engine.claims import Claim
 from limits_app.engine.counting import HOUR_US
 from limits_app.engine.keys import scope_of
-from limits_app.engine.limits import (
-    LimitDefinition,
-    QuotaLimit,
-    QuotaPeriod,
-    RateLimit,
-    RateLimitAlgorithm,
-    ResourceLimit,
-)
-from limits_app.engine.plan import Claim, ScopedLimits
+from limits_app.engine.limits import LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.periods import QuotaPeriod
 from limits_app.engine.readings import outcome_of
 from limits_app.engine.record import Schema, schema_of
+from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of

@@ -11,9 +11,9 @@ import pytest
 from redis import Redis
 
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.claims import Claim
 from limits_app.engine.errors import StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Claim
 from limits_app.engine.readings import outcome_of
 from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import claim_of
