@@ -24,7 +24,7 @@ from limits_app.acquiring.store import Store
 from limits_app.acquiring.waiting import ThreadWaiter
 from limits_app.engine.clock import Clock, system_us
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.keys import scope_of
+from limits_app.engine.keys import EntityScopes, scope_of
 from limits_app.engine.limits import AnyLimit
 from limits_app.engine.record import schema_of
 from limits_app.engine.scoped_limits import ScopedLimits
@@ -148,6 +148,12 @@ def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version:
     """A set over one scope."""
     scoped = ScopedLimits(scope_of("tests", entity), schema_of(limits, store.lease_us))
     return LimitSet.composed([scoped], store, version=version)
+
+
+def for_each_entity(limits: LimitSet) -> Callable[[str], LimitSet]:
+    """The limits of a set for any other entity, as the clients of a resource have them: they are compiled once."""
+    scopes = EntityScopes(limits.scopes, limits.scopes[0].entity)
+    return lambda entity: limits.bound(scopes.of(entity), version=limits.version)
 
 
 def used(limits: LimitSet, key: str = "call_count") -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit,
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import collected, counting
-from tests.stores.support import count_entries, limits_of, used
+from tests.stores.support import count_entries, for_each_entity, limits_of, used
 
 HOUR = 3600
 
@@ -31,19 +31,23 @@ def tiny(tmp_path: Path, clock: FakeClock) -> Iterator[ProcessStore]:
     store.close()
 
 
+def scopes(store: ProcessStore, window: float = HOUR) -> Callable[[str], LimitSet]:
+    """The limits of one of many scopes."""
+    rate = RateLimit("x", 10, window, RateLimitAlgorithm.SLIDING_WINDOW)
+    return for_each_entity(limits_of(store, rate, CallLimit(10, window)))
+
+
 def scope(store: ProcessStore, number: int, window: float = HOUR) -> LimitSet:
-    """The limits of one of many."""
-    return limits_of(
-        store, RateLimit("x", 10, window, RateLimitAlgorithm.SLIDING_WINDOW), CallLimit(10, window), entity=f"{number}"
-    )
+    """The limits of a single one of them."""
+    return scopes(store, window)(f"{number}")
 
 
 def fill(store: ProcessStore, window: float = HOUR) -> int:
     """Use one scope after the other until there is no room; returns how many found some."""
-    found = count()
+    found, limits = count(), scopes(store, window)
 
     def use_them_up() -> None:
-        while scope(store, next(found), window).try_acquire({"x": 1}):
+        while limits(f"{next(found)}").try_acquire({"x": 1}):
             pass
 
     with pytest.raises(StoreUnavailable, match=r"all 1 MB .*: raise LIMITS\['MAP_MEGABYTES'\]"):
@@ -71,23 +75,24 @@ def test_those_who_are_there_go_on_while_it_is_full(tiny: ProcessStore) -> None:
 def test_what_is_idle_makes_room(tiny: ProcessStore, clock: FakeClock) -> None:
     number = fill(tiny, window=60)
     clock.advance(60)
+    limits = scopes(tiny)
     for newcomer in range(number, number + 500):
-        assert scope(tiny, newcomer).try_acquire({"x": 1})
+        assert limits(f"{newcomer}").try_acquire({"x": 1})
     assert count_entries(tiny) < 3 * number
 
 
 def test_idle_scopes_stay_until_a_good_part_of_the_space_is_used(tiny: ProcessStore, clock: FakeClock) -> None:
-    early = 400
+    early, limits = 400, scopes(tiny, window=1)
     for number in range(early):
-        assert scope(tiny, number, window=1).try_acquire({"x": 1})
+        assert limits(f"{number}").try_acquire({"x": 1})
     clock.advance(3600)
     written = count_entries(tiny)
     for number in range(early, early + 100):
-        assert scope(tiny, number, window=1).try_acquire({"x": 1})
+        assert limits(f"{number}").try_acquire({"x": 1})
     assert count_entries(tiny) > written
     clock.advance(3600)
     for number in range(early + 100, 10 * early):
-        assert scope(tiny, number, window=1).try_acquire({"x": 1})
+        assert limits(f"{number}").try_acquire({"x": 1})
         clock.advance(1)
     assert count_entries(tiny) < 6 * written
 
@@ -152,10 +157,10 @@ def test_a_reset_and_a_new_version_are_told_when_there_is_no_room(tiny: ProcessS
 
 def flood(store: ProcessStore, attempts: int, *, limits: tuple[AnyLimit, ...] = (CallLimit(5, HOUR),)) -> int:
     """Send one request for each of many new scopes, which count usage; returns how many of them found room."""
-    admitted = 0
+    admitted, new = 0, for_each_entity(counting(store, *limits))
     for number in range(attempts):
         with suppress(StoreFull):
-            admitted += bool(counting(store, *limits, entity=f"new {number}").try_acquire())
+            admitted += bool(new(f"new {number}").try_acquire())
     return admitted
 
 
@@ -183,8 +188,9 @@ def test_counted_usage_gives_way_first_and_scopes_in_use_never(
 
 def test_a_megabyte_holds_so_many_clients_with_usage_that_the_default_holds_200_000(tiny: ProcessStore) -> None:
     needed = -(-200_000 // conf.MAP_MEGABYTES.default)
+    limits = for_each_entity(counting(tiny, CallLimit(5, HOUR)))
     for number in range(needed):
-        assert counting(tiny, CallLimit(5, HOUR), entity=f"ip:203.0.113.{number}").try_acquire()
+        assert limits(f"ip:203.0.113.{number}").try_acquire()
     assert len(collected(tiny)) == needed
 
 
@@ -213,11 +219,11 @@ def test_known_scopes_are_decided_hour_after_hour_while_the_file_is_full(tiny: P
 def test_scopes_give_way_when_a_sixteenth_of_their_time_is_left(
     tiny: ProcessStore, clock: FakeClock, algorithm: RateLimitAlgorithm
 ) -> None:
-    limit = RateLimit("x", 4, 160, algorithm)
+    limits = for_each_entity(limits_of(tiny, RateLimit("x", 4, 160, algorithm)))
 
     def finds_room(number: int) -> bool:
         with suppress(StoreFull):
-            return bool(limits_of(tiny, limit, entity=f"{number}").try_acquire({"x": 4}))
+            return bool(limits(f"{number}").try_acquire({"x": 4}))
         return False
 
     rejected = list(islice((number for number in count() if not finds_room(number)), 100))
@@ -229,18 +235,18 @@ def test_scopes_give_way_when_a_sixteenth_of_their_time_is_left(
 
 def test_a_file_that_known_scopes_have_filled_has_room_again(tiny: ProcessStore, clock: FakeClock) -> None:
     growing = RateLimit("x", 10**6, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)
-    new = count()
+    new, limits = count(), for_each_entity(limits_of(tiny, growing))
     with suppress(StoreFull):
-        while limits_of(tiny, growing, entity=f"{next(new)}").try_acquire({"x": 1}):
+        while limits(f"{next(new)}").try_acquire({"x": 1}):
             pass
     without_room = 0
     for number in range(4500):
         clock.advance(0.2)
         try:
-            assert limits_of(tiny, growing, entity=f"{number % 200}").try_acquire({"x": 1})
+            assert limits(f"{number % 200}").try_acquire({"x": 1})
         except StoreFull:
             without_room += 1
     assert without_room > 10
-    assert used(limits_of(tiny, growing, entity="7"), "x") > 10
+    assert used(limits("7"), "x") > 10
     clock.advance(2 * HOUR)
-    assert limits_of(tiny, growing, entity="one more").try_acquire({"x": 1})
+    assert limits("one more").try_acquire({"x": 1})
