@@ -27,6 +27,7 @@ for index = 1, requests do
 end
 if emptiest_first > 0 then
   for _, turn in ipairs(turns) do
+    writes = nil
     local scopes, calendar = load_request(turn.place, turn.first_key, turn.amounts_at, now)
     if not scopes then return 'C' .. pack('<d', now) .. calendar end
     turn.scopes, turn.after_amounts = scopes, after_amounts
@@ -36,6 +37,7 @@ if emptiest_first > 0 then
         turn.load = math.max(turn.load, used / limit.capacity)
       end
     end
+    turn.writes = writes -- such as the removal of leases that have expired, which its states do not count any more
   end
   table.sort(turns, function(a, b) return a.load < b.load or a.load == b.load and a.number < b.number end)
 end
@@ -44,7 +46,7 @@ local reply = ''
 for index = 1, others == 1 and requests or 1 do
   local turn = turns[index]
   local scopes, calendar = turn.scopes, nil
-  writes = nil
+  writes = turn.writes
   if turn.version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= turn.version then return 'S' end
   if scopes then
     after_amounts = turn.after_amounts

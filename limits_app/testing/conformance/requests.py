@@ -216,6 +216,19 @@ class Choosing(Contract):
         assert store.acquire_first(claims, emptiest_first=True) is claims[0]
         assert store.renew([lost, claims[0]]) == [lost]
 
+    def test_a_late_return_after_a_choice_by_use_returns_nobody_elses_permits(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        sets = members(store, ResourceLimit("db", 3), number=2)
+        late = taken(sets[1], {"db": 2})
+        clock.move(store.lease_us)
+        claims = [claim_of(limits, {"db": 2}) for limits in sets]
+        assert taken(sets[0], {"db": 3}).admitted
+        assert store.acquire_first(claims, emptiest_first=True) is claims[1]
+        give_back(sets[1], late)
+        assert sets[1].get_stats()["db"]["used"] == 2
+        assert not taken(sets[1], {"db": 2}).admitted
+
     @pytest.mark.parametrize(("emptiest_first", "tried"), [(False, 0), (True, 1)])
     def test_without_failover_only_the_first_is_tried(self, store: Store, *, emptiest_first: bool, tried: int) -> None:
         sets = [limits_of(store, RateLimit(KEY, size, HOUR), entity=str(size)) for size in (12, 10, 100)]
