@@ -23,6 +23,7 @@ from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
 from limits_app.services.usage import usage
 from limits_app.usage.reading import Use, was_used
+from limits_app.usage.units import requests_once
 
 _MOST_FOUND: Final = 20
 _MOST_ROWS_EACH: Final = 10
@@ -141,8 +142,9 @@ def client_of(text: str) -> str:
 
 
 def recent_uses(identifier: str) -> list[Use]:
-    """What a client used in the last 7 days of each limit of a resource, by day with its cost; the latest day first."""
-    return usage(entity=identifier, by=("resource", "period"), since=_since(), cost=True)
+    """What a client used in the last 7 days of each unit of a resource, by day with its cost; the latest day first."""
+    by = ("resource", "plan", "below", "period")
+    return requests_once(usage(entity=identifier, by=by, since=_since(), cost=True))
 
 
 def spent_on(uses: Iterable[Use]) -> dict[str, Decimal]:

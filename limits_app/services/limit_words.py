@@ -12,7 +12,16 @@ from django.utils import timezone
 from django.utils.dates import WEEKDAYS
 from django.utils.translation import gettext
 
-from limits_app.engine import CALLS, NAMES, UNLIMITED, QuotaPeriod, is_currency, parse_limits, seconds_text
+from limits_app.engine import (
+    CALLS,
+    KEYS_OF_REQUESTS,
+    NAMES,
+    UNLIMITED,
+    QuotaPeriod,
+    is_currency,
+    parse_limits,
+    seconds_text,
+)
 from limits_app.engine.errors import InvalidLimit, LimitsError
 from limits_app.engine.limits import Blocked, CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, Stats
@@ -25,10 +34,10 @@ _MOST: Final = 100
 
 
 def limit_name(key: str) -> str:
-    """The name of a limit for people: “requests” for a limit of calls, else its key, which may be that of a total."""
+    """The name of a limit for people: “requests” where it counts requests, else its key, which may be of a total."""
     if key.startswith(TOTAL_PREFIX):
         return gettext("%(limit)s, over all resources") % {"limit": limit_name(key.removeprefix(TOTAL_PREFIX))}
-    return gettext("requests") if key == CallLimit.key else key
+    return gettext("requests") if key in KEYS_OF_REQUESTS else key
 
 
 def limit_key(name: str) -> str:
@@ -37,8 +46,10 @@ def limit_key(name: str) -> str:
 
 
 def limit_keys(name: str | None) -> tuple[str, ...] | None:
-    """The keys that people can mean by a name: “requests” can also be a key itself; None if there is no name."""
-    return (limit_key(name), name) if name else None
+    """The keys that people mean by a name: “requests” are counted under several; None if there is no name."""
+    if not name:
+        return None
+    return tuple(sorted(KEYS_OF_REQUESTS)) if name in {"requests", gettext("requests")} else (name,)
 
 
 def limit_in_words(limit: LimitDefinition) -> str:

@@ -11,6 +11,7 @@ from limits_app.models import TOTALS, BucketKind
 from limits_app.services.clients import RECENT, spent_on
 from limits_app.services.explain import ExplainedLimit
 from limits_app.usage.reading import Use
+from limits_app.usage.units import unit_of
 
 
 def used_up_at(limit: ExplainedLimit, resource: str, uses: Iterable[Use], now: datetime) -> datetime | None:
@@ -29,7 +30,9 @@ def used_up_at(limit: ExplainedLimit, resource: str, uses: Iterable[Use], now: d
         used = sum(
             use.admitted
             for use in uses
-            if use.key == quota.key and use.bucket == BucketKind.ENTITY and (in_total or use.resource == resource)
+            if use.key == unit_of(quota.key)
+            and use.bucket == BucketKind.ENTITY
+            and (in_total or use.resource == resource)
         )
     # Usage of days counts from the first midnight within the 7 days on.
     since = (now - RECENT).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)

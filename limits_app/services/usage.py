@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from socket import gethostname
 from time import monotonic
 from typing import Final, TypeVar
@@ -23,6 +24,7 @@ from limits_app.usage.denial_counter import denials as denials_of_process
 from limits_app.usage.evaluation_counter import evaluations
 from limits_app.usage.reading import By, DenialCount, LimitKeys, Use, Uses, denied, read
 from limits_app.usage.rollup import CountsAdded
+from limits_app.usage.units import read_units, unit_of
 
 logger = logging.getLogger("limits_app")
 
@@ -115,6 +117,36 @@ def _read(chosen: Chosen, by: str | Iterable[str], *, cost: bool) -> Uses:
     return uses_with_costs(chosen, apart) if cost else read(**chosen._asdict(), by=apart)
 
 
+def usage_by_unit(
+    resource: str | None = None,
+    *,
+    entity: EntityName = None,
+    unit: str | None = None,
+    period: str = "day",
+    since: datetime | None = None,
+    until: datetime | None = None,
+    by: str | Iterable[str] = (),
+    most: int | None = None,
+    cost: bool = False,
+) -> list[Use]:
+    """`usage` by unit in place of limit, as pages show it: requests are one unit, whatever limits have counted them.
+
+    Their key is that of call limits. Each request is counted once, also where several limits of a client count it.
+    """
+    _check(most)
+    length, apart = _word(UsagePeriod, "period", period), _groupings(by)
+    uses = read_units(resource, entity, unit, period=length, since=since, until=until, by=apart, most=most)
+    if not cost:
+        return uses
+    costs: dict[tuple[object, ...], dict[str, Decimal]] = {}
+    chosen = Chosen(resource, entity, None, None, length, since, until)
+    for use in uses_with_costs(chosen, apart)[:]:
+        sums = costs.setdefault(_group_of(use), {})
+        for currency, number in (use.cost or {}).items():
+            sums[currency] = sums.get(currency, Decimal(0)) + number
+    return [replace(use, cost=costs.get(_group_of(use), {})) for use in uses]
+
+
 def spend(
     resource: str | None = None,
     *,
@@ -135,6 +167,10 @@ def spend(
     _check(most)
     length = _word(UsagePeriod, "period", period)
     return spends(Chosen(resource, entity, None, plan, length, since, until), _groupings(by))[:most]
+
+
+def _group_of(use: Use) -> tuple[object, ...]:
+    return (use.bucket, unit_of(use.key), use.resource, use.entity, use.plan, use.below, use.start)
 
 
 def _groupings(by: str | Iterable[str]) -> set[By]:

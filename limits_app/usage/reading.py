@@ -121,7 +121,7 @@ class Uses:
         return self._rows.count()
 
     def __getitem__(self, part: slice) -> list[Use]:
-        uses = [_use(row) for row in self._rows[part]]
+        uses = [use_of(row) for row in self._rows[part]]
         return uses if self._with_costs is None else self._with_costs(uses)
 
     def costed(self, with_costs: Callable[[list[Use]], list[Use]]) -> Uses:
@@ -237,7 +237,8 @@ def of_entity(rows: QuerySet[R], name: str) -> QuerySet[R]:
     return rows.filter(entity__in=[entity for entity in names if entity in patterns])
 
 
-def _use(row: dict[str, Any]) -> Use:
+def use_of(row: Mapping[str, Any]) -> Use:
+    """Create a use from the sums of a group."""
     admitted = units_of_usage(row["key"], row["admitted"])
     group = (row.get("resource"), row.get("entity"), row.get("plan"), row.get("below"), row.get("start"))
     return Use(BucketKind(row["bucket"]), row["key"], *group, admitted, row["denied"])

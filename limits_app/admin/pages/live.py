@@ -23,7 +23,7 @@ from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.rule_labels import resource_labels
 from limits_app.services.status import overview
-from limits_app.services.usage import usage
+from limits_app.services.usage import usage, usage_by_unit
 from limits_app.usage.reading import Use
 
 _MOST_LOOKED_AT: Final = 25
@@ -62,7 +62,7 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
     hours = {"period": "hour", "since": since - timedelta(hours=1)}
     totals = Counter[str]()
     refused = Counter[str]()
-    for use in usage(**hours):  # type: ignore[arg-type]  # a dictionary of what fits
+    for use in usage_by_unit(**hours):  # type: ignore[arg-type]  # a dictionary of what fits
         totals[use.key] += use.admitted  # type: ignore[assignment]  # amounts need not be whole
         refused[use.key] += use.refused
     tightest, is_known = tightest_limits(_MOST_SHOWN)

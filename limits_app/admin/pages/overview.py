@@ -34,7 +34,7 @@ from limits_app.services.policy_words import policies_in_words
 from limits_app.services.rights import Action, may
 from limits_app.services.rule_labels import resource_labels
 from limits_app.services.status import store_health
-from limits_app.services.usage import usage
+from limits_app.services.usage import usage_by_unit
 from limits_app.usage.reading import Use, most_rejected
 
 _MOST: Final = 5
@@ -73,7 +73,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         }
     )
     time = UsagePeriod.HOUR, now.replace(minute=0, second=0, microsecond=0) - _CHART, now
-    uses = usage(key=CallLimit.key, by="period", period="hour", since=time[1])
+    uses = usage_by_unit(unit=CallLimit.key, by="period", period="hour", since=time[1])
     ending = None if policies is None else [*_ends(site, policies, names)]
     context = {
         "stores": _stores(),

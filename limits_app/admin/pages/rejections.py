@@ -57,7 +57,7 @@ def _found(asked: dict[str, str], number: int) -> dict[str, Any]:
     filters: dict[str, Any] = {name: asked[name] or None for name in (*_FIELDS, "request_id")}
     rejected = rejections(
         filters.pop("resource"),
-        **{**filters, "key": limit_keys(asked["key"])},
+        **{**filters, "key": limit_keys(limit_name(asked["key"]))},
         since=since,
         until=None if until is None else until + _MINUTE,  # the minute itself is included
         offset=(number - 1) * _PER_PAGE,

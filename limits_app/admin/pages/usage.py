@@ -34,8 +34,9 @@ from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.rule_labels import resource_labels
 from limits_app.services.safe_text import csv_text
-from limits_app.services.usage import spend, usage
+from limits_app.services.usage import spend, usage_by_unit
 from limits_app.usage.reading import Use
+from limits_app.usage.units import unit_of
 
 _MOST_RESOURCES: Final = 50
 _MOST_CONSUMERS: Final = 15
@@ -140,7 +141,7 @@ def _csv(resource: str | None, entity: str | None, key: str, *, time: Time) -> H
     period, since, until = time
     by = ("entity", "resource", "plan", "below")
     chosen: dict[str, Any] = {"period": period, "since": since, "until": until}
-    uses = usage(resource, entity=entity, key=key or None, by=by, cost=True, **chosen)
+    uses = usage_by_unit(resource, entity=entity, unit=key or None, by=by, cost=True, **chosen)
     return _file("usage.csv", (*_TIME, *_AMOUNTS), _csv_rows(_with_rejections(uses)), time)
 
 
@@ -198,11 +199,11 @@ def _file(name: str, columns: tuple[str, ...], rows: Iterable[list[object]], tim
 def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> dict[str, Any]:
     """The usage of a limit, by default of the one with the most rejections."""
     ask: dict[str, Any] = dict(zip(("period", "since", "until"), time, strict=True)) | {"entity": entity}
-    of_resources = usage(by="resource", **ask)
+    of_resources = usage_by_unit(by="resource", **ask)
     keys = _keys(use for use in of_resources if resource in (None, use.resource))
-    key = key or next(iter(keys), "")
-    chosen = {"resource": resource, "key": key, **ask}
-    clients = usage(by="entity", most=_MOST_CONSUMERS, **chosen)
+    key = unit_of(key) or next(iter(keys), "")
+    chosen = {"resource": resource, "unit": key, **ask}
+    clients = usage_by_unit(by="entity", most=_MOST_CONSUMERS, **chosen)
     names = client_names({use.entity or "" for use in clients} | {entity or ""})
     where: dict[str, Any] = {"resource": resource, **ask}
     spends = spend(by="entity", most=_MOST_CONSUMERS, **where)
@@ -214,7 +215,7 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
         "key": key,
         "keys": keys,
         "resources": [(name, urls.get(name, name)) for name in resources],
-        "chart": chart_of(time, usage(by="period", **chosen), key),
+        "chart": chart_of(time, usage_by_unit(by="period", **chosen), key),
         "totals": _totals([use for use in of_limit if resource in (None, use.resource)]),
         "consumers": _rows(clients, names),
         "by_resource": _rows(of_limit, urls=urls)[:_MOST_RESOURCES],

@@ -368,8 +368,8 @@ def test_the_usage_page_begins_with_a_limit_that_admitted_something(admin_client
     used("api", "user:1", "tokens", 400, refused=2)
     used("api", "user:1", "calls", 4, refused=3)
     page = get(admin_client, USAGE)
-    assert page.context["keys"] == ["calls", "tokens", "blocked"]
-    assert page.context["key"] == "calls"
+    assert page.context["keys"] == ["call_count", "tokens", "blocked"]
+    assert page.context["key"] == "call_count"
 
 
 def test_usage_of_many_takes_14_queries_at_most(
