@@ -103,7 +103,7 @@ class Companion(Protocol):
     async def aend(self, *, refunds_unreported: bool) -> None:
         """`end` for asyncio."""
 
-    def undo(self) -> None:
+    def undo(self, *, has_run: bool) -> None:
         """See `Acquisition.undo`."""
 
 
@@ -405,10 +405,12 @@ class Acquisition(Claim):
         self._release(True)
         self.requires_usage = False
 
-    def undo(self) -> None:
+    def undo(self, *, has_run: bool = False) -> None:
         """Return permits, and refund all amounts with every algorithm, as if nothing had been charged.
 
         Usage is not counted either. Later calls do nothing. Amounts that have returned meanwhile are not refunded.
+        Where its request `has_run`, requests that were in use before it may have been undone meanwhile: then all that
+        has drained since counts as returned, so that buckets are never refunded too much.
         """
         if self._is_ending:
             return
@@ -416,9 +418,9 @@ class Acquisition(Claim):
         try:
             with ExitStack() as stack:
                 if self.companion is not None:
-                    stack.callback(self.companion.undo)
+                    stack.callback(self.companion.undo, has_run=has_run)
                 for part in self.parts():
-                    part.undoes = True
+                    part.undoes, part.has_run = True, has_run
                     stack.callback(part._settle, NOTHING_USED, True, refunds_all=True)
         except BaseException:
             self._is_ending = False

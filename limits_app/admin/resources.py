@@ -355,6 +355,12 @@ def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
             "rule for the same path that counts by IP address or user alone."
         )
         messages.warning(request, warning)
+    if rule.enabled and rule.undoes_in_buckets:
+        warning = gettext(
+            "This rule counts certain responses in a bucket. Requests that run at the same time use up a part of it, "
+            "also those that do not count: add “:sliding_window” to its limits."
+        )
+        messages.warning(request, warning)
     if (first := rule.hidden_by()) is not None:
         warning = gettext(
             "The rule “%(first)s” comes first and skips later rules, so this one never applies: "

@@ -103,6 +103,7 @@ from limits_app.engine.keys import (
     MAX_ENTITY_LENGTH,
     RESOURCE_PATTERN,
     UPSTREAM_LEVEL,
+    VALUES_LEVEL,
     Account,
     EntityName,
     EntityScopes,
@@ -129,6 +130,7 @@ from limits_app.engine.keys import (
     total_scope,
     unique_name,
     upstream_scope,
+    values_scope,
 )
 from limits_app.engine.limit_checks import check_key, computed_seconds, parse_amount, parse_seconds
 from limits_app.engine.limit_kinds import CALL_KEYS, CALLS, counts_money, counts_requests, is_metered

@@ -24,7 +24,8 @@ class Claim:
     `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
     `settled` is True once the changes were settled, or nothing is left to settle; a store alone says the former.
-    A claim that `undoes` is settled as if it had not been charged: refunded with every algorithm.
+    A claim that `undoes` is settled as if it had not been charged: refunded with every algorithm. Where its request
+    `has_run`, others that were in use before it may have been undone meanwhile.
     `put_off` is True once they are kept, to be settled later. `unanswered` is True once they were sent without an
     answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process (0 for
     others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no
@@ -41,6 +42,7 @@ class Claim:
     fits = True
     unanswered = False
     undoes = False
+    has_run = False
     decided_at = 0
     states: Sequence[State] = ()
     repeated_us: int | None = None
@@ -89,8 +91,8 @@ class Claim:
             yield limit, self.amounts[limit.position], self.states[limit.position]
 
     def used_before(self, limit: PlannedLimit) -> int:
-        """Return how much of a limit was in use when the claim was charged, without what it was charged."""
-        if not self.states:
+        """Return how much of a limit was surely in use when the claim was charged, without what it was charged."""
+        if self.has_run or not self.states:
             return 0
         return max(limit.rule.used(self.states[limit.position], self.decided_at) - self.amounts[limit.position], 0)
 

@@ -10,6 +10,7 @@ cool-down of the upstream of a resource. `#slices` after it names what processes
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
 `v1:=:<entity>` is a total of an entity over all resources, and `v1:=system:<entity>` that of the system.
 `#block` after it names the block of the scope for a time, and `#counted` the responses that count for it.
+`#values` after it names the bound of all combinations that a URL rule counts for a client.
 `@<digest>/` before it names a namespace; the keys of the empty one have nothing before them.
 """
 
@@ -34,6 +35,8 @@ LEASE_LEVEL: Final = "lease"
 """The level of the permit that is the lease of a token."""
 BLOCK_LEVEL: Final = "block"
 """The level of a block for a time, which a URL rule begins once its limit was exceeded."""
+VALUES_LEVEL: Final = "combinations"
+"""The level of the bound of all combinations that a URL rule counts for a client."""
 UPSTREAM_LEVEL: Final = "upstream"
 """The level of the cool-down of a resource's upstream."""
 
@@ -188,6 +191,11 @@ def block_scope(scope: Scope) -> Scope:
 def counted_scope(scope: Scope) -> Scope:
     """Return the scope in which the responses are counted that begin the block of another one."""
     return scope._replace(key=f"{scope.key}#counted")
+
+
+def values_scope(scope: Scope) -> Scope:
+    """Return the scope in which all combinations of the client of another one are bounded."""
+    return scope._replace(key=f"{scope.key}#values")
 
 
 def slices_key(key: str) -> str:

@@ -13,6 +13,7 @@ from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts, without_permits
 from limits_app.services.charging import charge_together
+from limits_app.services.combinations import CombinedSource
 from limits_app.services.integration import Acquisition, Amount, DefaultLimits, GivenAmount, ResolutionKey
 from limits_app.services.request import AmountsRequest, SetResolver
 from limits_app.services.rule_requests import RuleRequest
@@ -67,6 +68,11 @@ class Charge:
     def key(self) -> ChargeKey:
         """The resource and the entity, which integrations charge once."""
         return self.resource, self.entity
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether its entity is a combination of parts of the request."""
+        return any(rule.parts for rule in self.rules)
 
     @property
     def counts_responses(self) -> bool:
@@ -163,7 +169,7 @@ def refund_all(charges: Iterable[Charge], acquisitions: Collection[Acquisition])
     for charge in charges:
         acquisition = charge.acquisition
         if charge.rules and charge.counts_responses and acquisition is not None and acquisition in acquisitions:
-            acquisition.undo()  # no response of the view counts
+            acquisition.undo(has_run=True)  # no response of the view counts
         elif not charge.by_view and charge.acquisition in acquisitions:
             charge.report_unused()
     for acquisition in acquisitions:
@@ -216,6 +222,12 @@ def _withdrawn(limits: RequestLimits, resource: str, entity: str | None) -> list
     return charges
 
 
+def source_of(limits: RequestLimits, charges: Iterable[Charge]) -> SetResolver:
+    """Return what resolves the limits of some charges; combinations are bounded for their client."""
+    clients = {charge.entity: charge.client for charge in charges if charge.is_combined}
+    return CombinedSource(limits.source, clients) if clients else limits.source
+
+
 def charge_all(limits: RequestLimits, charges: Sequence[Charge]) -> None:
     """Charge a request on several resources, all or nothing, as far as it was not charged before.
 
@@ -263,7 +275,7 @@ def _are_charged_together(limits: RequestLimits, charges: Sequence[Charge]) -> b
         for charge in charges
     ]
     try:
-        acquisition = charge_together(shares, limits.source)
+        acquisition = charge_together(shares, source_of(limits, charges))
     except InvalidRequest:
         return False
     for charge, prefix in zip(charges, prefixes_of(tuple([share.resource for share in shares])), strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, filterfalse
 from math import ceil
@@ -21,7 +22,7 @@ from limits_app import conf
 from limits_app.conf import HeaderStyle
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.integrations.request import RequestLimits
-from limits_app.services.integration import Amount
+from limits_app.services.integration import BLOCK_LEVEL, Amount
 
 _ADDED: Final = "limits_headers"
 """The attribute of a response with the `_Added` by the names of its headers; a cache keeps it too."""
@@ -60,9 +61,7 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     are lists and get more items, and of two sets of legacy headers the stricter one is sent.
     """
     form = limits.settings[_FORMAT]
-    statuses: list[LimitStatus] = []
-    for outcome in filterfalse(_DEGRADED, outcomes):
-        statuses += sorted(outcome.violations + outcome.passed, key=_POSITION)
+    statuses = _shown(outcomes)
     if form is HeaderStyle.NONE or not statuses:
         return
     if hasattr(response, _ADDED):  # by an inner integration
@@ -88,6 +87,25 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     if form is not HeaderStyle.DRAFT:
         _add_legacy(response, added, _closest(statuses, outcomes))
     setattr(response, _ADDED, added)
+
+
+def _shown(outcomes: Iterable[Outcome]) -> list[LimitStatus]:
+    """Return the limits of some outcomes, in the order of their requests.
+
+    A block for a time is not a limit that clients know: nothing is left of the limits of its rule until it ends.
+    """
+    statuses: list[LimitStatus] = []
+    for outcome in filterfalse(_DEGRADED, outcomes):
+        block = next((status for status in outcome.violations if status.level == BLOCK_LEVEL), None)
+        of_limits = sorted(outcome.violations + outcome.passed, key=_POSITION)
+        if block is not None and len(of_limits) > 1:
+            of_limits = [
+                replace(status, remaining=0, reset_after=max(status.reset_after, block.reset_after))
+                for status in of_limits
+                if status is not block
+            ]
+        statuses += of_limits
+    return statuses
 
 
 def remove_headers(response: HttpResponseBase) -> None:

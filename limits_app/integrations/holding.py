@@ -158,7 +158,7 @@ class ChargedRequest:
         """Release all acquisitions: amounts that were not reported count as used."""
         for acquisition in self.acquired:
             if acquisition in self.uncounted:
-                acquisition.undo()
+                acquisition.undo(has_run=True)
             acquisition.release()
         if self.log_ins:
             self.refund_log_ins()

@@ -27,6 +27,7 @@ from limits_app.integrations.charges import (
     NOTHING,
     Charge,
     ChargeKey,
+    source_of,
     transfer_former_charge,
 )
 from limits_app.integrations.holding import ChargedRequest
@@ -357,7 +358,8 @@ class RequestLimits(ChargedRequest):
             requested = self._restricted(charge, requested)
         plan = self.plan_of(charge.client or charge.entity) if self.table.may_have_plan else None
         make = charge.make_request if charge.rules else AmountsRequest
-        request = make((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
+        source = source_of(self, [charge]) if charge.rules else self.source
+        request = make((*key, charge.default_limits, plan), requested, source, is_of_view=True)
         acquisition = request.acquire(timeout)
         if self.charges or not self.has_middleware:
             self.note(charge, acquisition)

@@ -48,7 +48,7 @@ def settle_responses(limits: RequestLimits, response: HttpResponseBase) -> None:
             if acquisition.holds_permits:  # these are held until the response was sent
                 limits.uncounted.append(acquisition)
             else:
-                acquisition.undo()
+                acquisition.undo(has_run=True)
             continue
         for rule in charge.rules:
             if rule.cost and rule.counts(response.status_code):

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.engine import check_shared, limit_text
 from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.models.audit_log import AuditEvent
 from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
@@ -152,7 +153,8 @@ class Endpoint(Configuration):
         help_text=_(
             "Other parts of the request that are counted together with it, one per line: “header:X-Device”, "
             "“cookie:device”, “query:q”, “form:username”, “path:pk” (a parameter of the URL) or “ip”. Each value has a "
-            "counter, of at most 1,024 for each client. Requests without the part have one counter together."
+            "counter, and all values of one client together have the limits 1,024 times. Requests without the part "
+            "have one counter together."
         ),
     )
     responses = models.CharField(
@@ -375,6 +377,12 @@ class Endpoint(Configuration):
         )
         fixed = others.exclude(pk=self.pk).exclude(counted_by__in=[CountedBy.HEADER, CountedBy.SESSION])
         return any(not rule.is_escaped for rule in fixed)
+
+    @property
+    def undoes_in_buckets(self) -> bool:
+        """Whether its limits are undone less than fully for responses that do not count; see `Acquisition.undo`."""
+        limits = [noted.limit for noted in noted_limits(self.limits)] if self.responses and self.limits else []
+        return any(isinstance(limit, RateLimit | CallLimit) and limit.algorithm.takes_burst for limit in limits)
 
     @property
     def has_exemptions(self) -> bool:

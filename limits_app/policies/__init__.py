@@ -12,6 +12,7 @@ from limits_app.policies.balancing import balancers
 from limits_app.policies.chain import ENTITY_FLAGS, PolicyChain, PolicyValue, Subject
 from limits_app.policies.client_resolver import resolver
 from limits_app.policies.collector import EntityRow
+from limits_app.policies.combined import bounded
 from limits_app.policies.dropped import LostLimit, applied_without, dropped_by_each, dropped_keys, lost_by_new
 from limits_app.policies.exempting import is_exempting, standings
 from limits_app.policies.joined import joined_set
@@ -83,6 +84,7 @@ __all__ = [
     "advance_version",
     "applied_without",
     "balancers",
+    "bounded",
     "chain_in_code",
     "check_names",
     "checked_defaults",

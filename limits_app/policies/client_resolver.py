@@ -23,9 +23,11 @@ from limits_app.policies.kept_configuration import Alike, General, KeptConfigura
 from limits_app.policies.query import can_be_stored, stored_chains
 from limits_app.policies.resolution import (
     BATCH,
+    DefaultLimits,
     check_names,
     check_plan,
     checked_defaults,
+    latest_code_limits,
     policy_source,
     read_policies,
     resolution_of,
@@ -98,6 +100,15 @@ class Resolver(BaseResolver):
             return None
         self._hits += 1
         return configuration.bound(key, template, version)
+
+    def code_limits(self, resource: str) -> DefaultLimits:
+        """The limits that code used last on a resource, read again after RESOLVER_TTL_SECONDS."""
+        kept = self.configuration.code_limits
+        aged = kept.get(resource)
+        if aged is None or not lasts(aged.kept_at, aged.seconds, monotonic()):
+            aged = Aged(latest_code_limits(resource), conf.get(conf.RESOLVER_TTL_SECONDS))
+            kept.add(resource, aged, most=most_entries())
+        return aged.value
 
     def prefetch(self, keys: Iterable[ResolutionKey]) -> None:
         """Read the limits of several keys that are not kept, in one query for 100 of them, for `get`.

@@ -81,6 +81,8 @@ class KeptConfiguration:
         """The rules for URLs that were read last, with the number of their generation; `services` read them."""
         self.noted: set[tuple[str, DefaultLimits]] = set()
         """The limits of code that were written to the database."""
+        self.code_limits: Kept[str, DefaultLimits] = Kept()
+        """The limits that code used last on resources, as they were read for requests of other programs."""
         self.generation = next(_GENERATIONS)
         self.touched: set[bytes] = set()
         """The digests of the clients that have changed in this generation."""
@@ -176,6 +178,7 @@ class KeptConfiguration:
         self._recent.clear()
         self.url_rules = None
         self.noted.clear()
+        self.code_limits.clear()
         self._forget_times()
 
     def _catch_up(self, alias: str, seen: int | None) -> None:

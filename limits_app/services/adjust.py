@@ -21,6 +21,7 @@ from limits_app.engine import (
     scope_of,
     shown,
     total_scope,
+    values_scope,
 )
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit, MeteredLimit
@@ -169,7 +170,8 @@ def _keys_of(resource: str | None, entity: str | None) -> list[str]:
     if resource is None:
         return [total_scope(entity, of_system=of_system).key for of_system in (False, True)]
     scope = scope_of(resource, entity)
-    return [scope.key, block_scope(scope).key, counted_scope(scope).key]  # a reset ends a block for a time
+    # A reset ends a block for a time, and lets the client have new combinations.
+    return [scope.key, *[of(scope).key for of in (block_scope, counted_scope, values_scope)]]
 
 
 class _AuditedOnce:

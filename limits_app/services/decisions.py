@@ -31,7 +31,7 @@ from limits_app.engine.errors import InvalidRequest, LeaseEnded, LimitExceeded, 
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models.namespaces import current_namespace
-from limits_app.policies import ResolutionKey, latest_code_limits, resolver
+from limits_app.policies import ResolutionKey, resolver
 from limits_app.services.amounts import key_of, not_limited, one_client
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import AmountsRequest
@@ -235,7 +235,7 @@ class _IdempotentHeldRequest(IdempotentRequest):
 
 
 def _key(resource: str, entity: str | None, plan: str | None) -> ResolutionKey:
-    return key_of(resource, entity, latest_code_limits(resource), plan)
+    return key_of(resource, entity, resolver.code_limits(resource), plan)
 
 
 def _text_of(token: Token) -> str:

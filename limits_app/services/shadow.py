@@ -157,11 +157,11 @@ class Trial:
             with suppress(LimitsError):
                 (self.tried.cancel if refunds_unreported else self.tried.release)()
 
-    def undo(self) -> None:
+    def undo(self, *, has_run: bool) -> None:
         """See `Acquisition.undo`."""
         if self.tried is not None:
             with suppress(LimitsError):
-                self.tried.undo()
+                self.tried.undo(has_run=has_run)
 
     async def aend(self, *, refunds_unreported: bool) -> None:
         """`end` for asyncio."""

@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from limits_app import services
 from limits_app.engine import member_key
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.models import Limit, Pool, PoolMember, Price, Resource, UsageSnapshot
+from limits_app.models import CodeLimits, Limit, Pool, PoolMember, Price, Resource, UsageSnapshot
 from limits_app.policies import resolver
 from limits_app.services.tokens import LONGEST_TOKEN
 from limits_app.testing import FakeClock
@@ -65,6 +65,23 @@ def test_a_program_acquires_and_settles_what_it_has_used(program: APIClient) -> 
     settled = post(program, "settle", token=data["token"], usage={"tokens": 120})
     assert (settled.status_code, settled.data) == (200, {"done": True})
     assert (state()["used"], state("slots")["used"]) == (120, 0)
+
+
+def test_acquiring_again_reads_no_limits_from_the_database(program: APIClient, django_assert_num_queries: Any) -> None:
+    limit(TOKENS)
+    for verb in ("acquire", "acquire"):
+        post(program, verb, resource="llm", entity="user:7", amounts={"tokens": 1})
+    with django_assert_num_queries(0):
+        post(program, "acquire", resource="llm", entity="user:7", amounts={"tokens": 1})
+
+
+def test_limits_in_code_apply_to_programs(program: APIClient, settings: Settings) -> None:
+    CodeLimits.objects.create(resource="mail", limits="call_count=2/h")
+    assert acquired(program, resource="mail", entity="user:8")["limits"][0]["remaining"] == 1
+    CodeLimits.objects.create(resource="mail", limits="call_count=9/h")
+    assert acquired(program, resource="mail", entity="user:9")["limits"][0]["remaining"] == 1
+    resolver.clear()
+    assert acquired(program, resource="mail", entity="user:9")["limits"][0]["remaining"] == 7
 
 
 @pytest.mark.parametrize("of_resource", [False, True], ids=["request", "resource"])

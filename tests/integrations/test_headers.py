@@ -181,6 +181,23 @@ def test_of_two_scopes_with_the_same_limit_the_fuller_one_is_told(ask: Ask, serv
     assert told(ask())["RateLimit"] == '"call_count";r=3;t=24'
 
 
+def test_a_client_that_a_rule_blocks_has_nothing_of_the_limit_until_the_block_ends(
+    ask: Ask, serve: Any, clock: FakeClock
+) -> None:
+    serve({"x/": fine})
+    endpoint(None, "/x/", limits="5/min:sliding_window, db=2:permits", counted_by="ip", block_for="10m")
+    assert [ask("/x/").status_code for _ in range(6)] == [200] * 5 + [429]
+    for _ in range(2):
+        clock.advance(90)
+        rejected = ask("/x/")
+        seconds = rejected.headers["Retry-After"]
+        assert told(rejected)["RateLimit-Policy"] == '"call_count";q=5;w=60, "db";q=2;qu="concurrent-requests"'
+        assert told(rejected)["RateLimit"] == f'"call_count";r=0;t={seconds}, "db";r=0'
+    assert seconds == "420"
+    clock.advance(420)
+    assert told(ask("/x/"))["RateLimit"].startswith('"call_count";r=4;t=60')
+
+
 def test_whoever_is_blocked_has_nothing(ask: Ask, serve: Any) -> None:
     serve({"": fine})
     endpoint(limit("api"))

@@ -13,8 +13,8 @@ from django.test import Client
 from pytest_django import Settings
 
 from limits_app import services
-from limits_app.integrations.request_parts import COUNTERS_OF_A_CLIENT
 from limits_app.models import Endpoint, Plan
+from limits_app.policies.combined import TIMES_OF_A_CLIENT
 from limits_app.services.url_matching import endpoints
 from tests.integrations.site import endpoint, fine
 
@@ -117,14 +117,65 @@ def test_long_values_take_no_long_time(rule: Any) -> None:
     assert process_time() - before < 5
 
 
-def test_a_client_has_a_bounded_number_of_counters(rule: Any) -> None:
-    rule("cookie:device", limits="1000/h")
-    client, entities = Client(), set[str]()
-    for number in range(3 * COUNTERS_OF_A_CLIENT):
-        response = client.get("/x/", headers={"Cookie": f"device={number}"})
-        entities.update(charge.entity for charge in response.wsgi_request.limits.by_rules)
-    assert len(entities) <= COUNTERS_OF_A_CLIENT
-    assert all(entity.startswith("part:") and entity.endswith(":ip:127.0.0.1") for entity in entities)
+def ask(value: object, address: str = "192.0.2.1") -> int:
+    """Send a value of the rule from an address."""
+    return Client().get("/x/", headers={"Cookie": f"device={value}"}, REMOTE_ADDR=address).status_code
+
+
+@pytest.fixture
+def costly(serve: Any) -> Any:
+    """Limit each device to 2 tokens an hour; a request uses as many as its client says."""
+
+    def make(**fields: Any) -> Endpoint:
+        serve({"x/": lambda request: HttpResponse(headers={"X-Cost": request.headers["X-Sent"]})})
+        conditions = {"combined_with": "cookie:device", "cost": "header:X-Cost"}
+        return endpoint(None, "/x/", limits="tokens=2/h", counted_by="ip", **(conditions | fields))
+
+    return make
+
+
+def use(tokens: int, value: object) -> int:
+    """Send a value of the rule, and use so many tokens."""
+    sent = {"Cookie": f"device={value}", "X-Sent": str(tokens)}
+    return Client().get("/x/", headers=sent, REMOTE_ADDR="192.0.2.1").status_code
+
+
+def test_each_of_a_thousand_values_has_its_counter_and_no_more(rule: Any) -> None:
+    rule("cookie:device", limits="1/h")
+    assert {ask(number) for number in range(TIMES_OF_A_CLIENT)} == {200}, "no two values share a counter"
+    assert {ask(number) for number in (0, TIMES_OF_A_CLIENT)} == {429}, "all values together are used up"
+    assert [ask(0, "192.0.2.2"), ask(0, "192.0.2.2")] == [200, 429]
+
+
+def test_costs_of_responses_are_charged_to_all_values_of_a_client(costly: Any) -> None:
+    costly()
+    assert [use(TIMES_OF_A_CLIENT, value) for value in "abcd"] == [200, 200, 429, 429]
+
+
+def test_values_are_bounded_in_one_step_with_other_rules(costly: Any) -> None:
+    costly()
+    endpoint(None, "/x/", limits="2000/h", counted_by="ip")
+    endpoint(None, "/x/", limits="9/h", counted_by="everyone", combined_with="header:X-Other\nip")
+    assert [use(TIMES_OF_A_CLIENT, value) for value in "abcd"] == [200, 200, 429, 429]
+
+
+def test_a_reset_of_a_client_allows_other_values(costly: Any) -> None:
+    row = costly()
+    assert [use(TIMES_OF_A_CLIENT, value) for value in "abc"] == [200, 200, 429]
+    services.reset(Endpoint.objects.get(pk=row.pk).resource_name, entity="ip:192.0.2.1")
+    assert [use(1, value) for value in "ad"] == [429, 200]
+
+
+def test_uncounted_responses_are_undone_for_all_values(costly: Any) -> None:
+    costly(responses="errors")
+    assert [use(TIMES_OF_A_CLIENT, value) for value in "abcd"] == [200] * 4
+
+
+def test_long_names_of_clients_have_combinations(rule: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": lambda request: "tenant:" + "x" * 240}
+    rule("query:q", counted_by="entity")
+    client = Client()
+    assert [client.get(f"/x/?q={value}").status_code for value in "aab"] == [200, 429, 200]
 
 
 def test_values_are_not_stored(rule: Any) -> None:

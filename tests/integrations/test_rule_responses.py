@@ -206,6 +206,21 @@ def test_unblocking_ends_a_block(log_in: Any, ask: Ask) -> None:
     assert "blocks it" not in str(services.explain(resource, entity="ip:127.0.0.1"))
 
 
+def test_unblocking_a_client_ends_blocks_of_its_combinations(log_in: Any) -> None:
+    log_in(limits="1/h:sliding_window", block_for="2h", combined_with="cookie:device")
+
+    def send(device: str, status: str = "200", address: str = "192.0.2.1") -> str:
+        headers = {"X-Status": status, "Cookie": f"device={device}"}
+        response = Client().get("/login/", headers=headers, REMOTE_ADDR=address)
+        return str(response.status_code) if response.status_code != 429 else response.headers["Retry-After"]
+
+    for device, address in (("a", "192.0.2.1"), ("b", "192.0.2.1"), ("a", "192.0.2.11")):
+        assert [send(device, "401", address), send(device, "200", address)] == ["401", "7200"]
+    lift_blocks("ip:192.0.2.1")
+    assert [send(device) for device in "ab"] == ["3600", "3600"], "only the limit itself is used up"
+    assert send("a", address="192.0.2.11") == "7200", "another client stays blocked"
+
+
 def test_a_block_is_explained(log_in: Any, ask: Ask, clock: FakeClock) -> None:
     log_in(limits="1/min:sliding_window", responses="", block_for="1h")
     resource = Endpoint.objects.get().resource_name

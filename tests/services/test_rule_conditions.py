@@ -109,3 +109,19 @@ def test_the_doctor_finds_rules_that_clients_escape_from(
         Endpoint.objects.create(name="other", **(fields | other))
     messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D034"]
     assert bool(messages) is is_found
+
+
+@pytest.mark.parametrize(
+    ("limits", "responses", "is_found"),
+    [
+        ("5/min", "errors", True),
+        ("tokens=5/min:leaky_bucket", "401", True),
+        ("5/min:sliding_window", "errors", False),
+        ("5/min:fixed_window, tokens=5/day@UTC, db=2:permits", "errors", False),
+        ("5/min", "", False),
+    ],
+)
+def test_the_doctor_finds_rules_whose_buckets_are_undone(limits: str, responses: str, is_found: bool) -> None:
+    Endpoint.objects.create(name="log-in", path="/login/", counted_by="ip", limits=limits, responses=responses)
+    messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D035"]
+    assert bool(messages) is is_found

@@ -96,10 +96,7 @@ class BucketRule(Rule):
         return min(level + change, DEBT_PARTS), last
 
     def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
-        """The amount in use before the charge drains first; what has drained of the charge itself is not returned.
-
-        Charges before it that were undone since count as in use: then up to what has drained of it is returned too.
-        """
+        """The amount in use before the charge drains first; what has drained of the charge itself is not returned."""
         passed = now // self._tick_us - taken_at // self._tick_us
         left = parts - max(passed * self._rate - before, 0)
         if left <= 0:

@@ -85,6 +85,7 @@ def configured(using: str, show: ShowChecked) -> Iterator[Finding]:
     yield from islice(pointless(endpoints), _SHOWN)
     yield from islice(hidden(endpoints), _SHOWN)
     yield from escaped(using)
+    yield from undone_in_buckets(using)
     parts = filter(None, chain([policies], client_policies(using)))
     yield from _of_policies(parts, pools, using, show)
 
@@ -336,6 +337,19 @@ def escaped(using: str) -> Iterator[Finding]:
             f"the rule {rule.name!r} combines a part of the request that clients choose: by other values a client has "
             "its limits up to 1,024 times",
             "Add a rule for the same path that counts by IP address or user alone, with higher limits.",
+        )
+
+
+def undone_in_buckets(using: str) -> Iterator[Finding]:
+    """Rules for certain responses whose limits are buckets, of which other responses use up a part."""
+    rules = Endpoint.objects.using(using).filter(enabled=True).exclude(responses="")
+    for rule in islice((rule for rule in rules if rule.undoes_in_buckets), _SHOWN):
+        yield Finding(
+            "limits_app.D035",
+            Severity.INFO,
+            f"the rule {rule.name!r} counts certain responses in a bucket: requests that run at the same time use up a "
+            "part of it, also those that do not count",
+            "Add `:sliding_window` to its limits.",
         )
 
 

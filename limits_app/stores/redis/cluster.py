@@ -210,10 +210,8 @@ class RedisClusterStore(RedisStore):
             part = Claim(plan, [claim.amounts[position] for position in positions], claim.version)
             part.number, part.holder = claim.number, claim.holder
             part.admitted, part.decided_at, part.unanswered = claim.admitted, claim.decided_at, claim.unanswered
-            part.undoes, part.states = (
-                claim.undoes,
-                [claim.states[position] for position in positions] if claim.states else (),
-            )
+            part.undoes, part.has_run = claim.undoes, claim.has_run
+            part.states = [claim.states[position] for position in positions] if claim.states else ()
             parts.append((part, positions))
         return parts
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from fractions import Fraction
+from random import Random
 from threading import Barrier
 from typing import Final
 
@@ -226,6 +228,43 @@ class Settling(Contract):
             undone.undo()
             assert available(limits) == refunded
 
+    @pytest.mark.parametrize("algorithm", [*DRAINING, RateLimitAlgorithm.SLIDING_WINDOW])
+    def test_undoing_requests_that_have_run_never_refunds_what_others_have_used(
+        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
+    ) -> None:
+        limits, random = limits_of(store, RateLimit(KEY, 10, 100, algorithm)), Random(algorithm)
+        running: list[Acquisition] = []
+        charges: dict[Acquisition, tuple[int, int]] = {}
+        seconds = 0
+        for _ in range(300):
+            passed, amount = random.choice((0, 0, 1, 7, 30)), random.choice((1, 2, 5))
+            clock.advance(passed)
+            seconds += passed
+            if random.random() < 0.6 and (acquired := limits.try_acquire({KEY: amount})):
+                running.append(acquired)
+                charges[acquired] = seconds, amount
+            elif running:
+                ended = running.pop(random.randrange(len(running)))
+                if random.random() < 0.7:
+                    ended.undo(has_run=True)
+                    del charges[ended]
+                else:
+                    report(ended, charges[ended][1])
+            assert 10 - available(limits) >= _used_by([*charges.values()], algorithm, seconds)
+
+    def test_undoing_requests_that_ran_side_by_side_refunds_no_more_than_is_left(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        for algorithm in DRAINING:
+            limits = limits_of(store, RateLimit(KEY, 10, 100, algorithm), entity=algorithm)
+            first, slow = [limits.try_acquire({KEY: 5}) for _ in range(2)]
+            first.undo(has_run=True)
+            clock.advance(50)
+            failed = limits.try_acquire({KEY: 5})
+            report(failed, 5)
+            slow.undo(has_run=True)
+            assert available(limits) == 5, "all of the slow request had drained"
+
     def test_undoing_under_changed_limits_refunds_by_the_rule_that_has_recorded_the_use(self, store: Store) -> None:
         for before in ALGORITHMS:
             for after in ALGORITHMS:
@@ -289,3 +328,13 @@ class Settling(Contract):
         for seconds, left in ((0, 7), (3, 7), (1, 10)):
             clock.advance(seconds)
             assert available(limits) == left
+
+
+def _used_by(charges: Sequence[tuple[int, int]], algorithm: RateLimitAlgorithm, now: int) -> Fraction:
+    """How much of 10 in 100 seconds some charges use, which are times and amounts: as if there had been no others."""
+    if algorithm is RateLimitAlgorithm.SLIDING_WINDOW:
+        return Fraction(sum(amount for charged_at, amount in charges if charged_at > now - 100))
+    level, last = Fraction(0), 0
+    for charged_at, amount in charges:
+        level, last = max(level - Fraction(charged_at - last, 10), Fraction(0)) + amount, charged_at
+    return max(level - Fraction(now - last, 10), Fraction(0))

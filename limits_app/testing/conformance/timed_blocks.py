@@ -39,7 +39,7 @@ class BlockedClient:
             self.block.count(acquired)
             acquired.release()
         else:
-            acquired.undo()
+            acquired.undo(has_run=True)
 
 
 class TimedBlocks(Contract):
