@@ -24,6 +24,7 @@ from limits_app.models import (
     Candidate,
     ClientsEntry,
     Denial,
+    Emergency,
     EmergencySwitch,
     Endpoint,
     Enforcement,
@@ -98,8 +99,11 @@ def open_tabs(entry: type[Model], site: AdminSite, request: HttpRequest) -> Iter
             yield reverse(f"{site.name}:limits_app_{tab.name}"), str(capfirst(tab.label))
 
 
-def menu(site: AdminSite, request: HttpRequest) -> dict[str, Any]:
-    """What the template of the menu shows: the entries, the pages of the present one, and the emergency switch."""
+def menu(site: AdminSite, request: HttpRequest, switch: Emergency | None = None) -> dict[str, Any]:
+    """What the template of the menu shows: the entries, the pages of the present one, and the emergency switch.
+
+    `switch` is the emergency switch, where it was just read.
+    """
     entries, tabs = [], list[dict[str, Any]]()
     for entry in MENU:
         pages = [*open_tabs(entry, site, request)] if site.is_registered(entry) else []
@@ -110,11 +114,16 @@ def menu(site: AdminSite, request: HttpRequest) -> dict[str, Any]:
         if pages:
             label = capfirst(entry._meta.verbose_name_plural)
             entries.append({"url": pages[0][0], "label": label, "is_here": is_here})
-    return {"entries": entries, "tabs": tabs, "banner": banner()}
+    return {"entries": entries, "tabs": tabs, "banner": banner(switch)}
 
 
-def banner() -> dict[str, str] | None:
-    """What is switched off in an emergency, by whom, why and until when; None while all limits are enforced."""
+def banner(switch: Emergency | None = None) -> dict[str, str] | None:
+    """What is switched off in an emergency, by whom, why and until when; None while all limits are enforced.
+
+    `switch` is the emergency switch, where it was just read; its reason may be missing.
+    """
+    if switch is not None and switch.mode == Enforcement.ENFORCE:
+        return None
     switch = emergency()
     if switch.mode == Enforcement.ENFORCE:
         return None

@@ -5,7 +5,7 @@ the members of a pool where one serves the resource, `kept_configuration` keeps 
 it up.
 """
 
-from limits_app.policies.access_by_identities import AccessTable, IdentityAndPlan, verdict_on
+from limits_app.policies.access_by_identities import AccessTable, IdentityAndPlan, verdict_of, verdict_on
 from limits_app.policies.access_by_policies import LIMITED, Access, AccessReason, AccessVerdict
 from limits_app.policies.announcing import advance_version
 from limits_app.policies.balancing import balancers
@@ -37,6 +37,7 @@ from limits_app.policies.resolution import (
     check_names,
     checked_defaults,
     choose_each,
+    emergency_of,
     latest_code_limits,
     latest_code_limits_of_each,
     policy_source,
@@ -93,6 +94,7 @@ __all__ = [
     "dropped_by_each",
     "dropped_by_proposed",
     "dropped_keys",
+    "emergency_of",
     "group_of",
     "is_exempting",
     "joined_set",
@@ -114,6 +116,7 @@ __all__ = [
     "stored_prices",
     "switch_in_force",
     "total_scopes",
+    "verdict_of",
     "verdict_on",
     "with_secrets",
 ]

@@ -16,7 +16,7 @@ from limits_app.models.own_queries import check_unresolved, read
 from limits_app.models.plan import memberships
 from limits_app.models.users import identifiers_of_client, is_logged_in, is_user_of_site
 from limits_app.policies.access_by_policies import LIMITED, Access, AccessVerdict, access_of
-from limits_app.policies.chain import EntityPolicies, Subject
+from limits_app.policies.chain import EntityPolicies, PolicyChain, Subject
 from limits_app.policies.client_resolver import resolver
 from limits_app.policies.kept_configuration import configuration
 from limits_app.policies.maybe_blocked import NO_ACCESS_INDEX, AccessIndex, has_no_access_in_test, read_access_index
@@ -173,5 +173,9 @@ def verdict_on(entity: str | None, plan: str | None = None, switch: Emergency = 
     `switch` is the emergency switch. The other identities of a request are not considered.
     """
     now = datetime.fromtimestamp(resolver.clock(), UTC)
-    chain = policy_source.read(Subject(None, entity, plan), write_alias(), now)
-    return access_of([chain.links], switch, now)
+    return verdict_of(policy_source.read(Subject(None, entity, plan), write_alias(), now), switch)
+
+
+def verdict_of(over_all: PolicyChain, switch: Emergency) -> AccessVerdict:
+    """`verdict_on` an entity whose policies over all resources were just read."""
+    return access_of([over_all.links], switch, datetime.fromtimestamp(resolver.clock(), UTC))

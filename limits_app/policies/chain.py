@@ -284,6 +284,10 @@ def policy_of_flags(*, blocked: bool | None, unlimited: bool | None) -> tuple[Po
     return (PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None),)
 
 
+_NOT_SHARED: Final = frozenset[str]()
+"""One object for most policies, since many may be in memory."""
+
+
 def policy_value(
     fields: Mapping[str, Any],
     limits: Iterable[Noted],
@@ -300,6 +304,7 @@ def policy_value(
     ).value
     # Always in the same order, because every process must compile the same layout.
     noted = sorted(limits, key=lambda definition: definition.limit.key)
+    shared = [definition.limit.key for definition in noted if definition.shared]
     pattern = identifier if identifier is not None and is_pattern(identifier) else None
     unavailable, hours = fields["on_unavailable"], fields["weekly_hours"]
     return PolicyValue(
@@ -309,7 +314,7 @@ def policy_value(
         policy_id=policy_id,
         on_unavailable=OnUnavailable(unavailable) if unavailable else None,
         extends=bool(fields["extends"]),
-        shared=frozenset(definition.limit.key for definition in noted if definition.shared),
+        shared=frozenset(shared) if shared else _NOT_SHARED,
         enforcement=Enforcement(fields["enforcement"]),
         rollout_percent=fields["rollout_percent"],
         slice_seconds=fields["slice_seconds"],

@@ -63,6 +63,14 @@ DefaultLimits = tuple[LimitDefinition, ...]
 Pair = tuple[Resource | None, Entity | None]
 """A resource (None: all resources), and an entity (None: the site itself)."""
 
+
+class PairChoice(NamedTuple):
+    """The policies that are chosen for a pair, and the alias of the store of the resource (None: the default one)."""
+
+    choice: PolicyChoice
+    store: str | None
+
+
 BATCH: Final = 100
 """Number of pairs per query: databases limit the number of parameters, and an address is in many networks."""
 
@@ -148,7 +156,7 @@ def resolution_of(
     if lifts_blocks:
         links = [without_blocks(link) for link in links]
     links[0] = _with_code_limits(links[0], default_limits)
-    switch = chain.emergency if conf.get(conf.ENABLED) else _DISABLED
+    switch = emergency_of(chain)
     is_lifted = switch.mode != Enforcement.ENFORCE
     choices, shadows = _chosen(links, at, switch.mode)
     dates = [date for date in (switch.until, *(changes_at(link, at) for link in links)) if date is not None]
@@ -196,6 +204,11 @@ def resolve_pool(
 def switch_in_force(now: datetime) -> Emergency:
     """The emergency switch at a time; off where `LIMITS["ENABLED"]` is False."""
     return emergency(write_alias(), now) if conf.get(conf.ENABLED) else _DISABLED
+
+
+def emergency_of(chain: PolicyChain) -> Emergency:
+    """The emergency switch as it was read with policies, without its reason; off where `LIMITS["ENABLED"]` is False."""
+    return chain.emergency if conf.get(conf.ENABLED) else _DISABLED
 
 
 def check_names(resource: object, entity: object) -> None:
@@ -273,7 +286,7 @@ def choose_each(
     plan: str | None = None,
     *,
     of_code: Mapping[str, DefaultLimits] | None = None,
-) -> list[PolicyChoice]:
+) -> list[PairChoice]:
     """Choose the policies of each pair, in their order, without those of the entities above it.
 
     `plan` is as in `resolve`, and `of_code` are the limits that code sets, by resource.
@@ -281,33 +294,31 @@ def choose_each(
     check_plan(plan)
     now, code_limits_of = aware(now), of_code or {}
     subjects = [Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs]
-    links = (chain.links[0] for chain in _chains(subjects, now))
-    return [
-        judge(_with_code_limits(link, code_limits_of.get(subject.resource or "", ())), now)
-        for link, subject in zip(links, subjects, strict=True)
-    ]
+    choices = []
+    for chain, subject in zip(_chains(subjects, now), subjects, strict=True):
+        link = _with_code_limits(chain.links[0], code_limits_of.get(subject.resource or "", ()))
+        choices.append(PairChoice(judge(link, now), chain.store))
+    return choices
 
 
 def resolve_each(
-    subjects: Sequence[Subject], of_code: Mapping[str, DefaultLimits], *, now: float, store: Store | None = None
-) -> list[Resolution]:
-    """`resolve` for each of several subjects on resources, whose policies are read in one query for 100 of them.
+    resources: Sequence[str], entity: str | None, of_code: Mapping[str, DefaultLimits], *, now: float
+) -> tuple[list[Resolution], PolicyChain]:
+    """`resolve` for an entity on each of several resources, and its policies over all resources.
 
-    `of_code` are the limits that code sets, by resource.
+    All policies are read in one query for 100 resources. `of_code` are the limits that code sets, by resource.
     """
-    for subject in subjects:
-        check_names(subject.resource, subject.entity)
-        check_plan(subject.plan)
-    at, versions = datetime.fromtimestamp(now, UTC), StoreVersions(store)
-    return [
-        resolution_of(
-            read_policies(subject, at, versions, chain=chain),
-            subject.resource or "",
-            of_code.get(subject.resource or "", ()),
-            at,
-        )
-        for subject, chain in zip(subjects, _chains(subjects, at), strict=True)
-    ]
+    for resource in resources:
+        check_names(resource, entity)
+    at, versions = datetime.fromtimestamp(now, UTC), StoreVersions()
+    subjects = [Subject(resource, entity) for resource in resources]
+    *chains, over_all = _chains([*subjects, Subject(None, entity)], at)
+    resolutions = []
+    for subject, chain in zip(subjects, chains, strict=True):
+        reading = read_policies(subject, at, versions, chain=chain)
+        resource = subject.resource or ""
+        resolutions.append(resolution_of(reading, resource, of_code.get(resource, ()), at))
+    return resolutions, over_all
 
 
 def _chains(subjects: Sequence[Subject], now: datetime) -> Iterator[PolicyChain]:

@@ -108,7 +108,8 @@ def current_choices(entity: str, resource: str | None, plan: str | None) -> dict
     of_code = latest_code_limits_of_each(names)
     places: list[str | None] = [None, *names] if resource is None else [*names]
     pairs = [(None if name is None else Resource(name=name), Entity(identifier=entity)) for name in places]
-    return dict(zip(places, choose_each(pairs, timezone.now(), plan, of_code=of_code), strict=True))
+    choices = [choice for choice, _store in choose_each(pairs, timezone.now(), plan, of_code=of_code)]
+    return dict(zip(places, choices, strict=True))
 
 
 def _lowered(before: PolicyChoice, after: PolicyChoice) -> Iterator[str]:

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 from django.core.exceptions import FieldError
-from django.db.models import F, Q, Value, prefetch_related_objects
+from django.db.models import Case, F, Q, Value, When, prefetch_related_objects
 from django.db.models.functions import Lower
 from django.utils import timezone
 
-from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, UsageSnapshot
+from limits_app.engine import given_currency
+from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
+from limits_app.services.costs import Chosen, with_costs
 from limits_app.services.usage import usage
-from limits_app.usage.reading import Use, was_used
+from limits_app.usage.reading import By, Use, was_used
 from limits_app.usage.units import requests_once
 
 _MOST_FOUND: Final = 20
@@ -31,6 +33,7 @@ _MOST_ROWS_EACH: Final = 10
 _MOST_RESOURCES: Final = 12
 _MOST_CHANGES: Final = 10
 _MOST_POLICIES: Final = 500
+_RECENT_BY: Final = (By.RESOURCE, By.PLAN, By.BELOW, By.PERIOD)
 RECENT: Final = timedelta(days=7)
 """How far back pages look at what a client used."""
 
@@ -142,9 +145,16 @@ def client_of(text: str) -> str:
 
 
 def recent_uses(identifier: str) -> list[Use]:
-    """What a client used in the last 7 days of each unit of a resource, by day with its cost; the latest day first."""
-    by = ("resource", "plan", "below", "period")
-    return requests_once(usage(entity=identifier, by=by, since=_since(), cost=True))
+    """What a client used in the last 7 days of each limit of a resource, by day; the latest day first."""
+    return usage(entity=identifier, by=_RECENT_BY, since=_since())
+
+
+def in_units(identifier: str, uses: list[Use], *, has_prices: bool) -> list[Use]:
+    """`recent_uses` by unit in place of limit, with their costs; `has_prices` is False where the site has no prices."""
+    if has_prices or any(given_currency(use.key) for use in uses):
+        chosen = Chosen(None, identifier, None, None, UsagePeriod.DAY, _since(), None)
+        return requests_once(with_costs(chosen, _RECENT_BY, uses))
+    return requests_once(replace(use, cost={}) for use in uses)
 
 
 def spent_on(uses: Iterable[Use]) -> dict[str, Decimal]:
@@ -169,6 +179,17 @@ def resources_of(uses: Iterable[Use], policies: Iterable[Policy]) -> list[str]:
     if not names:
         names = [*Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_RESOURCES]]
     return [*dict.fromkeys(names)][:_MOST_RESOURCES]
+
+
+def with_members(identifier: str, *, most: int) -> tuple[Entity | None, list[Entity]]:
+    """The row of a client with its plan and its parent, if it has one, and its first members, in one query."""
+    own = Entity.objects.filter(identifier=identifier).order_by()
+    with_own = Entity.objects.filter(Q(identifier=identifier) | Q(parent=own.values("pk")[:1]))
+    is_member = Case(When(identifier=identifier, then=0), default=1)
+    rows = [*with_own.select_related("plan", "parent").order_by(is_member, "identifier")[: most + 1]]
+    if not rows or rows[0].identifier != identifier:
+        return None, []
+    return rows[0], rows[1:]
 
 
 def own_policies(identifier: str) -> list[Policy]:

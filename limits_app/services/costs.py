@@ -114,10 +114,13 @@ def cost_cells(cost: Cost | None) -> list[tuple[Decimal | None, str]]:
 
 def uses_with_costs(chosen: Chosen, by: Collection[By]) -> Uses:
     """The usage with the cost of each row."""
-    return read(**chosen._asdict(), by=by).costed(partial(_with_costs, chosen, by))
+    return read(**chosen._asdict(), by=by).costed(partial(with_costs, chosen, by))
 
 
-def _with_costs(chosen: Chosen, by: Collection[By], uses: list[Use]) -> list[Use]:
+def with_costs(chosen: Chosen, by: Collection[By], uses: list[Use]) -> list[Use]:
+    """Uses that were chosen and grouped by some fields, each with its cost."""
+    if not uses:
+        return uses
     entities = {use.entity for use in uses}
     is_few = By.ENTITY in by and len(entities) <= _MOST_ENTITIES
     costs, columns = _costs(chosen, by, Q(entity__in=entities) if is_few else Q()), columns_of(by)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from asgiref.sync import sync_to_async
 
@@ -36,13 +36,14 @@ from limits_app.policies import (
     PolicyValue,
     PooledSet,
     Resolution,
-    Subject,
     Verdict,
+    emergency_of,
     group_of,
     policy_source,
     resolve,
     resolve_each,
     resolver,
+    verdict_of,
     verdict_on,
 )
 from limits_app.services.amounts import LimitsInCode, ones_of
@@ -192,7 +193,16 @@ def explain(
             continue
 
 
-def explain_each(resources: Collection[str], *, entity: EntityName = None) -> list[Explanation]:
+class ExplainedClient(NamedTuple):
+    """The explanations of an entity on several resources, and whether there are prices of any resource."""
+
+    explanations: list[Explanation]
+    access: AccessVerdict
+    emergency: Emergency
+    has_prices: bool
+
+
+def explain_each(resources: Collection[str], *, entity: EntityName = None) -> ExplainedClient:
     """`explain` for an entity on each of several resources, whose policies are read in one query for 100 of them."""
     of_code: dict[str, list[CodeLimits]] = {name: [] for name in resources}
     for row in policy_source.code_limits(*resources):
@@ -201,17 +211,17 @@ def explain_each(resources: Collection[str], *, entity: EntityName = None) -> li
     name = entity_name(entity)
     while True:
         try:
-            resolutions = resolve_each(
-                [Subject(resource, name) for resource in resources], latest, now=resolver.clock()
-            )
+            resolutions, over_all = resolve_each([*resources], name, latest, now=resolver.clock())
             explained = [
                 _explained(resolution, None, tuple([row.limits for row in of_code[resolution.resource][1:]]))
                 for resolution in resolutions
             ]
         except StaleConfiguration:
             continue
-        access = verdict_on(name, None, resolutions[0].emergency) if resolutions else LIMITED
-        return [replace(explanation, access=access) for explanation in explained]
+        switch = resolutions[0].emergency if resolutions else emergency_of(over_all)
+        access = verdict_of(over_all, switch)
+        explanations = [replace(explanation, access=access) for explanation in explained]
+        return ExplainedClient(explanations, access, switch, over_all.has_prices)
 
 
 aexplain: Final = sync_to_async(explain)

@@ -204,14 +204,14 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
     """Return the state of entities (None: the site itself) on resources, in their order, one query for 100 of them.
 
     A pair without a resource is about the policies for all resources, whose limits have no state: they are unused.
-    While a store is down, the amounts of its resources are unknown.
+    Pairs may be new rows with the names alone. While a store is down, the amounts of its resources are unknown.
     """
     while True:
         versions = StoreVersions()  # before the queries, so that stores reject a change in between
         choices = choose_each(pairs, timezone.now())
-        by_store: dict[str, dict[int, tuple[Pair, PolicyChoice]]] = {}
-        for number, (pair, choice) in enumerate(zip(pairs, choices, strict=True)):
-            by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
+        by_store: dict[str | None, dict[int, tuple[Pair, PolicyChoice]]] = {}
+        for number, (pair, (choice, alias)) in enumerate(zip(pairs, choices, strict=True)):
+            by_store.setdefault(alias, {})[number] = pair, choice
         stats: dict[int, dict[str, Stats] | None] = {}
         try:
             for alias, rows in by_store.items():
@@ -219,7 +219,8 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
         except StaleConfiguration:
             continue
         return [
-            _row(pair, choice, stats[number]) for number, (pair, choice) in enumerate(zip(pairs, choices, strict=True))
+            _row(pair, choice, stats[number])
+            for number, (pair, (choice, _alias)) in enumerate(zip(pairs, choices, strict=True))
         ]
 
 

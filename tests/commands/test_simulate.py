@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import QuerySet
 
 from limits_app.acquiring.limit_set import LimitSet
@@ -25,6 +26,7 @@ from limits_app.engine.record import schema_of
 from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.models import BucketKind, Policy, UsagePeriod, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
+from limits_app.services.limits_file.stored import client_policies
 from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import EVENTS, SimulationReport, replay
@@ -218,6 +220,16 @@ def test_rollouts_take_in_always_the_same_entities() -> None:
 def test_what_the_site_has_is_proposed_where_nothing_is() -> None:
     apply(read_content("policies: [{resource: api, limits: [calls=1/min]}, {effect: unlimited}]"))
     assert decisions(Proposal.of_site(), at(0), at(1), at(1, resource="other")) == "yny"
+
+
+def test_only_policies_that_may_apply_to_one_resource_are_read_for_it() -> None:
+    own = "{resource: api, entity: 'user:1', limits: [calls=1/min]}, {entity: 'user:2', limits: [calls=2/min]}"
+    others = ", ".join(f"{{resource: r{number}, entity: 'user:1', effect: blocked}}" for number in range(5))
+    apply(read_content(f"policies: [{own}, {others}]"))
+    read = [entry.key[:2] for part in client_policies(DEFAULT_DB_ALIAS, resource="api") for entry in part]
+    assert sorted(read) == [("", "user:2"), ("api", "user:1")]
+    events = [at(second, f"user:{user}", "api") for second in range(3) for user in (1, 2)]
+    assert decisions(Proposal.of_site(resource="api"), *events) == decisions(Proposal.of_site(), *events) == "yynynn"
 
 
 def test_hours_that_cannot_be_read_never_hold() -> None:

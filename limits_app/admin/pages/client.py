@@ -10,7 +10,6 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext
@@ -32,6 +31,7 @@ from limits_app.services.clients import (
     resources_of,
     spent_on,
     user_names,
+    with_members,
 )
 from limits_app.services.display import amount, day, moment, money
 from limits_app.services.limit_words import limit_name, limits_in_words
@@ -163,16 +163,15 @@ def _number(text: str) -> int:
 
 def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickBoostForm) -> HttpResponse:
     bring_up_to_date()
-    rows = Entity.objects.filter(identifier=identifier).select_related("plan", "parent")
-    children = Entity.objects.filter(parent=OuterRef("pk"))
-    row = rows.annotate(has_members=Exists(children)).first()
+    row, members = with_members(identifier, most=_MOST_MEMBERS + 1)
     policies = [] if row is None else own_policies(identifier)
     parent = None if row is None else row.parent
-    members = [*row.children.order_by("identifier")[: _MOST_MEMBERS + 1]] if row is not None and row.has_members else []
     own_rows = [entity for entity in (row, parent, *members) if entity is not None]
     names = {entity.identifier: entity.name for entity in own_rows if entity.name}
     names |= user_names({identifier, *(entity.identifier for entity in own_rows)} - names.keys())
-    uses, sees_usage = recent_uses(identifier), may(request.user, Action.VIEW_USAGE)
+    recent, sees_usage = recent_uses(identifier), may(request.user, Action.VIEW_USAGE)
+    limited = limits_of_client(site, identifier, resources_of(recent, policies), recent if sees_usage else [])
+    uses = limited["uses"]
     context: dict[str, Any] = {
         "entity": identifier,
         "name": names.get(identifier, ""),
@@ -180,12 +179,12 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "parent": None if parent is None else (parent.identifier, names.get(parent.identifier, "")),
         "members": [(member.identifier, names.get(member.identifier, "")) for member in members[:_MOST_MEMBERS]],
         "more_members": len(members) > _MOST_MEMBERS,
-        "unused": [] if uses else never_used([identifier]),
+        "unused": [] if recent else never_used([identifier]),
         "ending": [_ends(part) for part in boosted_together(ending(policies))],
         "boost": boost,
         "plans": _plans(request, row),
         "may_view_row": may_change_rows(request.user, "view", Entity),
-        **limits_of_client(site, identifier, resources_of(uses, policies), uses if sees_usage else ()),
+        **limited,
     }
     if sees_usage:
         plan = None if row is None else row.plan
@@ -196,7 +195,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         events = changes_of(row, [policy.pk for policy in policies])
         context["changes"] = [*events_in_words(site, events, names)]
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
-    return page(site, request, "client", title=title, context=context)
+    return page(site, request, "client", title=title, context=context, switch=limited.get("switch"))
 
 
 def _ends(policies: Sequence[Policy]) -> dict[str, Any]:

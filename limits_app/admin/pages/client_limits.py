@@ -15,8 +15,8 @@ from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
 from limits_app.models import TOTALS, Enforcement
 from limits_app.policies import Access, AccessVerdict
+from limits_app.services.clients import in_units
 from limits_app.services.display import moment
-from limits_app.services.emergency import emergency
 from limits_app.services.explain import Explanation, explain_each
 from limits_app.services.quota_pace import used_up_at
 from limits_app.services.rule_labels import resource_labels
@@ -29,28 +29,30 @@ _SWITCHED_OFF: Final[Mapping[str, Any]] = {
 """The state of every client while the emergency switch is set."""
 
 
-def limits_of_client(
-    site: AdminSite, identifier: str, resources: Collection[str], uses: Collection[Use]
-) -> dict[str, Any]:
-    """What limits the client on these resources, and when it uses up its quotas; a problem where that is unknown."""
+def limits_of_client(site: AdminSite, identifier: str, resources: Collection[str], uses: list[Use]) -> dict[str, Any]:
+    """What limits the client on these resources, and when it uses up its quotas; a problem where that is unknown.
+
+    `switch` is the emergency switch, where it was read, and `uses` are by unit, with their costs.
+    """
     try:
-        explained = explain_each(resources, entity=identifier)
+        explained, access, switch, has_prices = explain_each(resources, entity=identifier)
     except (LimitsError, ValueError) as error:
-        return {"problem": str(error), "state": gettext("Unknown")}
+        uses = in_units(identifier, uses, has_prices=True)
+        return {"problem": str(error), "state": gettext("Unknown"), "uses": uses}
+    uses = in_units(identifier, uses, has_prices=has_prices)
     labels = resource_labels(resources)
     limits = [limit for explanation in explained for limit in _limits(site, explanation, uses, timezone.now())]
     for limit in limits:
         resource = labels.get(limit["resource"], limit["resource"])
         limit["name"] = gettext("All resources together") if limit["is_total"] else resource
-    access = explained[0].access if explained else AccessVerdict()
     at_limit = [
         labels.get(explanation.resource, explanation.resource)
         for explanation in explained
         if not explanation.outcome.allowed
     ]
-    switch = explained[0].emergency if explained else emergency()
     state = _SWITCHED_OFF.get(switch.mode) or _state(access, at_limit)
-    return {"limits": _once_and_sorted(limits), "access": access, "state": str(state)}
+    sorted_limits = _once_and_sorted(limits)
+    return {"limits": sorted_limits, "access": access, "state": str(state), "switch": switch, "uses": uses}
 
 
 def _limits(

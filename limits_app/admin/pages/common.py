@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 
 from limits_app.admin.base import site_page
 from limits_app.admin.menu import menu
-from limits_app.models import BucketKind
+from limits_app.models import BucketKind, Emergency
 from limits_app.models.validators import validate_client, validate_identifier, validate_text
 from limits_app.services.clients import with_name
 from limits_app.services.rights import Action, may
@@ -31,10 +31,16 @@ def check(request: HttpRequest, action: Action, *more: Action | str) -> None:
 
 
 def page(
-    site: AdminSite, request: HttpRequest, template: str, *, title: str, context: Mapping[str, Any]
+    site: AdminSite,
+    request: HttpRequest,
+    template: str,
+    *,
+    title: str,
+    context: Mapping[str, Any],
+    switch: Emergency | None = None,
 ) -> TemplateResponse:
-    """Render one of the pages, below the menu."""
-    return site_page(site, request, f"pages/{template}", title=title, menu=menu(site, request), **context)
+    """Render one of the pages, below the menu; `switch` is the emergency switch, where it was just read."""
+    return site_page(site, request, f"pages/{template}", title=title, menu=menu(site, request, switch), **context)
 
 
 def entity_or_none(request: HttpRequest) -> str | None:

@@ -66,7 +66,8 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
         totals[use.key] += use.admitted  # type: ignore[assignment]  # amounts need not be whole
         refused[use.key] += use.refused
     tightest, is_known = tightest_limits(_MOST_SHOWN)
-    tightest = named(tightest, client_names(limit["entity"] or "" for limit in tightest))
+    urls = resource_labels(limit["resource"] for limit in tightest)
+    tightest = named(tightest, client_names(limit["entity"] or "" for limit in tightest), urls)
     state = {
         "at": now.timestamp(),
         "clock": f"{timezone.localtime(now):%H:%M:%S}",
@@ -91,9 +92,8 @@ def tightest_limits(most: int) -> tuple[list[dict[str, Any]], bool]:
     return shown, all(row.known for row in rows)
 
 
-def named(tightest: list[dict[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Limits with the clients that they are of, in words."""
-    urls = resource_labels(limit["resource"] for limit in tightest)
+def named(tightest: list[dict[str, Any]], names: Mapping[str, str], urls: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Limits with the clients that they are of, in words; `urls` are those of URL rules, as of `resource_labels`."""
     return [
         {
             **limit,
@@ -108,17 +108,7 @@ def _pairs(uses: list[Use]) -> list[Pair]:
     """Resources and entities that used something, most of all in this hour; an entity need not have a row."""
     own = [use for use in uses if use.bucket in {BucketKind.ENTITY, BucketKind.SHARED}]
     names = dict.fromkeys((use.resource or "", use.entity or "") for use in own)
-    names = dict.fromkeys(list(names)[:_MOST_LOOKED_AT])
-    resources = {
-        resource.name: resource for resource in Resource.objects.filter(name__in={resource for resource, _ in names})
-    }
-    entities = {
-        entity.identifier: entity for entity in Entity.objects.filter(identifier__in={entity for _, entity in names})
-    }
     return [
-        (
-            resources.get(resource) or Resource(name=resource),
-            (entities.get(entity) or Entity(identifier=entity)) if entity else None,
-        )
-        for resource, entity in names
+        (Resource(name=resource), Entity(identifier=entity) if entity else None)
+        for resource, entity in [*names][:_MOST_LOOKED_AT]
     ]

@@ -60,7 +60,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     midnight = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     tightest, is_known = tightest_limits(_MOST)
     by_limit = most_rejected("resource", "key", since=midnight, most=_MOST)
-    urls = resource_labels(count["resource"] for count in by_limit)
+    urls = resource_labels([*(count["resource"] for count in by_limit), *(limit["resource"] for limit in tightest)])
     by_client = most_rejected("entity", since=midnight, most=_MOST)
     policies = _ending() if may(request.user, Action.VIEW_LIMITS) else None
     events = _recent(midnight - timedelta(days=1)) if may(request.user, Action.VIEW_HISTORY) else None
@@ -84,7 +84,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "warnings": list(_warnings()),
         "by_limit": [_row(site, midnight, count, {}, urls) for count in by_limit],
         "by_client": [_row(site, midnight, count, names, urls) for count in by_client],
-        "tightest": named(tightest, names),
+        "tightest": named(tightest, names, urls),
         "known": is_known,
         "ending": ending,
         "is_new": not (tightest or Policy.objects.order_by().exists()),

@@ -189,7 +189,9 @@ def _proposal(options: Namespace) -> Proposal:
         fail("Propose either limits or a file, not both.", ExitCode.USAGE)
     if options.file:
         return Proposal.of_content(_content_of(options.file))
-    return Proposal.of_limits(options.limits) if options.limits else Proposal.of_site()
+    if options.limits:
+        return Proposal.of_limits(options.limits)
+    return Proposal.of_site(resource=options.resource if options.csv is None else None)
 
 
 def _events(options: Namespace) -> Iterator[SimulatedRequest]:

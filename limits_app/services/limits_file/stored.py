@@ -160,10 +160,14 @@ def general_objects(using: str) -> list[FileEntry]:
     ]
 
 
-def client_policies(using: str, *, most: int = 2_000) -> Iterator[list[FileEntry]]:
-    """Give the policies of clients in parts, each with all policies of some clients, and about so many policies."""
-    policies = Policy._base_manager.using(using).exclude(entity=None).exclude(patterns_in("entity__identifier"))
-    policies = policies.order_by("entity_id")
+def client_policies(using: str, *, resource: str | None = None, most: int = 2_000) -> Iterator[list[FileEntry]]:
+    """Give the policies of clients in parts, each with all policies of some clients, and about so many policies.
+
+    With the name of a resource, only those that may apply to it.
+    """
+    may_apply = Q() if resource is None else Q(resource=None) | Q(resource__name=resource)
+    of_clients = may_apply & ~patterns_in("entity__identifier")
+    policies = Policy._base_manager.using(using).exclude(entity=None).filter(of_clients).order_by("entity_id")
     last: Any = None
     while True:
         rest = policies if last is None else policies.filter(entity__gt=last)
@@ -171,7 +175,7 @@ def client_policies(using: str, *, most: int = 2_000) -> Iterator[list[FileEntry
         if not clients:
             return
         where = Q(entity__gte=clients[0], entity__lte=clients[-1])
-        yield stored_where(SECTIONS["policies"], where & ~patterns_in("entity__identifier"), using)
+        yield stored_where(SECTIONS["policies"], where & of_clients, using)
         last = clients[-1]
 
 

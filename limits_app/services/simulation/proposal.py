@@ -80,10 +80,13 @@ class Proposal:
         return cls(content.entries.values())
 
     @classmethod
-    def of_site(cls) -> Proposal:
-        """Propose the stored policies; they are read in parts, and entities whose row says nothing are left out."""
+    def of_site(cls, *, resource: str | None = None) -> Proposal:
+        """Propose the stored policies; they are read in parts, and entities whose row says nothing are left out.
+
+        With the name of a resource, those that do not apply to it are left out where they are of clients.
+        """
         using = write_alias()
-        of_clients = chain.from_iterable(client_policies(using))
+        of_clients = chain.from_iterable(client_policies(using, resource=resource))
         return cls(chain(general_objects(using), of_clients, stored_entries(SECTIONS["entities"], using, _HAS_EFFECT)))
 
     @classmethod
