@@ -88,10 +88,14 @@ class BoundLimits:
         bound.require_usage, bound.accepts_all = self.require_usage, self.accepts_all
         bound._compiled, bound._shapes = self._compiled, self._shapes
         bound._config, bound.ones, bound.no_money = self._config, self.ones, self.no_money
-        if scopes is self.scopes:
-            bound.scopes, bound._by_shape, bound._by_keys = self.scopes, self._by_shape, self._by_keys
+        bound.scopes = tuple(scopes)
+        if bound.scopes is self.scopes:
+            bound._by_shape, bound._by_keys = self._by_shape, self._by_keys
+        elif len(scopes) == len(self.scopes):
+            bound._by_shape, bound._by_keys = {}, {}
         else:
-            bound.scopes, bound._by_shape, bound._by_keys = _checked_scopes(scopes, self.scopes), {}, {}
+            number = len(self.scopes)
+            raise InvalidRequest(f"scopes must be one for each of the {number} scopes of the set, not {len(scopes)}")
         return bound
 
     def at_version(self, version: int) -> Self:
@@ -213,7 +217,9 @@ class BoundLimits:
             if len(self._by_shape) >= MOST_SHAPES:
                 self._by_shape.clear()
                 self._by_keys.clear()
-            scopes = tuple([self.scopes[at] for at in shape.positions])
+            scopes, positions = self.scopes, shape.positions
+            if len(positions) < len(scopes):
+                scopes = tuple([scopes[at] for at in positions])
             plan = self._by_shape[shape] = RequestPlan(shape, scopes, self.namespace)
         return plan
 
@@ -226,13 +232,6 @@ class BoundLimits:
     def check_priced(self, requested: Mapping[str, object]) -> None:
         """Raise InvalidRequest where a limit in money would not be charged, since the resource has no price."""
         self._shapes.check_priced(requested)
-
-
-def _checked_scopes(scopes: Sequence[Scope], others: Sequence[Scope]) -> tuple[Scope, ...]:
-    checked = tuple(scopes)
-    if len(checked) != len(others):
-        raise InvalidRequest(f"scopes must be one for each of the {len(others)} scopes of the set, not {len(checked)}")
-    return checked
 
 
 def _copied_config(config: Mapping[str, object]) -> dict[str, object]:

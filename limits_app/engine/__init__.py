@@ -200,7 +200,6 @@ from limits_app.engine.record import (
     LEASE_US,
     NOTHING_KEPT,
     FinishedUsage,
-    HourlyUsage,
     IsGone,
     KeptUse,
     Lease,

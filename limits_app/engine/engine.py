@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, cast
 
-from limits_app.engine.algorithms import Rule, State
+from limits_app.engine.algorithms import State
 from limits_app.engine.algorithms.permits import may_have_expired
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.claims import Claim
 from limits_app.engine.counting import HOUR_US, hour_ends, hour_of
 from limits_app.engine.errors import LeaseEnded
 from limits_app.engine.holders import first_holder, is_extension_holder, is_token_holder, leased_us
-from limits_app.engine.plan import PlannedLimit, PlanShape
-from limits_app.engine.record import FinishedUsage, Holder, HourlyUsage, IsGone, Lease, Record
+from limits_app.engine.plan import PlannedLimit
+from limits_app.engine.record import FinishedUsage, Holder, IsGone, Lease, Record
 
 _FULL_USAGE_PARTS: Final = 2**61
 """More counted usage than this is finished early, so that it always fits into 64 bits."""
@@ -62,28 +62,27 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
 
 def _write(claim: Claim, records: Sequence[Record], charged_states: list[State], now: int) -> None:
     """Write the states of an admitted claim, lease its permits, and count its amounts as usage."""
-    shape, amounts, counts_usage = claim.shape, claim.amounts, claim.shape.counts_usage
-    for limit in shape.permits:
+    shape, amounts, holder = claim.shape, claim.amounts, claim.holder
+    has_token = bool(shape.permits) and is_token_holder(holder)
+    for limit in shape.permits if has_token else ():
         permits, holders, fence, earliest = charged_states[limit.position]
         # The leases of a token may be shorter than those of processes.
-        charged_states[limit.position] = (
-            permits,
-            holders,
-            fence,
-            min(earliest, now + leased_us(limit.rule, claim.holder)),
-        )
-    if counts_usage:
-        _begin_hours(shape, records, amounts, now)
+        charged_states[limit.position] = permits, holders, fence, min(earliest, now + leased_us(limit.rule, holder))
     for limit in shape.limits:
-        record = records[limit.scope_index]
+        record, index, amount = records[limit.scope_index], limit.index, amounts[limit.position]
+        counted = record.amounts
+        if counted is not None and not (
+            0 < record.counted_until - now <= HOUR_US and counted[index] + amount <= _FULL_USAGE_PARTS
+        ):
+            counted = _begin_hour(record, now)
         # Without a call in between, where a signal handler could raise: charged amounts are counted.
-        record.states[limit.index] = charged_states[limit.position]
-        if counts_usage and record.usage is not None:
-            record.usage.amounts[limit.index] += amounts[limit.position]
+        record.states[index] = charged_states[limit.position]
+        if counted is not None:
+            counted[index] += amount
         if limit.is_permit:
             rule = limit.rule
-            expires_at = now + leased_us(rule, claim.holder)
-            record.leases[rule.key, claim.holder] = amounts[limit.position], expires_at, now + rule.hold_us
+            expires_at = now + (leased_us(rule, holder) if has_token else rule.lease_us)
+            record.leases[rule.key, holder] = amount, expires_at, now + rule.hold_us
         record.changed = True
 
 
@@ -114,34 +113,23 @@ def _settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int
         if not change and not limit.is_permit:
             continue
         record = records[limit.scope_index]
+        settles = change > 0 or not (claim.unanswered or (record.reset_at and _is_forgotten(record, claim)))
         if limit.is_permit:
             settles = record.leases.pop((limit.rule.key, claim.holder), None) is not None
             kept_leases = kept_leases and (settles or claim.unanswered)
-        else:
-            settles = change > 0 or not (claim.unanswered or (record.reset_at and _is_forgotten(record, claim)))
         counted, finished = 0, record.finished
-        if counts_usage:
-            counted, finished = _counted(record, limit, change, taken_at, counts_permits=claim.undoes)
-        if settles and record.schema is limit.schema and not shape.is_credit:
+        if counts_usage and (claim.undoes or not limit.is_permit):  # permits that are returned were used
+            counted, finished = _counted(record, limit, change, taken_at)
+        if settles and record.schema is limit.schema and not (shape.is_credit or claim.undoes):
             states, index = record.states, limit.index
-            states[index] = _settled(limit.rule, states[index], change, now=now, claim=claim, limit=limit)
+            states[index] = limit.rule.settle(states[index], now, change, taken_at)
         elif settles:
-            _settle_by_key(record, limit, change, now=now, claim=claim)
+            _settle_otherwise(record, limit, change, now=now, claim=claim)
         # Without a call in between, where a signal handler could raise: refunds are not counted.
-        if counted and record.usage is not None:
-            record.usage.amounts[limit.index] += counted
-        record.finished = finished
-        record.changed = True
+        if counted and record.amounts is not None:
+            record.amounts[limit.index] += counted
+        record.finished, record.changed = finished, True
     return kept_leases
-
-
-def _settled(rule: Rule, state: State, change: int, *, now: int, claim: Claim, limit: PlannedLimit) -> State:
-    """Return a state that a rule has written, after what a claim has charged a limit was changed."""
-    if not claim.undoes or change >= 0:
-        return rule.settle(state, now, change, claim.decided_at)
-    # Another rule counts in other parts: then nothing was in use before, so that less is returned.
-    before = claim.used_before(limit) if rule.lua == limit.rule.lua else 0
-    return rule.undo(state, now, -change, taken_at=claim.decided_at, before=before)
 
 
 def _is_leased(record: Record, lease: PlannedLimit, holder: Holder, now: int) -> bool:
@@ -268,11 +256,13 @@ def is_nearly_restored(record: Record, now: int, part: int) -> bool:
 
 def close_usage(record: Record, until: int = 0) -> None:
     """Move the counted usage to `finished`, and count on until `until` (0: from the next admitted request on)."""
-    finished, usage = record.finished + record.counted(), record.usage
-    if usage is not None:
-        usage = HourlyUsage(until, [0] * len(record.schema.rules))
+    finished, amounts = record.finished + record.counted(), record.amounts
+    if amounts is None:
+        until = 0
+    else:
+        amounts = [0] * len(amounts)
     # Without a call in between, where a signal handler could raise.
-    record.finished, record.usage = finished, usage
+    record.finished, record.amounts, record.counted_until, record.label = finished, amounts, until, b""
     record.changed = True
 
 
@@ -306,43 +296,40 @@ def _current(record: Record, index: int, now: int) -> State:
     return current
 
 
-def _begin_hours(shape: PlanShape, records: Sequence[Record], amounts: Sequence[int], now: int) -> None:
-    """Finish usage of hours that have ended, or that is enormous, so that amounts can be added to the current one."""
-    for limit in shape.limits:
-        record = records[limit.scope_index]
-        usage = record.usage
-        if usage is None:
-            continue
-        if not 0 < usage.until - now <= HOUR_US:
-            close_usage(record, hour_ends(now))
-        elif usage.amounts[limit.index] + amounts[limit.position] > _FULL_USAGE_PARTS:
-            close_usage(record, usage.until)
+def _begin_hour(record: Record, now: int) -> list[int] | None:
+    """Finish usage of an hour that has ended, or that is enormous; return the amounts of the current hour."""
+    until = record.counted_until
+    if not until:
+        record.counted_until = hour_ends(now)
+    else:
+        close_usage(record, until if 0 < until - now <= HOUR_US else hour_ends(now))
+    return record.amounts
 
 
-def _counted(
-    record: Record, limit: PlannedLimit, change: int, taken_at: int, *, counts_permits: bool
-) -> tuple[int, tuple[FinishedUsage, ...]]:
+def _counted(record: Record, limit: PlannedLimit, change: int, taken_at: int) -> tuple[int, tuple[FinishedUsage, ...]]:
     """Return what to add to the usage of the current hour, and the finished usage, for a change of a charged amount.
 
-    It belongs to the hour in which the amount was charged. Permits that are returned were used, unless
-    `counts_permits`.
+    It belongs to the hour in which the amount was charged.
     """
-    schema, usage = limit.schema, record.usage
-    if (limit.is_permit and not counts_permits) or not schema.counts_usage:
+    schema, amounts = limit.schema, record.amounts
+    if not schema.counts_usage:
         return 0, record.finished
     if (
-        usage is not None
+        amounts is not None
         and record.schema is schema
-        and 0 < usage.until - taken_at <= HOUR_US
-        and usage.amounts[limit.index] + change <= _FULL_USAGE_PARTS
+        and 0 < record.counted_until - taken_at <= HOUR_US
+        and amounts[limit.index] + change <= _FULL_USAGE_PARTS
     ):
         return change, record.finished
-    amounts = {limit.rule.key: schema.milli(limit.index, change)}
-    return 0, (*record.finished, FinishedUsage(hour_of(taken_at), amounts, schema.plan))
+    finished = {limit.rule.key: schema.milli(limit.index, change)}
+    return 0, (*record.finished, FinishedUsage(hour_of(taken_at), finished, schema.plan))
 
 
-def _settle_by_key(record: Record, limit: PlannedLimit, change: int, *, now: int, claim: Claim) -> None:
-    """Settle a credit, or a change after the schema of the record has changed; the limit is found by its key."""
+def _settle_otherwise(record: Record, limit: PlannedLimit, change: int, *, now: int, claim: Claim) -> None:
+    """Settle a credit, what a claim `undoes`, or a change after the schema of the record has changed.
+
+    The limit is found by its key.
+    """
     key, index = limit.rule.key, record.schema.index.get(limit.rule.key)
     if index is not None and record.schema.rules[index].is_counted:
         index = None  # the use of a limit that was removed
@@ -355,8 +342,13 @@ def _settle_by_key(record: Record, limit: PlannedLimit, change: int, *, now: int
         change = -(-change * rule.parts_per_unit // limit.rule.parts_per_unit)
     if claim.shape.is_credit:
         state = rule.credit(state, now, -change)
+    elif claim.undoes and change < 0:
+        # Another rule counts in other parts: then nothing was in use before, so that less is returned.
+        is_same = record.schema is limit.schema or rule.lua == limit.rule.lua
+        before = claim.used_before(limit) if is_same else 0
+        state = rule.undo(state, now, -change, taken_at=claim.decided_at, before=before)
     else:
-        state = _settled(rule, state, change, now=now, claim=claim, limit=limit)
+        state = rule.settle(state, now, change, claim.decided_at)
     if index is None:
         record.keep({**record.kept, key: (rule, state)})
     else:

@@ -132,7 +132,7 @@ class EntityScopes:
         name = _entity_part(entity)
         return tuple(
             [
-                Scope(before + name + after, scope.resource, entity, total=scope.total) if before else scope
+                Scope(before + name + after, scope.resource, entity, False, None, scope.total) if before else scope
                 for scope, before, after in self._scopes
             ]
         )
@@ -268,7 +268,7 @@ def _entity_part(entity: str | None) -> str:
 
 
 def _digest(text: str) -> str:
-    return _hashed(text).hex()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _hashed(text: str) -> bytes:

@@ -272,10 +272,9 @@ class RequestPlan:
     """A shape that is bound to the scopes of a client: binding compiles nothing.
 
     `namespace` is that of the configuration, by whose version claims are current.
-    `scopes` are in the order of those of the shape, `scope_keys` are their keys, and `schemas` the keys with the
-    schemas. `store_cache` is for values that a store computes for the plan once; those that depend on no scope are kept
-    with the shape. `records` are those of its scopes in a store that keeps records as they are, while that is in the
-    `era` in which it has found them.
+    `scopes` are in the order of those of the shape, and `scope_keys` are their keys. `store_cache` is for values that a
+    store computes for the plan once; those that depend on no scope are kept with the shape. `records` are those of its
+    scopes in a store that keeps records as they are, while that is in the `era` in which it has found them.
     """
 
     __slots__ = (
@@ -284,7 +283,6 @@ class RequestPlan:
         "era",
         "namespace",
         "records",
-        "schemas",
         "scope_keys",
         "scopes",
         "shape",
@@ -296,7 +294,6 @@ class RequestPlan:
         self.namespace = namespace
         self.scopes = scopes
         self.scope_keys = tuple([scope.key for scope in scopes])
-        self.schemas = tuple(zip(self.scope_keys, shape.schemas, strict=True))
         self.store_cache: object = None
         self.era: object = None
         self.records: list[Record] = []

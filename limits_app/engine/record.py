@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from limits_app.engine.algorithms import Rule, State, compile_rule
 from limits_app.engine.amounts import MILLI, shown
-from limits_app.engine.compiled import mypyc_attr
 from limits_app.engine.counting import hour_of
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI, check_differ
@@ -29,25 +28,6 @@ LeaseId = tuple[str, Holder]
 
 Lease = tuple[int, int, int]
 """Permits that one claim holds: how many, until when without renewal, and until when in total (microseconds)."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class HourlyUsage:
-    """The amounts admitted in the current hour.
-
-    `until` is the end of that hour in microseconds, 0 where counting has not begun.
-    `amounts` are parts, one for each limit of the schema.
-    `is_noted` and `label` are for stores: whether they know that the record is counting, and of which scope. Both end
-    when the counted usage is finished.
-    """
-
-    __slots__ = ("amounts", "is_noted", "label", "until")
-
-    def __init__(self, until: int, amounts: list[int]) -> None:
-        self.until = until
-        self.amounts = amounts
-        self.is_noted = False
-        self.label = b""
 
 
 class FinishedUsage(NamedTuple):
@@ -82,13 +62,11 @@ class Schema:
         self.index: dict[str, int] = {rule.key: position for position, rule in enumerate(self.rules)}
         self.is_blocked = any(isinstance(limit, Blocked) for limit in limits)
         self.permits = tuple([position for position, rule in enumerate(self.rules) if rule.is_permit])
+        self.starts: tuple[State, ...] = tuple([rule.start for rule in self.rules])
+        """The states of a scope that was never used."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return schema_of, (self.limits, self.lease_us, self.counts_usage, self.plan)
-
-    def start(self) -> list[State]:
-        """Return the states of a scope that was never used."""
-        return [rule.start for rule in self.rules]
 
     def milli(self, index: int, parts: int) -> int:
         """Return an amount of the limit at `index` in thousandths of a unit."""
@@ -116,8 +94,10 @@ NOTHING_KEPT: Final[KeptUse] = {}
 class Record:
     """Everything that is stored for one scope.
 
-    `states` has one short tuple for each limit of the schema.
-    `leases` are the held permits, `usage` may be None: the schema then counts no usage.
+    `states` has one short tuple for each limit of the schema, `leases` are the held permits.
+    `amounts` are the parts admitted in the current hour, one for each limit of the schema; None where that counts no
+    usage. `counted_until` is the end of that hour in microseconds, 0 where counting has not begun. `label` is for
+    stores, which are counting the record under it; it ends when the counted usage is finished.
     `kept` is the use of limits that the schema does not have, by key: it applies again when such a limit comes back. It
     is replaced and never changed; stores that load it separately save it where it `kept_changed`.
     Amounts that were charged before `reset_at` are not refunded, since the last reset has forgotten them; 0 for none.
@@ -125,15 +105,33 @@ class Record:
     `changed` is set by the engine when the record has to be saved.
     """
 
-    __slots__ = ("changed", "finished", "kept", "kept_changed", "leases", "reset_at", "schema", "states", "usage")
+    __slots__ = (
+        "amounts",
+        "changed",
+        "counted_until",
+        "finished",
+        "kept",
+        "kept_changed",
+        "label",
+        "leases",
+        "reset_at",
+        "schema",
+        "states",
+    )
 
     def __init__(
-        self, schema: Schema, states: list[State], leases: MutableMapping[LeaseId, Lease], usage: HourlyUsage | None
+        self,
+        schema: Schema,
+        states: list[State],
+        leases: MutableMapping[LeaseId, Lease],
+        amounts: list[int] | None,
     ) -> None:
         self.schema = schema
         self.states = states
         self.leases = leases
-        self.usage = usage
+        self.amounts = amounts
+        self.counted_until = 0
+        self.label = b""
         self.finished: tuple[FinishedUsage, ...] = ()
         self.kept: KeptUse = NOTHING_KEPT
         self.kept_changed = False
@@ -147,15 +145,15 @@ class Record:
 
     def counted(self) -> tuple[FinishedUsage, ...]:
         """Return the usage of the current hour as finished usage; empty when nothing was counted."""
-        usage = self.usage
-        if usage is None or not usage.until:
+        if self.amounts is None or not self.counted_until:
             return ()
+        schema = self.schema
         amounts = {
-            rule.key: self.schema.milli(index, usage.amounts[index])
-            for index, rule in enumerate(self.schema.rules)
-            if usage.amounts[index]
+            rule.key: schema.milli(index, parts)
+            for index, (rule, parts) in enumerate(zip(schema.rules, self.amounts, strict=True))
+            if parts
         }
-        return (FinishedUsage(hour_of(usage.until - 1), amounts, self.schema.plan),) if amounts else ()
+        return (FinishedUsage(hour_of(self.counted_until - 1), amounts, schema.plan),) if amounts else ()
 
     def held(self, rule: Rule, state: State, now: int, is_gone: IsGone | None = None) -> State:
         """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept.
@@ -176,8 +174,8 @@ class Record:
 
 def new_record(schema: Schema) -> Record:
     """Return the record of a scope that was never used."""
-    usage = HourlyUsage(0, [0] * len(schema.rules)) if schema.counts_usage else None
-    return Record(schema, schema.start(), {}, usage)
+    starts = schema.starts
+    return Record(schema, [*starts], {}, [0] * len(starts) if schema.counts_usage else None)
 
 
 def lease_us_of(lease_seconds: object) -> int:

@@ -87,7 +87,7 @@ class Templates:
 
     def find(self, entity: str | None) -> Template | None:
         """The template of a client; None where it was not compiled."""
-        return self._by_class.get(self._class_of(entity))
+        return self._by_class.get(self._class_of(entity) if self._percents else 0)
 
     def compiled(self, entity: str | None, at: datetime) -> Template:
         """Compile the template of a client, at a time."""

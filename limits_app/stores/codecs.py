@@ -16,7 +16,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from limits_app.engine import (
     NOTHING_KEPT,
-    HourlyUsage,
     KeptUse,
     Lease,
     LeaseId,
@@ -134,10 +133,12 @@ class Codec(SchemaCodec):
         if logs:
             for index, log in zip(self.with_log, logs, strict=True):
                 states[index] += (log,)
-        usage = None
+        at = self._usage_at
         if self.schema.counts_usage:
-            usage = HourlyUsage(numbers[self._usage_at], list(numbers[self._usage_at + 1 :]))
-        record = Record(self.schema, states, leases, usage)
+            record = Record(self.schema, states, leases, [*numbers[at + 1 :]])
+            record.counted_until = numbers[at]
+        else:
+            record = Record(self.schema, states, leases, None)
         record.reset_at = numbers[1]
         return record
 
@@ -148,10 +149,9 @@ class Codec(SchemaCodec):
             numbers += state
         if self.with_log:
             numbers = [number for number in numbers if not isinstance(number, Log)]
-        usage = record.usage
-        if usage is not None:
-            numbers.append(usage.until)
-            numbers += usage.amounts
+        if record.amounts is not None:
+            numbers.append(record.counted_until)
+            numbers += record.amounts
         try:
             return self._form.pack(self.name, *numbers)
         except error:

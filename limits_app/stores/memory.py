@@ -22,7 +22,6 @@ from limits_app.engine import (
     Record,
     RejectionCounts,
     RequestPlan,
-    Schema,
     Scope,
     as_clock,
     lease_us_of,
@@ -115,9 +114,10 @@ class MemoryStore:
 
     @in_step
     def acquire(self, claim: Claim) -> bool:
-        if claim.version is not None:
-            self._check_version(claim)
-        plan, now = claim.plan, self._now()
+        plan = claim.plan
+        if claim.version is not None and claim.version != self._log_of(plan.namespace).version:
+            raise StaleConfiguration
+        now = self._now()
         if plan.era is self._era:
             records, are_stored = plan.records, True
         else:
@@ -216,9 +216,9 @@ class MemoryStore:
     def _peek(self, claims: Sequence[Claim]) -> None:
         now = self._now()
         for claim in claims:
-            if claim.version is not None:
-                self._check_version(claim)
             plan = claim.plan
+            if claim.version is not None and claim.version != self._log_of(plan.namespace).version:
+                raise StaleConfiguration
             engine.peek(claim, plan.records if plan.era is self._era else self._load(plan, now)[0], now)
 
     def _reset(self, scopes: Collection[str], keys: Collection[str] | None) -> None:
@@ -248,11 +248,6 @@ class MemoryStore:
     def _log_of(self, namespace: str) -> ChangeLog:
         return self._logs.get(namespace, self._unchanged)
 
-    def _check_version(self, claim: Claim) -> None:
-        """Raise StaleConfiguration when a claim is of another version of the configuration than this store's."""
-        if claim.version != self._log_of(claim.plan.namespace).version:
-            raise StaleConfiguration
-
     def _load(self, plan: RequestPlan, carry_at: int | None = None) -> tuple[list[Record], bool]:
         """Return the records of a plan's scopes, and whether all are stored; some may be new or migrated.
 
@@ -262,11 +257,12 @@ class MemoryStore:
         if plan.era is self._era:
             return plan.records, True
         records, are_stored = [], True
-        for key, schema in plan.schemas:
+        for key, schema in zip(plan.scope_keys, plan.shape.schemas, strict=True):
             record = self._records.get(key)
-            if record is None or record.schema is not schema:
-                are_stored = False
-                record = _new_or_carried_over(record, schema, carry_at)
+            if record is None:
+                record, are_stored = new_record(schema), False
+            elif record.schema is not schema:
+                record, are_stored = record if carry_at is None else engine.carry_over(record, schema, carry_at), False
             records.append(record)
         if are_stored:
             # The era last: an exception in between leaves no records of another era.
@@ -280,8 +276,7 @@ class MemoryStore:
             if not record.changed:
                 continue
             scope = plan.scopes[index]
-            usage = record.usage
-            if usage is not None and not usage.is_noted:
+            if record.counted_until and not record.label:
                 self._counts.note(scope, record)
             if self._records.get(scope.key) is not record:
                 self._insert(scope, record, now)
@@ -322,16 +317,20 @@ class MemoryStore:
     def _insert(self, scope: Scope, record: Record, now: int) -> None:
         """Store the record of a scope that is new or has a new schema, after a look whether others are idle."""
         if scope.key not in self._records:
-            is_roomy = len(self._records) < _ROOMY * self._max_scopes
-            for _ in range(0 if is_roomy else min(CHECKS_PER_NEW_SCOPE, len(self._to_check))):
-                if self._remove_if_idle(self._to_check[0], now):
-                    self._to_check.popleft()
-                else:
-                    self._to_check.rotate(-1)
+            if len(self._records) >= _ROOMY * self._max_scopes:
+                self._remove_idle(now)
             self._to_check.append(scope.key)
         else:
             self._era = object()
         self._records[scope.key] = record
+
+    def _remove_idle(self, now: int) -> None:
+        """Check the next scopes, and remove those that are idle."""
+        for _ in range(min(CHECKS_PER_NEW_SCOPE, len(self._to_check))):
+            if self._remove_if_idle(self._to_check[0], now):
+                self._to_check.popleft()
+            else:
+                self._to_check.rotate(-1)
 
     def _remove_if_idle(self, key: str, now: int) -> bool:
         """Remove the record of a scope if it is idle; return whether the scope has none any more."""
@@ -344,10 +343,3 @@ class MemoryStore:
         self._era = object()
         del self._records[key]
         return True
-
-
-def _new_or_carried_over(record: Record | None, schema: Schema, now: int | None) -> Record:
-    """Return a new record, or one of another schema: migrated with `now`, unchanged without."""
-    if record is None:
-        return new_record(schema)
-    return record if now is None else engine.carry_over(record, schema, now)

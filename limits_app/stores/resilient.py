@@ -148,8 +148,14 @@ class ResilientStore:
         if claim.shape.slice_us:
             request = self.slices.take(claim)
             return request is None or self._decided(request, self.acquire_first(request.claims))
-        admitted: bool = self._call("acquire", claim)
-        return admitted
+        if self.failing or TIMERS or self.inner is _UNOPENED:
+            admitted: bool = self._call("acquire", claim)
+            return admitted
+        try:
+            return self.inner.acquire(claim)
+        except StoreUnavailable as error:
+            self.record_failure(error)
+            raise self.unavailable(error) from error
 
     async def aacquire(self, claim: Claim) -> bool:
         if claim.shape.slice_us:

@@ -218,8 +218,9 @@ class FullnessWarnings:
 
     def note(self, fullness: float, *names: object) -> None:
         """Note the share that is in use, for a warning with these names."""
-        if fullness <= _CALM:
+        if fullness <= _CALM:  # less than each share that is warned about
             self._warned_about = 0.0
+            return
         for share, text in self._texts.items():
             if self._warned_about < share < fullness:
                 self._warned_about = share

@@ -23,6 +23,8 @@ from limits_app.engine import (
 )
 
 _BATCH: Final = 1000
+_NOTED: Final = b"noted"
+"""The label of a record that is known to be counting."""
 _MOST_REJECTIONS: Final = 100_000
 """How many limits and minutes wait to be collected in a namespace."""
 
@@ -51,7 +53,10 @@ class UsageCounts:
 
     def __len__(self) -> int:
         """Return how many hours of scopes are kept."""
-        return sum([len(counts.finished) for counts in self._by_namespace.values()])
+        kept = 0
+        for counts in self._by_namespace.values():
+            kept += len(counts.finished)
+        return kept
 
     def give_way(self) -> bool:
         """Drop the oldest hour of a scope in some namespace; returns whether there was one."""
@@ -71,10 +76,9 @@ class UsageCounts:
 
     def note(self, scope: Scope, record: Record) -> None:
         """Note whether a record is counting, before it is stored: whatever interrupts this, its usage is collected."""
-        usage = record.usage
-        if usage is not None and usage.until and not usage.is_noted:
+        if record.counted_until and not record.label:
             self._of(scope.key).counting[scope.key] = (*scope,)
-            usage.is_noted = True
+            record.label = _NOTED
 
     def add(self, scope: Scope, record: Record, now: int) -> None:
         """Take over the finished usage of a stored record."""
@@ -127,7 +131,8 @@ class UsageCounts:
 
     def _of(self, key: str) -> _Counts:
         """The usage of the namespace in which the key of a scope is."""
-        return self._in(digest_in(key))
+        namespace = digest_in(key)
+        return self._by_namespace.get(namespace) or self._in(namespace)
 
     def _in(self, namespace: bytes) -> _Counts:
         counts = self._by_namespace.get(namespace)

@@ -303,8 +303,8 @@ def test_enormous_usage_is_finished_early_and_counted_exactly() -> None:
     record, rule = scope.record, scope.record.schema.rules[0]
     for _ in range(1100):
         scope.charge(tpm=10**12)
-        assert record.usage is not None
-        assert record.usage.amounts[0] <= 2**61
+        assert record.amounts is not None
+        assert record.amounts[0] <= 2**61
     engine.close_usage(record)
     usage = record.finished
     assert len(usage) > 1
@@ -367,11 +367,11 @@ def test_change_is_counted_in_the_hour_of_its_charge(taken_us: int, hours: list[
 def test_usage_is_finished_when_it_exceeds_what_is_counted_at_most(below: int, parts: int, finished: int) -> None:
     scope = OneScope(TPM, counts_usage=True)
     claim = scope.charge(tpm=0)
-    assert scope.record.usage is not None
-    scope.record.usage.amounts[0] = FULL - below
+    assert scope.record.amounts is not None
+    scope.record.amounts[0] = FULL - below
     engine.charge(Claim(claim.plan, [parts]), [scope.record], NOW)
     assert len(scope.record.finished) == finished
     scope.record.finished = ()
-    scope.record.usage.amounts[0] = FULL - below
+    scope.record.amounts[0] = FULL - below
     engine.settle(claim, [scope.record], NOW, [parts])
     assert len(scope.record.finished) == finished

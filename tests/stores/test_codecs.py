@@ -17,7 +17,7 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.record import HourlyUsage, Record, new_record, schema_of
+from limits_app.engine.record import Record, new_record, schema_of
 from limits_app.stores.codecs import Codec, Codecs, definitions_of, schema_from, unpack_kept
 from limits_app.stores.process.records import Records, StoredLeases
 from limits_app.stores.process.state_file import Txn
@@ -55,13 +55,13 @@ def test_a_record_is_read_as_it_was_written(limits: tuple[LimitDefinition, ...],
         for rule, state in zip(codec.schema.rules, record.states, strict=True)
     ]
     if counts:
-        record.usage = HourlyUsage(3_600_000_000, [7] * len(limits))
+        record.amounts, record.counted_until = [7] * len(limits), 3_600_000_000
     records = Records()
     records.put(txn, SCOPE, record)
     again = read(records, txn)
     assert codec.encode(again) == codec.encode(record)
     assert [len(state) for state in again.states] == [len(state) for state in record.states]
-    assert (again.usage is None) is not counts
+    assert (again.amounts is None) is not counts
 
 
 def read(records: Records, txn: Txn) -> Record:

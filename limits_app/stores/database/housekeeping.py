@@ -107,5 +107,5 @@ def _delete_counts(keys: Sequence[int], connection: StoreConnection) -> None:
 
 def _is_unused(record: Record, now: int) -> bool:
     """Whether a row is idle, and has no usage that will still be collected."""
-    until = 0 if record.usage is None else record.usage.until
+    until = record.counted_until
     return is_idle(record, now) and (not until or until + KEPT_HOURS * HOUR_US + GRACE_US <= now)

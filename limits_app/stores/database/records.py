@@ -54,7 +54,7 @@ class StoredRecord:
         self.label: tuple[bytes, int] | None = None
         self._codec = codec
         self._logs = [] if codec is None else codec.logs_of(record)
-        self._until = _counted_until(record)
+        self._until = record.counted_until
 
     def change(self, codec: Codec) -> tuple[str, list[object]]:
         """Return the statement that saves the record in its row, with its values."""
@@ -65,7 +65,7 @@ class StoredRecord:
             values.append(pack_logs(logs))
         if self.record.kept_changed:
             values.append(pack_kept(self.record.kept))
-        is_marked = _counted_until(self.record) != self._until
+        is_marked = self.record.counted_until != self._until
         if is_marked:
             values += self._mark()
         return change_row(logs=changed, kept=self.record.kept_changed, mark=is_marked), [*values, self.key]
@@ -85,7 +85,7 @@ class StoredRecord:
 
     def _mark(self) -> tuple[int | None, bytes | None, int | None]:
         """Return the columns by which rows with counted usage are found: until when they count, and for which scope."""
-        until = _counted_until(self.record)
+        until = self.record.counted_until
         return (until, *self._label()) if until else (None, None, None)
 
     def _label(self) -> tuple[bytes, int]:
@@ -152,11 +152,6 @@ def _states(codec: Codec, record: Record) -> bytes:
     """Return the column of states, with the leases."""
     packed = codec.encode(record)
     return packed + pack_leases(record.leases) if record.leases else packed
-
-
-def _counted_until(record: Record) -> int:
-    """Return the end of the hour that a record counts, 0 where it counts nothing."""
-    return 0 if record.usage is None else record.usage.until
 
 
 def pack_leases(leases: Mapping[LeaseId, Lease]) -> bytes:

@@ -153,8 +153,8 @@ class Housekeeping:
         """Drop the labels of scopes that are counting, so that their counts are not collected; returns how many."""
         dropped = 0
         for scope, record in records.items():
-            if record.usage is not None and record.usage.label:
-                record.usage.label = b""
+            if record.label:
+                record.label = b""
                 self._records.put(txn, scope, record)
                 dropped += 1
         return dropped

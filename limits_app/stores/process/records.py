@@ -182,8 +182,7 @@ class Records:
             codec = _CODECS.of(record.schema)
         if codec.name not in self._defined:
             self._define(txn, codec)
-        usage, encoded = record.usage, codec.encode(record)
-        txn.put(scope, encoded + usage.label if usage is not None and usage.label else encoded)
+        txn.put(scope, codec.encode(record) + record.label)
         if record.kept:
             txn.put(scope + _KEPT, pack_kept(record.kept))
         elif record.kept_changed:
@@ -229,8 +228,8 @@ def _read(txn: Txn, scope: bytes, stored: bytes) -> Record | None:
 def _decoded(stored: bytes, codec: Codec, leases: MutableMapping[LeaseId, Lease], logs: Sequence[Log]) -> Record | None:
     """Return a record with the label that is behind it."""
     record = codec.decode(stored, leases, logs)
-    if record is not None and record.usage is not None:
-        record.usage.label = stored[codec.size :]
+    if record is not None and record.counted_until:
+        record.label = stored[codec.size :]
     return record
 
 

@@ -156,8 +156,7 @@ class ProcessStore:
             if record.changed:
                 key, codec, scope = plan.scopes[index]
                 changed = True
-                usage = record.usage
-                if record.finished or (usage is not None and usage.until > 0 and not usage.label):
+                if record.finished or (record.counted_until and not record.label):
                     counts = self._housekeeping.may_count(now)
                     if counts:
                         self._usage.keep(txn, key, scope, record)

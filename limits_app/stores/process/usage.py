@@ -71,10 +71,9 @@ class Usage:
 
     def keep(self, txn: Txn, key: bytes, scope: Scope, record: Record) -> None:
         """Keep what a record has finished, and label it where it has begun to count."""
-        usage = record.usage
-        label = (usage is not None and usage.label) or pack_label(scope)
-        if usage is not None and usage.until:
-            usage.label = label
+        label = record.label or pack_label(scope)
+        if record.counted_until:
+            record.label = label
         self._add(txn, key, label, record)
 
     def close(self, txn: Txn, key: bytes, record: Record) -> None:
@@ -230,7 +229,7 @@ def _half_in(label: bytes) -> bytes:
 
 def _close(record: Record) -> bytes:
     """Finish the usage of a record; returns its label, or nothing where it was not counting."""
-    label = b"" if record.usage is None else record.usage.label
+    label = record.label
     engine.close_usage(record)
     return label
 
