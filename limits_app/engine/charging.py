@@ -7,29 +7,31 @@ see one more whole number.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from math import lcm
-from typing import Final, NamedTuple
 
 from limits_app.engine.plan import Amounts, PlannedLimit, PlanShape, ReportedUse
 from limits_app.engine.scoped_limits import PlannedScope
 
-NOTHING_USED: Final[ReportedUse] = {}
+Term = tuple[int, int]
+"""The position of a unit in the request and its weight: its price for one part of it in millionths times a divisor."""
 
 
-class UnitCosts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class UnitCosts:
     """What the limit in money at a position is charged for the units of a request, in parts.
 
-    Each term is the position of a unit in the request and its weight: its price for one part of it in millionths times
-    `divisor`. The `permits` are terms whose whole amount is used. A millionth is `parts_per_unit` parts of the
-    limit, and `has_own` says whether the request names an amount under the currency.
+    The terms have one `divisor`; the `permits` are those whose whole amount is used. A millionth is `parts_per_unit`
+    parts of the limit, and `has_own` says whether the request names an amount under the currency.
     """
 
     position: int
-    terms: tuple[tuple[int, int], ...]
-    permits: tuple[tuple[int, int], ...]
+    terms: tuple[Term, ...]
+    permits: tuple[Term, ...]
     divisor: int
     parts_per_unit: int
+    most_parts: int
     has_own: bool
 
 
@@ -48,55 +50,50 @@ class PricedShape(PlanShape):
     ) -> None:
         super().__init__(limits, scopes, positions, named, many_calls=many_calls, rank=rank)
         self._costs = tuple([_unit_costs(limit, self) for limit in self.limits if limit.priced])
+        self.is_priced = True
         if self.fixed_amounts is not None:
             self.fixed_amounts, self.fits = self.amounts({})
 
-    def amounts(self, requested: Mapping[str, object]) -> tuple[list[int], bool]:
-        """See `PlanShape.amounts`."""
-        return self.charged(*PlanShape.amounts(self, requested))
+    # Without functions for the sums, which would take as long as these: each acquisition does both.
 
     def charged(self, amounts: list[int], fits: bool = True) -> tuple[list[int], bool]:
         """See `PlanShape.charged`."""
         for costs in self._costs:
-            position = costs.position
-            parts = amounts[position] + _cost(costs, NOTHING_USED, amounts)
-            limit = self.limits[position]
-            if parts > limit.rule.most_parts:
+            position, cost = costs.position, 0
+            for unit, weight in costs.terms:
+                cost += weight * amounts[unit]
+            for unit, weight in costs.permits:
+                cost += weight * amounts[unit]
+            parts = amounts[position] - -cost // costs.divisor * costs.parts_per_unit
+            if parts > costs.most_parts:
+                limit = self.limits[position]
                 parts, fits = limit.bounded(parts), fits and limit.rule.is_soft
             amounts[position] = parts
         return amounts, fits
 
     def own_amounts(self, amounts: Amounts) -> Amounts:
         """See `PlanShape.own_amounts`."""
-        own = [*amounts]
+        own, unpriced = [*amounts], [*amounts]
         for costs in self._costs:
-            own[costs.position] = max(amounts[costs.position] - _cost(costs, NOTHING_USED, amounts), 0)
+            unpriced[costs.position] = 0
+        charged, _ = self.charged(unpriced)
+        for costs in self._costs:
+            own[costs.position] = max(amounts[costs.position] - charged[costs.position], 0)
         return own
 
-    def changes(self, used: ReportedUse, amounts: Amounts) -> list[int]:
-        """See `PlanShape.changes`: the cost of the used units is at the prices at which they were charged."""
-        changes = PlanShape.changes(self, used, amounts)
+    def with_costs(self, changes: list[int], used: ReportedUse, amounts: Amounts) -> list[int]:
+        """See `PlanShape.with_costs`: the cost of the used units is at the prices at which they were charged."""
         for costs in self._costs:
-            position, own = costs.position, 0
+            position, cost = costs.position, 0
+            for unit, weight in costs.terms:
+                cost += weight * (used[unit] if unit in used else amounts[unit])
+            for unit, weight in costs.permits:
+                cost += weight * amounts[unit]
+            own = 0
             if costs.has_own:
-                is_reported = position in used
-                own = used[position] if is_reported else max(amounts[position] - _cost(costs, NOTHING_USED, amounts), 0)
-            changes[position] = own + _cost(costs, used, amounts) - amounts[position]
+                own = used[position] if position in used else self.own_amounts(amounts)[position]
+            changes[position] = own - -cost // costs.divisor * costs.parts_per_unit - amounts[position]
         return changes
-
-
-def _cost(costs: UnitCosts, used: ReportedUse, amounts: Amounts) -> int:
-    """Return the cost of the used units in parts, rounded up to whole millionths; unreported amounts count as used.
-
-    Without a comprehension, which takes as long as the rest: each acquisition calls it twice.
-    """
-    _, terms, permits, divisor, parts_per_unit, _ = costs
-    cost = 0
-    for position, weight in terms:
-        cost += weight * (used[position] if position in used else amounts[position])
-    for position, weight in permits:
-        cost += weight * amounts[position]
-    return -(-cost // divisor) * parts_per_unit
 
 
 def _unit_costs(limit: PlannedLimit, shape: PlanShape) -> UnitCosts:
@@ -116,6 +113,7 @@ def _unit_costs(limit: PlannedLimit, shape: PlanShape) -> UnitCosts:
         tuple([term for term in terms if shape.limits[term[0]].is_permit]),
         divisor,
         limit.rule.parts_per_unit,
+        limit.rule.most_parts,
         bool(limit.keys),
     )
 

@@ -118,7 +118,11 @@ class PlanShape:
       is the shape of its slices, once one was taken.
     - `token_lease` is the permit that is the lease of a token, which holds claims of this shape; None for others.
     - `store_cache` is for values that a store computes for the shape once.
+    - `is_priced` says whether limits in money are charged for units with prices.
     """
+
+    in_slices: PlanShape | None = None
+    store_cache: object = None
 
     def __init__(
         self,
@@ -162,8 +166,7 @@ class PlanShape:
         ]
         self.fits = all(amount <= limit.rule.most_parts for limit, amount in zip(limits, self._defaults, strict=True))
         self.fixed_amounts: Amounts | None = None if self.named else tuple(self._defaults)
-        self.in_slices: PlanShape | None = None
-        self.store_cache: object = None
+        self.is_priced = False
         self._parts: dict[tuple[int, ...], PlanShape] = {}
 
     @property
@@ -215,7 +218,7 @@ class PlanShape:
                 parts = limit.bounded(sum([parts_of(limit, requested[key]) for key in limit.keys]))
                 amounts[limit.position] = parts
                 fits = fits and parts <= limit.rule.most_parts
-        return amounts, fits
+        return self.charged(amounts, fits) if self.is_priced else (amounts, fits)
 
     def charged(self, amounts: list[int], fits: bool = True) -> tuple[list[int], bool]:
         """Add to amounts what limits in money are charged for units with prices; return whether they can ever fit."""
@@ -252,6 +255,10 @@ class PlanShape:
             changes[position] = used[position] - amounts[position]
         for limit in self.permits:
             changes[limit.position] = -amounts[limit.position]
+        return self.with_costs(changes, used, amounts) if self.is_priced else changes
+
+    def with_costs(self, changes: list[int], used: ReportedUse, amounts: Amounts) -> list[int]:  # noqa: ARG002
+        """Set the changes of limits in money that are charged for units; unreported amounts count as used."""
         return changes
 
     def changes_of_cancel(self, used: ReportedUse, amounts: Amounts, *, is_extended: bool = False) -> list[int]:

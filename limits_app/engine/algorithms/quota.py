@@ -55,7 +55,7 @@ class QuotaRule(Rule):
             start, end, count = self.current(state, now)
         count += amount
         # While the clock is set back the period continues, so that amounts charged in it now are refunded in it.
-        return (min(start, now), end, count) if count <= self.ceiling_parts else None
+        return (min(now, start), end, count) if count <= self.ceiling_parts else None
 
     def wait(self, state: State, now: int, amount: int) -> int:
         return state[1] - now if self.used(state, now) + amount > self.ceiling_parts else 0
@@ -65,8 +65,10 @@ class QuotaRule(Rule):
             state = self.current(state, now)
         start, end, count = state
         if change <= 0:
-            in_period = (now if taken_at is None else taken_at) >= start
-            return (start, end, max(count + change, 0)) if in_period else state
+            if (now if taken_at is None else taken_at) < start:
+                return state
+            count += change
+            return start, end, max(0, count)
         if now >= end or not count:
             start, end = self._period_at(now)
             count = 0
