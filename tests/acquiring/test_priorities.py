@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from threading import Thread
 from typing import Final
@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine import checked_limits, lower_of
+from limits_app.engine.algorithms import compile_rule
 from limits_app.engine.algorithms.keeping import KeepingRule
-from limits_app.engine.algorithms.rule import Rule
+from limits_app.engine.algorithms.rule import Rule, State
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.engine.limits import (
     CallLimit,
@@ -135,6 +137,52 @@ def test_threads_of_each_priority_never_exceed_its_share() -> None:
 def test_rule_of_a_priority_has_every_verb_of_the_rule() -> None:
     verbs = {name for name, verb in vars(Rule).items() if callable(verb) and not name.startswith("_")}
     assert verbs - {"charged"} <= vars(KeepingRule).keys()
+
+
+NOW: Final = 5 * SECOND
+OTHER_RULE: Final = compile_rule(RateLimit("units", 20, 7, RateLimitAlgorithm.FIXED_WINDOW), 0)
+VERBS: Final[Mapping[str, Callable[[Rule, State], object]]] = {
+    "current": lambda rule, state: rule.current(state, NOW),
+    "current after the clock was set back": lambda rule, state: rule.current(state, -SECOND),
+    "settle": lambda rule, state: rule.settle(state, NOW + 1, 7),
+    "refund": lambda rule, state: rule.settle(state, NOW + 1, -7, NOW),
+    "refund of what is over": lambda rule, state: rule.settle(state, NOW + SECOND // 2, -7, NOW - SECOND),
+    "undo": lambda rule, state: rule.undo(state, NOW + SECOND // 5, 7, taken_at=NOW, before=3),
+    "credit": lambda rule, state: rule.credit(state, NOW + 1, 7),
+    "used": lambda rule, state: rule.used(state, NOW + SECOND // 4),
+    "restored_at": lambda rule, state: rule.restored_at(state),
+    "recovers_since": lambda rule, state: rule.recovers_since(state),
+    "carry": lambda rule, state: rule.carry(OTHER_RULE, OTHER_RULE.settle(OTHER_RULE.start, NOW, 9), NOW + 1),
+    "boundaries": lambda rule, state: rule.boundaries(NOW, 2),
+    "amount of 0": lambda rule, state: (rule.take(state, NOW, 0), rule.wait(state, NOW, 0)),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("parts", [0, 1, 60, 100])
+def test_what_is_used_counts_alike_in_every_priority(verb: str, parts: int) -> None:
+    definitions = [*of_each_kind(100), QuotaLimit.per_day("units", 100, keep=KEEP), ResourceLimit("units", 100)]
+    for definition in definitions:
+        [limit] = checked_limits([definition])
+        rule = compile_rule(limit, 60 * SECOND)
+        state = rule.settle(rule.start, NOW, parts * rule.parts_per_unit)
+        assert VERBS[verb](KeepingRule(rule, 60 * rule.parts_per_unit), state) == VERBS[verb](rule, state), limit
+
+
+@pytest.mark.parametrize(
+    ("priority", "other", "lower"),
+    [
+        ("low", "high", "low"),
+        ("high", "low", "low"),
+        ("high", "normal", "normal"),
+        ("low", "", "low"),
+        ("", "high", ""),
+        ("removed", "high", "removed"),
+        ("removed", "low", "low"),
+    ],
+)
+def test_lower_of_two_priorities(priority: str, other: str, lower: str) -> None:
+    assert lower_of(priority, other) == lower
 
 
 ORDER: Final = ("low", "low", "normal", "high", "low", "high", "normal")

@@ -26,6 +26,7 @@ from limits_app.engine import (
 from limits_app.engine.errors import InvalidRequest, LimitExceeded
 from limits_app.engine.limits import AnyLimit, CountedUnit
 from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
 
 PRICES = (
     UnitPrice.of("input_tokens", "usd", Decimal("2.50"), 1_000_000),
@@ -178,6 +179,28 @@ def test_extensions_are_charged_and_refunded_at_their_own_prices() -> None:
     assert (acquisition.acquisitions["usd"].requested, acquisition.acquisitions["usd"].used) == (0.3, 0.2)
     acquisition.release()
     assert used(before) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reported", "charged"),
+    [
+        pytest.param("0.25", "0.25", "0.40", 0.15, id="the first charge is used up first"),
+        pytest.param("0.25", "0.25", "0.60", 0.35, id="what exceeds the sum is of the last one"),
+        pytest.param("0.25", "0.25", "0.20", 0, id="the last one is refunded first"),
+        pytest.param(None, "0.25", "0.25", 0.25, id="a charge without money has no share"),
+    ],
+)
+def test_reported_money_is_of_the_earlier_charge_up_to_its_own_amount(
+    first: str | None, second: str, reported: str, charged: float
+) -> None:
+    clock = FakeClock()
+    limits = priced_set("usd=50/day", store=MemoryStore(clock=clock))
+    acquisition = limits.try_acquire({"input_tokens": 400_000, **({"usd": first} if first else {})})
+    clock.advance(86_400)  # to the next day, which has the use of the second charge alone
+    acquisition.extend({"input_tokens": 800_000, "usd": second})
+    acquisition.update({"usd": reported})
+    acquisition.release()
+    assert used(limits) == 2 + charged
 
 
 def test_an_extension_beyond_the_budget_is_rejected() -> None:

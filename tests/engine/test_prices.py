@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from limits_app.engine import PricedFor, PriceList, PricePeriod, StoredPrice, UnitPrice
+from limits_app.engine import PricedFor, PriceList, PricePeriod, StoredPrice, UnitPrice, member_key, unit_with_mark
 from limits_app.engine.errors import InvalidLimit
 
 HOUR = 3_600_000_000
@@ -110,6 +110,31 @@ def test_without_a_price_that_has_begun_there_is_none() -> None:
     assert prices.at(5 * HOUR - 1) == ()
     assert amounts(prices.at(5 * HOUR)) == {"tokens usd": 1}
     assert not PriceList().at(0)
+
+
+def test_currencies_are_those_of_prices_that_have_begun() -> None:
+    prices = PriceList(
+        [stored("a", 1, 0), stored("a", 1, 5, currency="eur"), stored("a", 1, 7, member="x", currency="gbp")]
+    )
+    assert [sorted(prices.currencies(hour * HOUR)) for hour in (4, 5, 7)] == [
+        ["usd"],
+        ["eur", "usd"],
+        ["eur", "gbp", "usd"],
+    ]
+    assert prices.currencies(-1) == frozenset()
+
+
+def test_members_with_prices_of_their_own_have_keys_of_their_own() -> None:
+    served = [
+        ("tokens", "models", "east"), ("tokens", "models", "west"), ("tokens", "others", "east"),
+        ("images", "models", "east"), ("tokens", "models", "\udc80"), ("u" * 64, "models", "east"),
+    ]  # fmt: skip
+    keys = [member_key(*names) for names in served]
+    assert len({*keys}) == len(served)
+    assert all(key.startswith(unit_with_mark(unit)) for key, (unit, _, _) in zip(keys, served, strict=True))
+    assert max(map(len, keys)) == 64
+    # Rows of usage have it: another one would lose their costs.
+    assert keys[0] == "tokens@b29de54cbc0590bb"
 
 
 @pytest.mark.parametrize(("at", "change"), [(0, 3), (2, 3), (3, 7), (6, 7), (7, None), (9, None)])
