@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from pytest_django import DjangoDbBlocker
@@ -16,6 +17,8 @@ from limits_app.stores.database import DatabaseStore
 from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_rules, open_redis_store
 from limits_app.testing import FakeClock, StoreConformance
 from limits_app.testing.conformance import StoreOperations
+from limits_app.testing.conformance.bounds import IDLE
+from limits_app.testing.conformance.changes import DEFINITIONS
 from limits_app.testing.conformance.concurrency import THREADS, choose_in_threads
 from limits_app.testing.conformance.contract import YEAR, available
 from limits_app.testing.conformance.counting import Counting
@@ -57,6 +60,35 @@ class _OnADatabase:
         return partial(opened, self.settings)
 
 
+def usual(names: Iterable[str], *tested: str) -> list[Any]:
+    """Parameters of which those that are not `tested` have to wait for a release."""
+    return [name if name in tested else pytest.param(name, marks=pytest.mark.release) for name in names]
+
+
+class _OnAFurtherServer(OnlyForked):
+    """What arithmetic decides is tested with every limit on the first database, or Redis; here with some of them."""
+
+    @pytest.mark.parametrize(
+        "first", usual(DEFINITIONS, "unlimited", "blocked", "sliding_window", "month", "resource", "several")
+    )
+    def test_a_scope_keeps_its_use_over_every_change_of_its_limits(
+        self, store: Store, clock: FakeClock, first: str
+    ) -> None:
+        super().test_a_scope_keeps_its_use_over_every_change_of_its_limits(store, clock, first)  # type: ignore[misc]
+
+    @pytest.mark.parametrize("kind", usual(IDLE, "sliding_window", "abandoned_permit", "released_permit"))
+    def test_idle_scopes_are_forgotten(self, store: Store, clock: FakeClock, kind: str) -> None:
+        super().test_idle_scopes_are_forgotten(store, clock, kind)  # type: ignore[misc]
+
+    @pytest.mark.parametrize(
+        "kind", usual(sorted(IDLE.keys() - {"released_permit"}), "sliding_window", "abandoned_permit")
+    )
+    def test_scopes_that_were_used_while_the_clock_was_ahead_are_forgotten(
+        self, store: Store, clock: FakeClock, kind: str
+    ) -> None:
+        super().test_scopes_that_were_used_while_the_clock_was_ahead_are_forgotten(store, clock, kind)  # type: ignore[misc]
+
+
 class TestSQLite(OnlyForked, _OnADatabase, StoreConformance, Counting):
     """Everything; what differs on the servers below is what their statements and locks do, and no arithmetic."""
 
@@ -65,13 +97,13 @@ class TestSQLite(OnlyForked, _OnADatabase, StoreConformance, Counting):
         return sqlite
 
 
-class TestPostgreSQL(OnlyForked, _OnADatabase, StoreOperations, Counting):
+class TestPostgreSQL(_OnAFurtherServer, _OnADatabase, StoreOperations, Counting):
     @pytest.fixture
     def settings(self, postgres: PostgresServer) -> Settings:
         return postgres.settings
 
 
-class TestMariaDB(OnlyForked, _OnADatabase, StoreOperations, Counting):
+class TestMariaDB(_OnAFurtherServer, _OnADatabase, StoreOperations, Counting):
     @pytest.fixture
     def settings(self, mariadb: MariaDBServer) -> Settings:
         return mariadb.settings
@@ -111,7 +143,7 @@ class TestRedisStore(OnlyForked, _OnRedis, Counting, StoreConformance):
         return partial(open_redis_store, url=self.url, **support.PATIENT)
 
 
-class TestRedis62Store(OnlyForked, _OnRedis, StoreOperations, Counting):
+class TestRedis62Store(_OnAFurtherServer, _OnRedis, StoreOperations, Counting):
     """What scripts do on the oldest version, for a user who may do nothing else; the arithmetic is as above."""
 
     @pytest.fixture(autouse=True)
@@ -133,7 +165,7 @@ def cluster_of_client(cluster: list[RedisServer]) -> Iterator[RedisCluster]:
         yield client
 
 
-class TestRedisClusterStore(OnlyForked, _OnRedis, StoreOperations, Counting):
+class TestRedisClusterStore(_OnAFurtherServer, _OnRedis, StoreOperations, Counting):
     """What several servers do together; the arithmetic of one scope runs on one server, as in `TestRedisStore`."""
 
     def test_threads_that_choose_the_emptiest_use_all_sets_equally(self, store: Store) -> None:

@@ -64,8 +64,9 @@ class Priorities(Contract):
     def test_each_class_uses_no_more_than_its_share(self, limits: LimitSet, order: tuple[str, ...]) -> None:
         total = 0
         for priority in order:
-            while taken(limits, {KEY: 1}, priority=priority).admitted:
-                total += 1
+            for amount in (10, 1):
+                while taken(limits, {KEY: amount}, priority=priority).admitted:
+                    total += amount
             assert total == max(total, MOST[priority])
             assert used(limits) == total
         assert total == 100
