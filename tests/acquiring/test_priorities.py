@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine import checked_limits, lower_of
+from limits_app.engine import NOTHING, OfClass, PermitsOnly, checked_limits, lower_of, of_class, of_its_class
 from limits_app.engine.algorithms import compile_rule
 from limits_app.engine.algorithms.keeping import KeepingRule
 from limits_app.engine.algorithms.rule import Rule, State
@@ -33,7 +33,7 @@ from limits_app.engine.runtime import Runtime, installed
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.slices import sliced
 from limits_app.testing import FakeClock
-from tests.acquiring.sets import limit_set
+from tests.acquiring.sets import limit_set, used
 from tests.acquiring.watched import WatchedStore
 
 KEEP: Final = {"low": 60, "normal": 20}
@@ -183,6 +183,38 @@ def test_what_is_used_counts_alike_in_every_priority(verb: str, parts: int) -> N
 )
 def test_lower_of_two_priorities(priority: str, other: str, lower: str) -> None:
     assert lower_of(priority, other) == lower
+
+
+@pytest.mark.parametrize("amounts", [{}, None, {"tpm": -1}, 7])
+def test_request_with_a_priority_is_as_invalid_as_one_without(amounts: Any) -> None:
+    limits = limit_set(MemoryStore(clock=FakeClock()), RateLimit("tpm", 100, 60), CallLimit(5, 60))
+    errors = []
+    for priority in (None, "high", "low"):
+        with pytest.raises(InvalidRequest) as caught:
+            limits.try_acquire(amounts, priority=priority)
+        errors.append(str(caught.value))
+    assert errors == [errors[0]] * 3
+    assert limits.try_acquire(NOTHING, priority="low")
+    assert used(limits) == {"tpm": 0, "call_count": 1}
+
+
+def test_class_of_a_request_can_be_named_again() -> None:
+    permits = of_its_class(PermitsOnly({"db": 1}), "low")
+    assert isinstance(permits, PermitsOnly)
+    assert (permits, permits.priority) == ({"db": 1}, "low")
+    default = of_class(of_class(None, "low"), "high")
+    assert isinstance(default, OfClass)
+    assert (default.is_default, default.priority) == (True, "high")
+    assert not of_its_class(OfClass({"tpm": 1}), "low").is_default  # type: ignore[attr-defined]
+
+
+def test_shares_are_in_one_order_however_they_are_written() -> None:
+    shares = [("b", 5), ("high", 0.001), ("low", 60), ("a", 5), ("normal", 20.5)]
+    ordered = (("low", 60), ("normal", 20.5), ("a", 5), ("b", 5), ("high", 0.001))
+    assert CallLimit(10, 1, keep=shares).keep == ordered
+    assert CallLimit(10, 1, keep=dict(reversed(shares))).keep == ordered
+    with pytest.raises(InvalidLimit, match="limit 'call_count': keep has 'low' more than once"):
+        CallLimit(10, 1, keep=[("high", 1), ("low", 10), ("low", 20)])
 
 
 ORDER: Final = ("low", "low", "normal", "high", "low", "high", "normal")
