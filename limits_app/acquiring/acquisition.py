@@ -11,12 +11,11 @@ from weakref import ref
 
 from limits_app.acquiring.blocks import Block, enter_block, running
 from limits_app.acquiring.bound_limits import BoundLimits
+from limits_app.acquiring.reported_use import UsageReport, beyond_first_request, is_unrequested, unreported, uses_by_key
 from limits_app.acquiring.runtime import PROCESS, lock_over_forks
-from limits_app.acquiring.shares import charged_for, money_of, requested_of, shares, sum_used, used_before
+from limits_app.acquiring.shares import shares, used_before
 from limits_app.acquiring.store import is_remote
 from limits_app.engine import (
-    BLOCK_LEVEL,
-    IDEMPOTENCY_LEVEL,
     LEASE_LEVEL,
     NOTHING,
     Amounts,
@@ -29,19 +28,14 @@ from limits_app.engine import (
     RequestPlan,
     Scope,
     State,
-    check_amounts,
     class_named,
     extension_holder,
     is_extension_holder,
     is_token_holder,
     of_its_class,
     outcome_of,
-    parts_of,
     present,
     shown,
-    units_of,
-    units_of_usage,
-    usage_of_units,
 )
 from limits_app.engine.errors import (
     AlreadyReleased,
@@ -51,7 +45,6 @@ from limits_app.engine.errors import (
     StaleConfiguration,
     UsageNotReported,
 )
-from limits_app.engine.limits import CallLimit
 from limits_app.engine.outcome import Outcome
 
 logger = logging.getLogger("limits_app")
@@ -297,28 +290,7 @@ class Acquisition(Claim):
     @property
     def acquisitions(self) -> dict[str, LimitUse]:
         """The requested and used amounts by key; a rejected request has used nothing, whatever was reported."""
-        uses: dict[str, LimitUse] = {}
-        for part in self.parts():
-            for limit in part.shape.limits:
-                if limit.level in {BLOCK_LEVEL, IDEMPOTENCY_LEVEL, LEASE_LEVEL} or (
-                    limit.rule.is_counted and limit.key in uses
-                ):
-                    continue
-                if limit.priced:
-                    uses[limit.key] = money_of(self.parts(), part, limit)
-                    continue
-                if limit.is_sum:
-                    for key in limit.keys:
-                        reported = self._reports.get(key) if self.successful else None
-                        use = LimitUse(requested_of(self.parts(), limit, key), reported, limit.rule.limit)  # type: ignore[arg-type]  # a number
-                        uses.setdefault(key, use)
-                else:
-                    used = part.used.get(limit.position) if part.successful else None
-                    requested = units_of(limit.rule, charged_for(self.parts(), part, limit))
-                    uses[limit.key] = LimitUse(
-                        requested, None if used is None else units_of(limit.rule, used), limit.rule.limit
-                    )
-        return uses
+        return uses_by_key(self.parts(), self._reports)
 
     @property
     def fences(self) -> dict[str, int]:
@@ -350,7 +322,7 @@ class Acquisition(Claim):
         if self._is_alone:
             self.used = self._used_with(self, usage)
             return
-        own = self._beyond_first_request(usage) if self.is_repeated else usage
+        own = beyond_first_request(self.extensions, self.requested, usage) if self.is_repeated else usage
         self._reports = {**self._reports, **own}
         parts = self.parts()
         for part, used in zip(parts, [self._used_with(part, own) for part in parts], strict=True):
@@ -616,12 +588,9 @@ class Acquisition(Claim):
 
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
-        missing = self.shape.unreported(self.used, self._reports)
-        for part in self.extensions:
-            missing += part.shape.unreported(part.used, self._reports)
         is_required = self.limit_set.require_usage if self.requires_usage is None else self.requires_usage
-        if missing and self.admitted and is_required:
-            raise UsageNotReported(sorted(set(missing)))
+        if is_required and self.admitted and (missing := unreported(self.parts(), self._reports)):
+            raise UsageNotReported(missing)
 
     def _used_with(self, part: Acquisition, usage: Mapping[str, object]) -> dict[int, int]:
         """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""
@@ -629,50 +598,17 @@ class Acquisition(Claim):
         used = {**part.used} if part.used else {}
         for key in usage:
             amount = usage[key]
-            for limit in by_key[key] if key in by_key else self._unrequested(key, amount):
+            if key not in by_key:
+                if is_unrequested(self.parts(), key, amount):
+                    self.limit_set.skip_unknown(key, reported=True)
+                continue
+            for limit in by_key[key]:
                 parts = amount * limit.rule.parts_per_amount if type(amount) is int else -1
                 if not 0 <= parts <= amounts[limit.position] or limit.adds_up:
-                    parts = self._checked_use(part, limit, key, amount)
+                    report = UsageReport(part, limit, key, amount, expects_overuse=self.expects_overuse)
+                    parts = report.checked_parts(self.parts(), self._reports)
                 used[limit.position] = parts
         return used
-
-    def _checked_use(self, part: Acquisition, limit: PlannedLimit, key: str, amount: object) -> int:
-        """Return the use of a limit with a report; InvalidRequest for an invalid amount, a warning for too much."""
-        parts = sum_used(self.parts(), limit, self._reports) if limit.is_sum else parts_of(limit, amount)
-        if parts > part.amounts[limit.position]:
-            self._check_overuse(part, limit, key, parts, used=amount)
-        return parts
-
-    def _unrequested(self, key: str, amount: object) -> Sequence[PlannedLimit]:
-        """Return no limits; warn of a reported key that no part has requested, InvalidRequest for an invalid amount."""
-        if key not in {requested for part in self.parts() for requested in part.shape.by_key}:
-            check_amounts("usage", {key: amount})
-            self.limit_set.skip_unknown(key, reported=True)
-        return ()
-
-    def _check_overuse(self, part: Acquisition, limit: PlannedLimit, key: str, parts: int, *, used: object) -> None:
-        """Raise InvalidRequest, or warn, where more was used than the acquisition and its extensions have requested."""
-        first = next(charged for charged in self.parts() if key in charged.shape.by_key)
-        amount = charged_for(self.parts(), part, limit)
-        if part is not first or parts <= amount or self.expects_overuse:
-            return
-        requested = units_of(limit.rule, amount)
-        if isinstance(limit.rule.limit, CallLimit):
-            raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
-        if self.successful and not limit.is_beside:
-            effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
-            logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
-
-    def _beyond_first_request(self, usage: Mapping[str, GivenAmount]) -> Mapping[str, GivenAmount]:
-        """Return the reported use of extensions of a repeated request: the first request reports its own amounts."""
-        check_amounts("usage", usage)
-        extended = {key for part in self.extensions for key in part.shape.by_key}
-        more = {
-            key: usage_of_units(key, used) - usage_of_units(key, self.requested.get(key, 0))
-            for key, used in usage.items()
-            if key in extended
-        }
-        return {key: units_of_usage(key, max(milli, 0)) for key, milli in more.items()}
 
     # Extensions.
 

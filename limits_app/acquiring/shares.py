@@ -31,6 +31,10 @@ class Part(Protocol):
     requested: Mapping[str, GivenAmount]
     used: ReportedUse
 
+    @property
+    def successful(self) -> bool:
+        """Whether its amounts are held, or were until they were released."""
+
 
 P = TypeVar("P", bound=Part)
 

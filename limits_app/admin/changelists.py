@@ -72,7 +72,7 @@ class _SomeFirst(Sequence[Any]):
 
     def __getitem__(self, part: Any) -> Any:
         first = [*self._first[:MOST_COUNTED]]
-        start, stop = (max(place - len(first), 0) for place in (part.start, part.stop))
+        start, stop = (max(index - len(first), 0) for index in (part.start, part.stop))
         return first[part] + [*self._others[start:stop]]
 
 

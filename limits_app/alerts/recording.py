@@ -150,8 +150,8 @@ def _outage(rule: AlertRule, event: AlertEvent, using: str) -> str | None:
 
 def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object) -> None:
     who, percent = storable(status.entity or status.member or ""), round(threshold * 100)
-    place = f"of {status.resource}" if status.resource else "over all resources"
-    name = f"{status.key} {place}" + (f" for {who}" if who else "")
+    scope = f"of {status.resource}" if status.resource else "over all resources"
+    name = f"{status.key} {scope}" + (f" for {who}" if who else "")
     left = f"{plain_text(status.remaining)} of {plain_text(status.capacity)} left"
     text = f"at least {percent} % of the limit {name} is used: {left}"
     event = AlertEvent(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)

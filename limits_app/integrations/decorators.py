@@ -200,10 +200,10 @@ class limited:  # noqa: N801 - used like a function
     def _pop_entered(self) -> Acquisition:
         """Return the acquisition of the block that this thread or task entered last with this manager."""
         entered = _ENTERED.get()
-        for place in reversed(range(len(entered))):
-            owner, acquisition = entered[place]
+        for index in reversed(range(len(entered))):
+            owner, acquisition = entered[index]
             if owner is self:
-                _ENTERED.set(entered[:place] + entered[place + 1 :])
+                _ENTERED.set(entered[:index] + entered[index + 1 :])
                 return acquisition
         raise RuntimeError("the block was entered by another task: enter and leave it in the same one")
 

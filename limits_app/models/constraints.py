@@ -50,13 +50,13 @@ class UniqueNumbers(models.UniqueConstraint):
         """The names of its columns, each with the expression that generates it; empty for a column of the model."""
         query = Query(model, alias_cols=False)
         compiler = query.get_compiler(connection=schema_editor.connection)
-        for place, expression in enumerate(self.expressions):
+        for index, expression in enumerate(self.expressions):
             resolved: Any = expression.resolve_expression(query)  # type: ignore[union-attr]
             if isinstance(resolved, Col):
                 yield str(resolved.target.column), ""
                 continue
             sql, params = compiler.compile(resolved)
-            yield f"{self.name}_{place}", sql % tuple(map(schema_editor.quote_value, params))
+            yield f"{self.name}_{index}", sql % tuple(map(schema_editor.quote_value, params))
 
 
 def _has_expressions(connection: Any) -> bool:

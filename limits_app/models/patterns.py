@@ -144,7 +144,7 @@ def _client_network(identifier: str, bits: int) -> str | None:
 
 def prefixes_of(identifier: str) -> list[str]:
     """The patterns that end in “*” and match an identifier."""
-    ends = [place + 1 for place, character in enumerate(identifier) if character in SEPARATORS]
+    ends = [index + 1 for index, character in enumerate(identifier) if character in SEPARATORS]
     return [f"{identifier[:end]}*" for end in ends]
 
 

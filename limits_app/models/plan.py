@@ -130,7 +130,7 @@ def plans_by_groups(
         changed = {key: instead[name] for key, name in group_names().items() if name in instead}
         rows = [row for row in rows if row[0] not in changed] + [(key, *plan) for key, plan in changed.items()]
         rows.sort(key=lambda row: (-row[2], row[1]))
-    order = {group: (place, plan) for place, (group, plan, _priority) in enumerate(rows)}
+    order = {group: (rank, plan) for rank, (group, plan, _priority) in enumerate(rows)}
     if not order:
         return {}
     field = memberships()

@@ -228,8 +228,8 @@ class Policy(Configuration):
         # Not translated, because it is stored in logs and outcomes.
         subject = self.scope.partition("_")[0]
         whose = {"plan": self.plan, "resource": self.resource, "system": ""}.get(subject, self.entity)
-        place = f"on {self.resource}" if self.scope.endswith("_on_resource") else ""
-        return " ".join(filter(None, [subject, str(whose), place, "in total" if self.scope in TOTALS else ""]))
+        of_resource = f"on {self.resource}" if self.scope.endswith("_on_resource") else ""
+        return " ".join(filter(None, [subject, str(whose), of_resource, "in total" if self.scope in TOTALS else ""]))
 
     def clean(self) -> None:
         """Fill in implied dates and time zones, and reject invalid or overlapping ones."""

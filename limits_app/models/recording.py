@@ -233,7 +233,7 @@ class Unit:
 def _columns(rows: models.QuerySet[Any], names: Sequence[str]) -> list[set[Any]]:
     """The different values of several foreign keys of rows."""
     owners = [*rows.values_list(*[f"{name}_id" for name in names])]
-    return [{row[place] for row in owners} for place in range(len(names))]
+    return [{row[index] for row in owners} for index in range(len(names))]
 
 
 def _state(taken: Taken | None) -> Snapshot | None:

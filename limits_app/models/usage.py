@@ -87,8 +87,8 @@ class UsageRow(models.Model):
     def whose(self) -> str:
         """The bucket in words."""
         who = self.entity or ("" if self.bucket == BucketKind.ENTITY else str(BucketKind(self.bucket).label))
-        place = f"of {self.resource}" if self.resource else "over all resources"
-        return f"{self.key} {place}" + (f" for {who}" if who else "")
+        scope = f"of {self.resource}" if self.resource else "over all resources"
+        return f"{self.key} {scope}" + (f" for {who}" if who else "")
 
 
 class UsageSnapshot(UsageRow):

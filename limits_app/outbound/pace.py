@@ -85,12 +85,12 @@ class Pace:
 
     async def _wait(self, ticket: int, timeout: float | None) -> Departure:
         loop = asyncio.get_running_loop()
-        place = bisect(self._line, ticket, key=attrgetter("ticket"))
-        earliest = self._schedule.opens_at(loop.time(), place) - loop.time()
+        index = bisect(self._line, ticket, key=attrgetter("ticket"))
+        earliest = self._schedule.opens_at(loop.time(), index) - loop.time()
         if timeout is not None and earliest > timeout:
             raise QueueTimeout(self.name, earliest)
         waiter = _Waiter(ticket, loop.create_future())
-        self._line.insert(place, waiter)
+        self._line.insert(index, waiter)
         self._serve()
         try:
             async with asyncio.timeout(timeout):

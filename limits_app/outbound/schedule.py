@@ -112,10 +112,10 @@ class PaceSchedule:
         """Whether the slow start allows another request; if not, the next response may."""
         return bool(self._windows) or self.in_flight < self._concurrency
 
-    def opens_at(self, now: float, place: int = 0) -> float:
-        """Return the earliest time at which the request with `place` others before it can be sent."""
-        evenly = max(self._next, now) + place * self._gap()
-        windows = [window.opens_at(now, self.in_flight + place) for window in self._windows.values()]
+    def opens_at(self, now: float, requests_before: int = 0) -> float:
+        """Return the earliest time at which the request with so many others before it can be sent."""
+        evenly = max(self._next, now) + requests_before * self._gap()
+        windows = [window.opens_at(now, self.in_flight + requests_before) for window in self._windows.values()]
         return max(evenly, self._held_until, *windows)
 
     def depart(self, now: float) -> Departure:

@@ -18,7 +18,7 @@ from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_of_fla
 from limits_app.policies.precedence import CODE
 
 
-class PolicyPlace(NamedTuple):
+class PolicyTarget(NamedTuple):
     """What a policy is for: the names of a resource, of an entity and of a plan; an empty one is for all."""
 
     resource: str = ""
@@ -58,7 +58,7 @@ class Collector:
 
     def __init__(
         self,
-        policies: Iterable[tuple[PolicyPlace, PolicyValue]],
+        policies: Iterable[tuple[PolicyTarget, PolicyValue]],
         entities: Mapping[str, EntityRow],
         *,
         plans_by_groups: Mapping[str, str] | None = None,
@@ -71,10 +71,10 @@ class Collector:
             for resource, limits in (code_limits or {}).items()
             if limits
         }
-        self._by_place: dict[PolicyPlace, list[PolicyValue]] = {}
-        for place, policy in policies:
-            self._by_place.setdefault(place, []).append(policy)
-        named = {place.entity for place in self._by_place if place.entity} | entities.keys()
+        self._by_target: dict[PolicyTarget, list[PolicyValue]] = {}
+        for target, policy in policies:
+            self._by_target.setdefault(target, []).append(policy)
+        named = {target.entity for target in self._by_target if target.entity} | entities.keys()
         self.known = {name for name in named if not is_pattern(name)}
         """The entities with a row or a policy."""
         self.patterns = frozenset(name for name in named if is_pattern(name) or "/" in name)
@@ -135,8 +135,8 @@ class Collector:
 
     def _about(self, resource: str, entity: str, plan: str) -> Iterator[PolicyValue]:
         if resource:
-            yield from self._by_place.get(PolicyPlace(resource, entity, plan), ())
-        yield from self._by_place.get(PolicyPlace("", entity, plan), ())
+            yield from self._by_target.get(PolicyTarget(resource, entity, plan), ())
+        yield from self._by_target.get(PolicyTarget("", entity, plan), ())
 
     def resources(self, client: Client) -> set[str]:
         """The resources on which a client has its own policies; of EVERYBODY: those that have policies for all."""
@@ -149,7 +149,7 @@ class Collector:
     def _resources(self) -> Mapping[tuple[str, str], set[str]]:
         """The resources of the policies for an entity or a plan."""
         resources: dict[tuple[str, str], set[str]] = {}
-        for resource, entity, plan in self._by_place:
+        for resource, entity, plan in self._by_target:
             if resource:
                 resources.setdefault((entity, plan), set()).add(resource)
         return resources
@@ -157,7 +157,7 @@ class Collector:
     @cached_property
     def rolls_out(self) -> bool:
         """Whether a policy applies to a part of the clients only."""
-        return any(policy.rollout_percent < 100 for policies in self._by_place.values() for policy in policies)
+        return any(policy.rollout_percent < 100 for policies in self._by_target.values() for policy in policies)
 
     @cached_property
     def all_resources(self) -> frozenset[str]:

@@ -19,7 +19,7 @@ from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern, patterns_of
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject
-from limits_app.policies.collector import EVERYBODY, Client, Collector, PolicyPlace
+from limits_app.policies.collector import EVERYBODY, Client, Collector, PolicyTarget
 from limits_app.policies.precedence import CODE, EffectiveLimit, applied_policies, judge
 from limits_app.policies.query import policies_for
 from limits_app.policies.resolution import latest_code_limits
@@ -64,8 +64,8 @@ class Dropping:
         self._now = now
         self._everywhere = cache(self._limits_everywhere)
 
-    def dropped(self, place: PolicyPlace, policy: PolicyValue) -> Iterator[tuple[str, Collection[int | None]]]:
-        """The keys that only policies limit that a policy for a place replaces, each with these (None: code).
+    def dropped(self, target: PolicyTarget, policy: PolicyValue) -> Iterator[tuple[str, Collection[int | None]]]:
+        """The keys that only policies limit that a policy for a target replaces, each with these (None: code).
 
         A policy that is off, in shadow mode, or applies for a time, is judged as if it always applied. None for one
         that blocks or allows everything, which is explicit.
@@ -73,8 +73,8 @@ class Dropping:
         if not may_drop(policy, self._now):
             return
         dropped: dict[str, Collection[int | None]] = {}
-        for client in self._clients(place):
-            for policies, sources in self._chains(place, policy, client):
+        for client in self._clients(target):
+            for policies, sources in self._chains(target, policy, client):
                 for limit in _lost(policies, policy, self._now):
                     key, own = limit.limit.key, (limit.policy.policy_id,)
                     setting = sources.get(key, own) if limit.policy.level == CODE else own
@@ -83,33 +83,33 @@ class Dropping:
                     )
         yield from sorted(dropped.items(), key=itemgetter(0))
 
-    def lost(self, place: PolicyPlace, policy: PolicyValue) -> Iterator[EffectiveLimit]:
+    def lost(self, target: PolicyTarget, policy: PolicyValue) -> Iterator[EffectiveLimit]:
         """The limits that `dropped` names the keys of, where a policy is about one resource, or counts a total."""
         if may_drop(policy, self._now):
-            for client in self._clients(place):
-                for policies, _sources in self._chains(place, policy, client):
+            for client in self._clients(target):
+                for policies, _sources in self._chains(target, policy, client):
                     yield from _lost(policies, policy, self._now)
 
-    def _clients(self, place: PolicyPlace) -> Iterable[Client]:
+    def _clients(self, target: PolicyTarget) -> Iterable[Client]:
         """Clients to which a policy applies: one of each kind that other policies distinguish."""
-        if is_pattern(place.entity):
-            return [Client(patterns=self._rows.matching(patterns_of(place.entity)))]
-        if place.entity:
-            return [self._rows.client(place.entity)]
-        if place.plan:
-            members = {(), *self._rows.members.get(place.plan, ())}
-            return [Client(plan=place.plan, patterns=patterns) for patterns in sorted(members)]
+        if is_pattern(target.entity):
+            return [Client(patterns=self._rows.matching(patterns_of(target.entity)))]
+        if target.entity:
+            return [self._rows.client(target.entity)]
+        if target.plan:
+            members = {(), *self._rows.members.get(target.plan, ())}
+            return [Client(plan=target.plan, patterns=patterns) for patterns in sorted(members)]
         return [EVERYBODY]
 
     def _chains(
-        self, place: PolicyPlace, policy: PolicyValue, client: Client
+        self, target: PolicyTarget, policy: PolicyValue, client: Client
     ) -> Iterator[tuple[tuple[PolicyValue, ...], PoliciesByKey]]:
         """The policies of a client on each resource of a policy, with what the limits of code stand for.
 
         The resources on which nothing is as specific as the policy are one, with all limits that are broader.
         """
-        if place.resource or policy.level in TOTALS:
-            yield self._rows.policies(place.resource, client), {}
+        if target.resource or policy.level in TOTALS:
+            yield self._rows.policies(target.resource, client), {}
             return
         subject, broader = client, EVERYBODY
         if client.entity:
@@ -119,10 +119,10 @@ class Dropping:
             subject, broader = Client(client.entity, patterns=networks), client._replace(entity="", patterns=patterns)
         elif client.plan:
             subject, broader = Client(plan=client.plan), Client(patterns=client.patterns)
-        is_for_everybody = not (place.entity or place.plan)
+        is_for_everybody = not (target.entity or target.plan)
         resources = self._rows.resources(subject)
-        if is_pattern(place.entity):
-            resources |= self._rows.resources(Client(place.entity))
+        if is_pattern(target.entity):
+            resources |= self._rows.resources(Client(target.entity))
         for resource in sorted(resources):
             yield self._rows.policies(resource, client), {}
         limits, sources = self._elsewhere(broader, resources, of_code=is_for_everybody)
@@ -172,8 +172,8 @@ def _lost(policies: Iterable[PolicyValue], policy: PolicyValue, now: datetime) -
     after = judge(EntityPolicies(None, (*others, _always(policy))), now).by_place
     return [
         effective
-        for place, effective in before.items()
-        if place not in after and not isinstance(effective.limit, Blocked)
+        for target, effective in before.items()
+        if target not in after and not isinstance(effective.limit, Blocked)
     ]
 
 
@@ -204,14 +204,14 @@ def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
 def lost_by_new(policy: Policy, limits: Sequence[Noted], *, using: str) -> list[LostLimit]:
     """The limits that apply to the clients of a policy that is not saved, and no more with it; of each key the lowest.
 
-    The policy is about one resource, or counts a total. Its primary key is that of the policy whose place it takes,
+    The policy is about one resource, or counts a total. Its primary key is that of the policy whose target it takes,
     or None. See `dropped_keys`.
     """
     policy._state.db, now = using, datetime.now(UTC)
-    place, value = stored_policy(policy, limits)
+    target, value = stored_policy(policy, limits)
     dropping = Dropping(stored_policies([policy]).collector(always_applies), now)
     by_key: dict[str, tuple[Noted, int | None]] = {}
-    for effective in dropping.lost(place, value):
+    for effective in dropping.lost(target, value):
         limit, policy_id = effective.limit, effective.policy.policy_id
         lowest = by_key.get(limit.key)
         if isinstance(limit, LimitDefinition) and (lowest is None or limit.capacity < lowest[0].limit.capacity):

@@ -70,7 +70,7 @@ def _identity(sets: Sequence[ResolvedSet]) -> Hashable:
 
 
 def _evaluated(sets: Sequence[ResolvedSet]) -> dict[tuple[str, str], Evaluated]:
-    return {place: evaluated for resolved in sets for place, evaluated in resolved.evaluated.items()}
+    return {limit: evaluated for resolved in sets for limit, evaluated in resolved.evaluated.items()}
 
 
 def _compiled(sets: Sequence[ResolvedSet], changes: Sequence[_Change]) -> ResolvedSet:

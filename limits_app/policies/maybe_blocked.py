@@ -47,7 +47,7 @@ _CLIENT, _FLAG, _POLICY, _GROUP = "client", "flag", "policy", "group"
 _PAGE: Final = 10_000
 _NOW: Final = object()
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Takes the place of the present time while a query is prepared."""
+"""Takes the index of the present time while a query is prepared."""
 _TEXT: Final = CharField()
 _NONE: Final = Value("", output_field=_TEXT)
 _COLUMNS: Final = (
@@ -88,8 +88,8 @@ class AccessIndex:
 
     def _has(self, identifier: str) -> bool:
         digest = _digest(identifier)
-        place = bisect_left(self._digests, digest)
-        return place < len(self._digests) and self._digests[place] == digest
+        index = bisect_left(self._digests, digest)
+        return index < len(self._digests) and self._digests[index] == digest
 
     def policies_of(self, identity: str, resource: str | None) -> EntityPolicies | None:
         """The policies of an identity without its own row; None where nothing blocks or exempts it."""

@@ -1,4 +1,4 @@
-"""Proposed policies and entities in place of stored ones: what they drop, and the limits of clients by them."""
+"""Proposed policies and entities in target of stored ones: what they drop, and the limits of clients by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from limits_app.engine import EPOCH, MICROSECOND, Noted, PriceList, ScopedLimits
 from limits_app.models.patterns import prefixes_of
 from limits_app.models.plan import plans_by_groups
 from limits_app.policies.chain import PolicyValue, policy_value
-from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
+from limits_app.policies.collector import Collector, EntityRow, PolicyTarget
 from limits_app.policies.dropped import OF_CODE, Dropping, always_applies
 from limits_app.policies.precedence import applied_policies, changes_at, judge, rollout_position
 from limits_app.policies.prices import stored_prices
@@ -22,25 +22,25 @@ from limits_app.policies.stores import VersionedStore
 
 
 class ProposedPolicy(NamedTuple):
-    """A policy: what people call it, what it is for, and what it means, with its number in place of a primary key."""
+    """A policy: what people call it, what it is for, and what it means, with its number in target of a primary key."""
 
     label: str
-    place: PolicyPlace
+    target: PolicyTarget
     value: PolicyValue
 
     @classmethod
     def of(cls, label: str, fields: Mapping[str, Any], limits: Sequence[Noted], *, number: int) -> ProposedPolicy:
         """A policy by the values of its fields, with the names of its resource, entity and plan (empty: none)."""
-        place = PolicyPlace(fields["resource"], fields["entity"], fields["plan"])
+        target = PolicyTarget(fields["resource"], fields["entity"], fields["plan"])
         value = policy_value(
             fields,
             limits,
             policy_id=number,
-            identifier=place.entity or None,
-            plan=place.plan or None,
-            has_resource=bool(place.resource),
+            identifier=target.entity or None,
+            plan=target.plan or None,
+            has_resource=bool(target.resource),
         )
-        return cls(label, place, value)
+        return cls(label, target, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ def dropped_by_proposed(
 ) -> Iterator[tuple[int, str, Collection[str]]]:
     """The limits that the policies of some numbers drop: the number, the key, and the policies that have the limit."""
     changed = {number: rows.policies[number] for number in numbers}
-    clients = [policy.place.entity for policy in changed.values() if policy.place.entity]
-    with_members = any(policy.place.plan for policy in changed.values())
+    clients = [policy.target.entity for policy in changed.values() if policy.target.entity]
+    with_members = any(policy.target.plan for policy in changed.values())
     by_groups = plans_of_clients(using, clients, with_members=with_members, proposed=_plans_of_groups(rows))
     dropping = Dropping(proposed_collector(rows, using, always_applies, by_groups=by_groups), datetime.now(UTC))
     for number, policy in changed.items():
-        for key, others in dropping.dropped(policy.place, policy.value):
+        for key, others in dropping.dropped(policy.target, policy.value):
             yield number, key, [OF_CODE if other is None else rows.policies[other].label for other in others]
 
 
@@ -133,7 +133,7 @@ def proposed_collector(
     if by_groups is None:
         by_groups = plans_by_groups(using, proposed=_plans_of_groups(rows))
     return Collector(
-        [(policy.place, policy.value) for policy in rows.policies.values() if is_meant(policy.value)],
+        [(policy.target, policy.value) for policy in rows.policies.values() if is_meant(policy.value)],
         rows.entities,
         plans_by_groups=by_groups,
         code_limits=stored_code_limits(using),

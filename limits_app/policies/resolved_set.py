@@ -57,7 +57,7 @@ class ResolvedSet:
 
     `alias` is that of the store in which the limits are counted. `on_unavailable` is that of the policies; None for
     that of the settings. `shadow` are the limits of policies in shadow mode. `available` is False where the store was
-    unavailable when the limits were resolved. `fallbacks` caches the sets that decide in place of
+    unavailable when the limits were resolved. `fallbacks` caches the sets that decide in bucket of
     this one while the store is unavailable. `evaluated` has the policies whose decisions are counted, by scope and key.
     `template` is the set from which this one was made by changing names or the version; the scopes of both are in the
     same order. Nothing changes a set: it is not frozen, since one is made for each client, and freezing takes longest.
@@ -252,16 +252,16 @@ def _evaluated(
         for scope, effective in _placed(resource, choice):
             policy_id, candidate = effective.policy.policy_id or 0, effective.policy.candidate
             if candidate is not None and candidate.watched_until is not None:
-                place = scope.key, effective.limit.key
-                yield place, Evaluated(policy_id, candidate.candidate_id, EvaluationKind.PROMOTED)
+                bucket = scope.key, effective.limit.key
+                yield bucket, Evaluated(policy_id, candidate.candidate_id, EvaluationKind.PROMOTED)
     for choice in shadows:
         for scope, effective in _placed(resource, choice):
             policy_id, candidate = effective.policy.policy_id or 0, effective.policy.candidate
-            place = shadow_scope(scope).key, effective.limit.key
+            bucket = shadow_scope(scope).key, effective.limit.key
             if candidate is not None and candidate.watched_until is None:
-                yield place, Evaluated(policy_id, candidate.candidate_id, EvaluationKind.CANDIDATE)
+                yield bucket, Evaluated(policy_id, candidate.candidate_id, EvaluationKind.CANDIDATE)
             elif effective.policy.enforcement == Enforcement.SHADOW:
-                yield place, Evaluated(policy_id, 0, EvaluationKind.SHADOW)
+                yield bucket, Evaluated(policy_id, 0, EvaluationKind.SHADOW)
 
 
 def _has_candidate(choice: PolicyChoice) -> bool:
@@ -310,8 +310,8 @@ def scopes_of(
     scoped: dict[str, ScopedLimits] = {}
     of_resource: list[tuple[str, Scope, Sequence[EffectiveLimit]]] = []
     counting_keys: set[str] = set()
-    for place, choice in enumerate(choices):
-        plan, scopes = BELOW + choice.plan if place else choice.plan, [*_resource_scopes(resource, choice)]
+    for ancestors, choice in enumerate(choices):
+        plan, scopes = BELOW + choice.plan if ancestors else choice.plan, [*_resource_scopes(resource, choice)]
         if units.units:
             own = scope_of(resource, choice.entity)
             counting_keys.add(own.key)

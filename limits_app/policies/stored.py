@@ -1,4 +1,4 @@
-"""Reads the stored policies that may apply in place of others, with a few queries for many of them."""
+"""Reads the stored policies that may apply in target of others, with a few queries for many of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limits_app.models.plan import plans_by_groups
 from limits_app.models.snapshots import batches
 from limits_app.models.users import identifiers_of_client, is_user
 from limits_app.policies.chain import PolicyValue, policy_value
-from limits_app.policies.collector import Collector, EntityRow, PolicyPlace
+from limits_app.policies.collector import Collector, EntityRow, PolicyTarget
 
 _MOST_MEMBERS: Final = 10_000
 """How many members of plans are looked at, to see which patterns match them."""
@@ -30,9 +30,9 @@ _ENTITY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StoredPolicies:
-    """The policies that may apply in place of some, with these, by primary key, and what the clients of these have."""
+    """The policies that may apply in target of some, with these, by primary key, and what the clients of these have."""
 
-    policies: Mapping[int, tuple[PolicyPlace, PolicyValue]]
+    policies: Mapping[int, tuple[PolicyTarget, PolicyValue]]
     labels: Mapping[int | None, str]
     entities: Mapping[str, EntityRow]
     plans_by_groups: Mapping[str, str]
@@ -41,30 +41,30 @@ class StoredPolicies:
     def collector(self, is_meant: Callable[[PolicyValue], bool]) -> Collector:
         """The collector of the policies that are meant."""
         return Collector(
-            [(place, policy) for place, policy in self.policies.values() if is_meant(policy)],
+            [(target, policy) for target, policy in self.policies.values() if is_meant(policy)],
             self.entities,
             plans_by_groups=self.plans_by_groups,
             code_limits=self.code_limits,
         )
 
 
-def stored_policy(policy: Policy, limits: Sequence[Noted] | None = None) -> tuple[PolicyPlace, PolicyValue]:
+def stored_policy(policy: Policy, limits: Sequence[Noted] | None = None) -> tuple[PolicyTarget, PolicyValue]:
     """A row as a value, with its own limits or others, and what it is for."""
-    place = PolicyPlace(*(str(related or "") for related in (policy.resource, policy.entity, policy.plan)))
+    target = PolicyTarget(*(str(related or "") for related in (policy.resource, policy.entity, policy.plan)))
     begins, ends = policy.valid_from and aware(policy.valid_from), policy.valid_until and aware(policy.valid_until)
     value = policy_value(
         {**vars(policy), "valid_from": begins, "valid_until": ends},
         [Noted(limit.definition(), limit.shared) for limit in policy.limits.all()] if limits is None else limits,
         policy_id=policy.pk,
-        identifier=place.entity or None,
-        plan=place.plan or None,
-        has_resource=bool(place.resource),
+        identifier=target.entity or None,
+        plan=target.plan or None,
+        has_resource=bool(target.resource),
     )
-    return place, value
+    return target, value
 
 
 def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
-    """The policies that may apply in place of some of one database, and what the clients of these have.
+    """The policies that may apply in target of some of one database, and what the clients of these have.
 
     The policies may be new ones, whose resource, entity and plan need not be saved either.
     """
@@ -94,7 +94,7 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
 
 
 def _beside(policies: Collection[Policy], others: Collection[str]) -> Q:
-    """The filter for policies that may apply in place of some, whose clients have other identifiers too."""
+    """The filter for policies that may apply in target of some, whose clients have other identifiers too."""
     about = Q(entity=None) | patterns_in("entity__identifier")
     about |= Q(entity__in={policy.entity_id for policy in policies} - {None})
     if others:

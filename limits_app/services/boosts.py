@@ -59,9 +59,9 @@ def add_boost(entity: str, resource: str | None, limits: LimitsInput, time: Boos
     before = current_choices(entity, resource, plan)
     policy = set_entity_limits(entity, limits, resource=resource, extends=True, **time._asdict())
     after = current_choices(entity, resource, plan)
-    for place, choice in before.items():
-        if problem := next(_lowered(choice, after[place]), ""):
-            where = "" if place is None else f" on {place}"
+    for name, choice in before.items():
+        if problem := next(_lowered(choice, after[name]), ""):
+            where = "" if name is None else f" on {name}"
             raise InvalidLimit(f"a boost only raises limits{problem}{where}: set a policy instead")
     return policy
 

@@ -223,17 +223,17 @@ class _PriceHistory:
 
     def __init__(self, used: Sequence[_UsedKey]) -> None:
         self._of_members = _keys_of_members() if any(MEMBER_MARK in row.key for row in used) else {}
-        places = {row: self._of_members.get(row.key, _MemberKey(row.key, None, "")) for row in used}
-        lists = price_lists({(row.resource, place.pool) for row, place in places.items()})
+        members = {row: self._of_members.get(row.key, _MemberKey(row.key, None, "")) for row in used}
+        lists = price_lists({(row.resource, of_member.pool) for row, of_member in members.items()})
         self._periods: dict[tuple[str, str], list[PricePeriod]] = {}
         self._first_us = min((row.first_us for row in used), default=0) // _DAY_US * _DAY_US
         self._last_us = max((row.last_us for row in used), default=0) + _DAY_US
-        for row, place in places.items():
-            prices = lists[row.resource, place.pool]
-            periods = [*prices.periods(self._first_us, place.member)]
-            if place.member:
+        for row, of_member in members.items():
+            prices = lists[row.resource, of_member.pool]
+            periods = [*prices.periods(self._first_us, of_member.member)]
+            if of_member.member:
                 periods += map(_negative, prices.periods(self._first_us))
-            of_unit = [period for period in periods if period.price.unit == place.unit]
+            of_unit = [period for period in periods if period.price.unit == of_member.unit]
             if of_unit:
                 self._periods[row.resource, row.key] = of_unit
 
@@ -276,13 +276,13 @@ class _PriceHistory:
 
         Pruning keeps the hours of these units alone.
         """
-        places: dict[int, set[tuple[str, str]]] = {}
-        for place, periods in self._periods.items():
+        changed_keys: dict[int, set[tuple[str, str]]] = {}
+        for key, periods in self._periods.items():
             for begun in {period.valid_from_us for period in periods}:
                 if begun % _DAY_US and self._first_us < begun < self._last_us:
-                    places.setdefault(begun // _DAY_US * _DAY_US, set()).add(place)
+                    changed_keys.setdefault(begun // _DAY_US * _DAY_US, set()).add(key)
         days = {}
-        for day_us, changed in places.items():
+        for day_us, changed in changed_keys.items():
             hours = _hours(chosen, day_us).rows(by).filter(only).order_by()
             counted = {*hours.values_list("resource", "key").distinct()} & changed
             if counted:

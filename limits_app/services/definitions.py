@@ -350,7 +350,7 @@ class _Reader:
         self.errors.setdefault(path, []).extend(messages)
 
     def _has_errors(self, path: Path) -> bool:
-        return any(place[: len(path)] == path for place in self.errors)
+        return any(error[: len(path)] == path for error in self.errors)
 
 
 def _identifying(row: Definable) -> list[Any]:

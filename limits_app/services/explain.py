@@ -285,10 +285,10 @@ def _link(
     limits = []
     for effective in (*choice.limits, *choice.totals):
         total = group_of(effective.policy.level)
-        place = total, None if effective.shared else choice.entity, effective.limit.key
-        status = statuses.get(place)
+        bucket = total, None if effective.shared else choice.entity, effective.limit.key
+        status = statuses.get(bucket)
         binds = status is not None and status is binding
-        limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds, in_slice.get(place, 0)))
+        limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds, in_slice.get(bucket, 0)))
     return ExplainedLink(choice.entity, choice.verdicts, tuple(limits))
 
 

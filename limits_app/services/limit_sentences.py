@@ -219,9 +219,9 @@ def sentence(limit: SimpleLimit) -> str:
         whose = gettext("Each member of the plan %s") % limit.plan if limit.who == Who.PLAN else limit.entity
         subject = gettext("%s may") % whose
     where = {What.URL: limit.path, What.RESOURCE: limit.resource}.get(limit.what)
-    place = gettext("on %s") % where if where else gettext("over all resources together")
+    scope = gettext("on %s") % where if where else gettext("over all resources together")
     parts = gettext(" and ").join(map(_in_words, limit.noted))
-    sentences = [f"{subject} {parts} {place}.", *_conditions(limit)]
+    sentences = [f"{subject} {parts} {scope}.", *_conditions(limit)]
     if limit.shadow:
         sentences.append(gettext("Requests beyond that are reported and not rejected."))
     return " ".join(sentences)

@@ -211,9 +211,9 @@ def own_limits(entity: str | None, resources: Iterable[str] = (), *, plan: str |
             if stats["type"] == UNLIMITED:
                 continue
             of_total = key.startswith(TOTAL_PREFIX)
-            place = (gettext("all resources") if of_total else status.resource, key.removeprefix(TOTAL_PREFIX))
+            subject = (gettext("all resources") if of_total else status.resource, key.removeprefix(TOTAL_PREFIX))
             name = "" if of_total else names.get(status.resource, "")
-            own.setdefault(place, replace(_own(*place, stats, now), name=name or place[0]))
+            own.setdefault(subject, replace(_own(*subject, stats, now), name=name or subject[0]))
     return sorted(own.values(), key=lambda limit: (not limit.is_blocked, -limit.percent))
 
 

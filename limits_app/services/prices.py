@@ -38,7 +38,7 @@ class PriceState(StrEnum):
     FUTURE = "future"
 
 
-class PricePlace(NamedTuple):
+class PricedUnit(NamedTuple):
     """What a price is for, and its currency: of each there is one price at a time."""
 
     resource: str
@@ -69,11 +69,11 @@ class PriceChange:
     def as_dict(self) -> dict[str, object]:
         """The change as plain data, for JSON."""
         row = self.after
-        place: Mapping[str, Any] = {} if row is None else place_of(row)._asdict()
+        priced_unit: Mapping[str, Any] = {} if row is None else priced_unit_of(row)._asdict()
         return {
             "change": self.kind.value,
             "source": self.source,
-            **place,
+            **priced_unit,
             "before": None if self.before is None else self.before.in_words,
             "after": None if row is None else row.in_words,
             "valid_from": None if row is None else aware(row.valid_from).astimezone(UTC).isoformat(),
@@ -114,14 +114,14 @@ class PricesChanged(InvalidLimit):
         return "The prices were changed after the preview was shown: run the command again."
 
 
-def place_of(row: Price) -> PricePlace:
+def priced_unit_of(row: Price) -> PricedUnit:
     """What a price is for."""
-    return PricePlace(row.resource, row.member, row.unit, row.currency)
+    return PricedUnit(row.resource, row.member, row.unit, row.currency)
 
 
 def with_states(rows: QuerySet[Price]) -> QuerySet[Any]:
     """The same prices, with `is_past` for those that a later one has replaced; see `state_of`."""
-    same = {name: OuterRef(name) for name in PricePlace._fields}
+    same = {name: OuterRef(name) for name in PricedUnit._fields}
     later = Price.objects.using(rows.db).filter(**same, valid_from__gt=OuterRef("valid_from"), valid_from__lte=now())
     return rows.annotate(is_past=Exists(later))
 
@@ -147,16 +147,16 @@ def plan_prices(prices: Iterable[ListedPrice], skipped: Iterable[PriceChange] = 
 
     A price that is in force already when it would begin is unchanged, also where it is for another number of units.
     """
-    latest: dict[tuple[PricePlace, datetime], ListedPrice] = {}
+    latest: dict[tuple[PricedUnit, datetime], ListedPrice] = {}
     for listed in prices:
-        latest[place_of(listed.row), aware(listed.row.valid_from)] = listed
-    in_force = _StoredPrices({place for place, _ in latest})
-    permits = permits_of({place.unit for place, _ in latest}, write_alias())
+        latest[priced_unit_of(listed.row), aware(listed.row.valid_from)] = listed
+    in_force = _StoredPrices({priced_unit for priced_unit, _ in latest})
+    permits = permits_of({priced_unit.unit for priced_unit, _ in latest}, write_alias())
     changes: list[PriceChange] = []
-    for (place, start), listed in sorted(latest.items(), key=lambda item: item[0]):
+    for (priced_unit, start), listed in sorted(latest.items(), key=lambda item: item[0]):
         if problem := problem_of_permits(listed.row, permits):
             changes.append(PriceChange(PriceKind.SKIPPED, listed.source, reason=problem))
-        elif (change := in_force.change(place, start, listed)) is not None:
+        elif (change := in_force.change(priced_unit, start, listed)) is not None:
             changes.append(change)
     return PricePlan((*changes, *skipped))
 
@@ -189,19 +189,19 @@ def set_prices(
 
 
 class _StoredPrices:
-    """The stored prices of some places, and those that a list adds to them."""
+    """The stored prices of some priced_units, and those that a list adds to them."""
 
-    def __init__(self, places: Iterable[PricePlace]) -> None:
-        self._rows: dict[PricePlace, list[Price]] = {place: [] for place in places}
+    def __init__(self, priced_units: Iterable[PricedUnit]) -> None:
+        self._rows: dict[PricedUnit, list[Price]] = {priced_unit: [] for priced_unit in priced_units}
         rows = Price.objects.using(write_alias()).order_by("valid_from")
-        for batch in batches({place.resource for place in self._rows}):
+        for batch in batches({priced_unit.resource for priced_unit in self._rows}):
             for row in rows.filter(resource__in=batch):
-                if place_of(row) in self._rows:
-                    self._rows[place_of(row)].append(row)
+                if priced_unit_of(row) in self._rows:
+                    self._rows[priced_unit_of(row)].append(row)
 
-    def change(self, place: PricePlace, start: datetime, listed: ListedPrice) -> PriceChange | None:
+    def change(self, priced_unit: PricedUnit, start: datetime, listed: ListedPrice) -> PriceChange | None:
         """What becomes of a price that would begin at a time; None where it is left out."""
-        rows, row = self._rows[place], listed.row
+        rows, row = self._rows[priced_unit], listed.row
         begun = [other for other in rows if aware(other.valid_from) <= start]
         if not begun:
             if listed.is_optional:

@@ -42,11 +42,11 @@ class Route:
             return False
         return True
 
-    def is_open(self, place: int) -> bool:
+    def is_open(self, index: int) -> bool:
         """Whether a segment with parameters, or a wildcard, may match several segments of a path."""
-        segment = self.segments[place]
+        segment = self.segments[index]
         if segment == WILDCARD:
-            return place == len(self.segments) - 1
+            return index == len(self.segments) - 1
         names = [name for name in self._converters if f"{name}>" in segment]
         return not names or any(type(self._converters[name]) not in _WITHIN_SEGMENT for name in names)
 
@@ -72,10 +72,10 @@ class RouteTree:
         """Add a route under a number."""
         self._depth = max(self._depth, len(route.segments))
         node = self._root
-        for place, segment in enumerate(route.segments):
+        for index, segment in enumerate(route.segments):
             if "<" not in segment and segment != WILDCARD:
                 node = node.certain.setdefault(segment, _Node())
-            elif route.is_open(place):
+            elif route.is_open(index):
                 node.open.append(number)
                 return
             else:

@@ -187,7 +187,7 @@ def _are_in_several_stores(sets: Sequence[ResolvedSet]) -> bool:
 @lru_cache(maxsize=1024)
 def prefixes_of(resources: tuple[str, ...]) -> tuple[str, ...]:
     """The prefix of the keys of each share, by the resources of all shares."""
-    earlier_counts = [resources[:place].count(resource) for place, resource in enumerate(resources)]
+    earlier_counts = [resources[:index].count(resource) for index, resource in enumerate(resources)]
     return tuple(
         f"{resource}:" if earlier == 0 else f"{resource}:{earlier + 1}:"
         for resource, earlier in zip(resources, earlier_counts, strict=True)

@@ -225,20 +225,20 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
 
 
 def _stats_of_rows(
-    place: VersionedStore, rows: Collection[tuple[Pair, PolicyChoice]]
+    versioned: VersionedStore, rows: Collection[tuple[Pair, PolicyChoice]]
 ) -> Iterable[dict[str, Stats] | None]:
     """The state of the limits of each row, by key; None for all rows while their store is down."""
-    if not place.available:
+    if not versioned.available:
         return [None] * len(rows)
     try:
         scoped = [
-            [] if resource is None else resource_scopes(resource.name, choice, place.store)
+            [] if resource is None else resource_scopes(resource.name, choice, versioned.store)
             for (resource, _), choice in rows
         ]
         unique = {scope_limits.scope.key: scope_limits for some in scoped for scope_limits in some}
-        stats = survey_scopes(unique.values(), place.store, place.version)
-        for one, index, held in in_slices(place.alias, unique.values()):
-            stats[one.key][one.schema.rules[index].key]["in_slices"] = held
+        stats = survey_scopes(unique.values(), versioned.store, versioned.version)
+        for scoped_limits, index, remaining in in_slices(versioned.alias, unique.values()):
+            stats[scoped_limits.key][scoped_limits.schema.rules[index].key]["in_slices"] = remaining
         return [
             {key: value for scope_limits in some for key, value in stats[scope_limits.scope.key].items()}
             for some in scoped

@@ -146,7 +146,7 @@ def read_lines(lines: Collection[ScopedLimits], store: Store, *, version: int | 
 
     Raises StaleConfiguration unless `version` is the present configuration.
     """
-    prefixed = [replace(line, prefix=f"{place}:") for place, line in enumerate(lines)]
+    prefixed = [replace(line, prefix=f"{index}:") for index, line in enumerate(lines)]
     limit_set = LimitSet.composed(prefixed, store, version=version)
     acquisition = limit_set.prepare(dict.fromkeys(limit_set.rates, 0))
     store.peek(acquisition)

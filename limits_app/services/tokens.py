@@ -158,16 +158,25 @@ def _scoped(scope: Sequence[Any], definitions: str, level: str, *names: Any) -> 
 
 def _part_content(part: Acquisition, sets: Sequence[object]) -> list[object]:
     holder = part.holder.hex() if isinstance(part.holder, bytes) else ""
-    place = next(place for place, limit_set in enumerate(sets) if limit_set is part.limit_set)
+    set_index = next(set_index for set_index, limit_set in enumerate(sets) if limit_set is part.limit_set)
     requested = None if part.requested is None else dict(part.requested)
     is_permits_only = isinstance(part.requested, PermitsOnly)
     priority = class_named(part.requested)
-    return [place, holder, part.decided_at, requested, is_permits_only, priority, part.is_repeated, list(part.amounts)]
+    return [
+        set_index,
+        holder,
+        part.decided_at,
+        requested,
+        is_permits_only,
+        priority,
+        part.is_repeated,
+        list(part.amounts),
+    ]
 
 
 def _part(  # noqa: PLR0917 - the fields of the content, in their order
     sets: Sequence[LimitSet],
-    place: int,
+    set_index: int,
     holder: str,
     decided_at: int,
     requested: Mapping[str, GivenAmount],
@@ -181,7 +190,7 @@ def _part(  # noqa: PLR0917 - the fields of the content, in their order
     if priority is not None:
         named = of_its_class(named, known_priority(priority))
     holder_bytes = bytes.fromhex(holder)
-    part = Acquisition.held_elsewhere(sets[place], named, amounts, holder=holder_bytes, decided_at=decided_at)
+    part = Acquisition.held_elsewhere(sets[set_index], named, amounts, holder=holder_bytes, decided_at=decided_at)
     if is_repeated:
         part.mark_repeated()
     return part

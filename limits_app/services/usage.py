@@ -45,8 +45,8 @@ def machine_roll_up() -> str | None:
     directories = state_directories()
     if not directories:
         return None
-    place = "\n".join([gethostname(), *map(str, directories)])
-    return f"{ROLL_UP}:{short_key(place).hex()[:_PLACE_LENGTH]}"
+    shared = "\n".join([gethostname(), *map(str, directories)])
+    return f"{ROLL_UP}:{short_key(shared).hex()[:_PLACE_LENGTH]}"
 
 
 @dataclass(frozen=True, slots=True)

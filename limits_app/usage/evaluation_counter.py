@@ -82,8 +82,8 @@ class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
                 before = counts.get(evaluation)
                 counts[evaluation] = Decisions(1, int(rejected or (before is not None and before.rejected > 0)))
         with self._lock:
-            for place, new in counts.items():
-                self._keep(origin, place, new)
+            for evaluation, new in counts.items():
+                self._keep(origin, evaluation, new)
             self._keep_entity(origin, counts, entity)
             self._decided.update(
                 (evaluation.policy_id, evaluation.kind, n.rejected > 0)
@@ -94,21 +94,23 @@ class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
 
     def _keep_entity(self, origin: Origin, counts: Mapping[Evaluation, Decisions], entity: str | None) -> None:
         """Count the decision of each promoted candidate for the entity; the caller holds `_lock`."""
-        for place, decisions in counts.items():
-            if place.kind == EvaluationKind.PROMOTED and not place.key:
-                counted, digest = self._entities.setdefault((origin, place.candidate_id), set()), digest_of(entity)
+        for evaluation, decisions in counts.items():
+            if evaluation.kind == EvaluationKind.PROMOTED and not evaluation.key:
+                counted, digest = self._entities.setdefault((origin, evaluation.candidate_id), set()), digest_of(entity)
                 if digest in counted or len(counted) < _MOST_ENTITIES:
                     counted.add(digest)
-                    self._keep(origin, EntityOfCandidate(place.candidate_id, digest), decisions)
+                    self._keep(origin, EntityOfCandidate(evaluation.candidate_id, digest), decisions)
 
     def _write(self, taken: Mapping[Evaluation | EntityOfCandidate, Decisions], using: str) -> int:
         evaluated, entities, requests = [], [], 0
-        for place, decisions in taken.items():
-            if isinstance(place, EntityOfCandidate):
-                entities.append({**place._asdict(), **decisions._asdict()})
+        for evaluation, decisions in taken.items():
+            if isinstance(evaluation, EntityOfCandidate):
+                entities.append({**evaluation._asdict(), **decisions._asdict()})
             else:
-                evaluated.append({**place._asdict(), "hour": since_1970(hours=place.hour), **decisions._asdict()})
-                requests += 0 if place.key else decisions.evaluated
+                evaluated.append(
+                    {**evaluation._asdict(), "hour": since_1970(hours=evaluation.hour), **decisions._asdict()}
+                )
+                requests += 0 if evaluation.key else decisions.evaluated
         with transaction.atomic(using=using):
             for model, rows in ((EvaluationCount, evaluated), (EvaluatedEntity, entities)):
                 upsert(model, rows, {"evaluated": ADD, "rejected": ADD}, using=using)

@@ -214,11 +214,11 @@ def _days_with_changes(since: datetime | None, until: datetime) -> dict[datetime
     if since is not None:
         prices = prices.filter(valid_from__gte=in_site_time(since))
     days: dict[datetime, set[_Priced]] = {}
-    for moment, *place in prices.order_by("valid_from").values_list("valid_from", *_Priced._fields):
+    for moment, *priced in prices.order_by("valid_from").values_list("valid_from", *_Priced._fields):
         change = aware(moment).astimezone(UTC)
         day = change.replace(hour=0)
         if day != change:
-            days.setdefault(day, set()).add(_Priced(*place))
+            days.setdefault(day, set()).add(_Priced(*priced))
     return days
 
 

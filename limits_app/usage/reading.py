@@ -292,8 +292,8 @@ def denied(
     rows = chosen(rows, resource, entity, key)
     if request_id is None:
         return rows.order_by("-minute", "-count", "pk")
-    place = StrIndex("request_ids", Value(request_id[:REQUEST_ID_LENGTH]))
-    return rows.alias(place=place).filter(place__gt=0).order_by("-pk")  # in this order a scan needs no index
+    index = StrIndex("request_ids", Value(request_id[:REQUEST_ID_LENGTH]))
+    return rows.alias(index=index).filter(index__gt=0).order_by("-pk")  # in this order a scan needs no index
 
 
 def most_rejected(*by: str, since: datetime, most: int) -> list[dict[str, Any]]:

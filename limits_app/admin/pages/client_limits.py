@@ -75,12 +75,12 @@ def _limits(
 
 def _once_and_sorted(limits: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each total once, whatever resources it is charged on; what rejects first, then by the share in use."""
-    by_place: dict[tuple[object, ...], dict[str, Any]] = {}
+    by_subject: dict[tuple[object, ...], dict[str, Any]] = {}
     for limit in limits:
-        place = limit["whose"], limit["key"], limit.get("words") if limit["is_total"] else limit["resource"]
-        if (first := by_place.setdefault(place, limit)) is not limit:
+        subject = limit["whose"], limit["key"], limit.get("words") if limit["is_total"] else limit["resource"]
+        if (first := by_subject.setdefault(subject, limit)) is not limit:
             first["binds"] = first["binds"] or limit["binds"]
-    return sorted(by_place.values(), key=_need)
+    return sorted(by_subject.values(), key=_need)
 
 
 def _need(limit: dict[str, Any]) -> tuple[bool, int]:

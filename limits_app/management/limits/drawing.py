@@ -31,8 +31,8 @@ class Drawn:
 
     def _side_by_side(self) -> RichTable:
         drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-        for place, (name, is_number) in enumerate(zip(self.columns, self.numeric, strict=True)):
-            is_short = all(len(row[place]) <= _SHORT for row in self.cells)
+        for index, (name, is_number) in enumerate(zip(self.columns, self.numeric, strict=True)):
+            is_short = all(len(row[index]) <= _SHORT for row in self.cells)
             least: dict[str, Any] = {"no_wrap": True} if is_short else {"min_width": _SHORT}
             drawn.add_column(name, justify="right" if is_number else "left", overflow="fold", **least)
         for row in self.cells:
@@ -43,8 +43,8 @@ class Drawn:
         drawn = RichTable.grid(padding=(0, 2))
         drawn.add_column(style="bold", no_wrap=True)
         drawn.add_column(overflow="fold")
-        for place, row in enumerate(self.cells):
-            if place:
+        for index, row in enumerate(self.cells):
+            if index:
                 drawn.add_row()
             for name, text in zip(self.columns, row, strict=True):
                 if text:

@@ -65,7 +65,7 @@ class Table:
 
     def numeric(self) -> list[bool]:
         """For each column, whether it contains only numbers."""
-        columns = ([row[place] for row in self.rows] for place in range(len(self.columns)))
+        columns = ([row[index] for row in self.rows] for index in range(len(self.columns)))
         return [
             all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column)
             for column in columns
@@ -201,7 +201,7 @@ class Output:
 
     @contextmanager
     def screen(self) -> Iterator[Callable[[Table, str], None]]:
-        """Provide a function that shows a table below a head line: on a terminal, in place of the one before."""
+        """Provide a function that shows a table below a head line: on a terminal, in index of the one before."""
         if not self.is_rich or self.form is not Format.TABLE:
             yield self._append
             return

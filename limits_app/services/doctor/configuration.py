@@ -371,8 +371,8 @@ def pointless(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
 def hidden(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
     """Endpoints that never apply, since another one with the same path or view comes first and skips later rules."""
     rules = [
-        (entry, Endpoint(pk=place, order=entry.key[1], **{name: entry.state[name] for name in _TARGET}))
-        for place, entry in enumerate(endpoints)
+        (entry, Endpoint(pk=number, order=entry.key[1], **{name: entry.state[name] for name in _TARGET}))
+        for number, entry in enumerate(endpoints)
         if entry.state["enabled"]
     ]
     by_target: dict[tuple[str, str], list[tuple[FileEntry, Endpoint]]] = {}

@@ -165,9 +165,9 @@ class FileEntry:
         if self.section.named:
             return f"{self.section.label} {self.key[0]}"
         if self.section.counted:
-            name, order, place = self.key
+            name, order, number = self.key
             among = "" if order == self.section.default("order") else f" of order {order}"
-            return f"{self.section.label} {name}{among}" + (f" ({place + 1})" if place else "")
+            return f"{self.section.label} {name}{among}" + (f" ({number + 1})" if number else "")
         if self.section.model is Price:
             resource, member, unit, currency, valid_from = self.key
             return f"price of {unit} of {', '.join(filter(None, [resource, member]))} in {currency} from {valid_from}"
@@ -333,13 +333,13 @@ def _rows(section: Section, names: tuple[str, ...], rows: Any) -> _Rows:
     """The rows with their keys and states, without those of groups of users that do not exist."""
     fields = [section.field(name) for name in names]
     width = len(section.identity)
-    elsewhere = [place for place, field in enumerate(fields) if _is_elsewhere(field)]
+    elsewhere = [index for index, field in enumerate(fields) if _is_elsewhere(field)]
     records = rows.values_list("pk", *map(_column, fields))
     groups = group_names() if elsewhere and records else {}
     for pk, *values in records:
-        for place in elsewhere:
-            values[place] = groups.get(values[place])
-        if any(values[place] is None for place in elsewhere):
+        for index in elsewhere:
+            values[index] = groups.get(values[index])
+        if any(values[index] is None for index in elsewhere):
             continue
         plain = [plain_value(field, value) for field, value in zip(fields, values, strict=True)]
         yield pk, tuple(plain[:width]), dict(zip(names[width:], plain[width:], strict=True))

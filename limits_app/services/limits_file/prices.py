@@ -56,11 +56,11 @@ class PricesOfFile:
 
     def _moved(self, entry: FileEntry) -> FileEntry:
         """The price as it is stored from another hour on, or from the next full hour on."""
-        place = entry.key[:_HOUR]
+        unit = entry.key[:_HOUR]
         same_unit = [
             other
             for (section, key), other in self._stored.items()
-            if section == entry.section.name and key[:_HOUR] == place and key[_HOUR] <= self._next_hour
+            if section == entry.section.name and key[:_HOUR] == unit and key[_HOUR] <= self._next_hour
         ]
         current = max(same_unit, key=lambda other: other.key[_HOUR], default=None)
         if current is not None and current.state == entry.state:
@@ -70,4 +70,4 @@ class PricesOfFile:
             self.warnings.append(f"{entry.label}: valid from {hour}, because a price cannot begin in the past")
         row: Any = copy(entry.definition.row) if entry.definition else None
         row.valid_from = in_site_time(moment(hour))
-        return replace(entry, key=(*place, hour), definition=Definition(row))
+        return replace(entry, key=(*unit, hour), definition=Definition(row))

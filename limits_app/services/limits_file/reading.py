@@ -283,8 +283,8 @@ def _left_out_dropped(value: Any) -> dict[str, Any]:
 def _in_file(section: Section, path: Path, fields: Mapping[str, Any], inner: Path) -> Path:
     """The path in the file of an error in a definition; names are keys of mappings."""
     if section.parts is not None and len(inner) > 1:
-        place: Any = inner[1]
-        inner = (*inner[:1], fields[MEMBERS.name][place]["name"], *inner[2:])
+        index: Any = inner[1]
+        inner = (*inner[:1], fields[MEMBERS.name][index]["name"], *inner[2:])
     return path if section.named and inner == section.identity else (*path, *inner)
 
 

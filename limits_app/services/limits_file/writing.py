@@ -62,9 +62,9 @@ def export_json(*, name: str = DEFAULT_NAME) -> Iterator[str]:
     for section, objects in _objects(name):
         before, after = "{}" if section.named else "[]"
         yield f',\n  "{section.name}": {before}'
-        for place, (key, fields) in enumerate(objects):
+        for index, (key, fields) in enumerate(objects):
             label = f"{json_text(key[0])}: " if section.named else ""
-            yield f"{',' if place else ''}\n    {label}" + json_text(fields).replace("\n", "\n    ")
+            yield f"{',' if index else ''}\n    {label}" + json_text(fields).replace("\n", "\n    ")
         yield f"\n  {after}"
     yield "\n}"
 

@@ -222,7 +222,7 @@ class _UsageSince:
         rows = self._rows.filter(key=key) if key else self._rows
         totals = self._totals(rows, whose, above)
         by_consumer = {consumer: Counter[int]() for consumer, _total in totals.most_common(MOST + 1)}
-        filters = {f"{field}__in": {consumer[place] for consumer in by_consumer} for place, field in enumerate(whose)}
+        filters = {f"{field}__in": {consumer[index] for consumer in by_consumer} for index, field in enumerate(whose)}
         by_hour = self._rows.filter(**filters)
         hour_of = cache(_hour_since_1970)  # there are many rows of each
         for consumer, (start, milli) in self._hourly(by_hour, whose):
@@ -283,7 +283,7 @@ class _UsageSince:
         totals, size, first = Counter[Whose](), _FIRST_PART, 0
         while part := [*bounds.order_by("-bound", *whose)[first : first + size]]:
             of_part = Counter[Whose]()
-            filters = {f"{field}__in": {row[place] for row in part} for place, field in enumerate(whose)}
+            filters = {f"{field}__in": {row[index] for row in part} for index, field in enumerate(whose)}
             by_entity = rows.filter(**filters).values_list(*_FIELDS).annotate(total=CappedSum("admitted_milli"))
             for consumer, (total,) in self._by_consumer(by_entity, whose):
                 of_part[consumer] += total
@@ -295,10 +295,10 @@ class _UsageSince:
 
     def _by_consumer(self, rows: Any, whose: Whose) -> Iterator[tuple[Whose, Sequence[Any]]]:
         """The consumer, and the columns after its fields, of each row to which the policy applies."""
-        places = [_FIELDS.index(field) for field in whose]
+        indexes = [_FIELDS.index(field) for field in whose]
         for row in rows.iterator():
             if self._applies(row[0], row[1] or None):
-                yield tuple(row[place] for place in places), row[len(_FIELDS) :]
+                yield tuple(row[index] for index in indexes), row[len(_FIELDS) :]
             else:
                 self._has_exceptions = True
 

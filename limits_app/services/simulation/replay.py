@@ -102,9 +102,9 @@ class SimulationReport:
 
     def cost(self, prices: Prices, asked: Wanted, refused: Wanted, *, calls: int = 0) -> None:
         """Count what the requested amounts cost, and the rejected ones; `calls` are made without naming them."""
-        for place, amounts in enumerate((asked, refused)):
-            for currency, amount in costs_of(prices, amounts, calls=calls if amounts or not place else 0).items():
-                self._costs.setdefault(currency, [Fraction(0), Fraction(0)])[place] += amount
+        for index, amounts in enumerate((asked, refused)):
+            for currency, amount in costs_of(prices, amounts, calls=calls if amounts or not index else 0).items():
+                self._costs.setdefault(currency, [Fraction(0), Fraction(0)])[index] += amount
 
     @property
     def costs(self) -> dict[str, tuple[Decimal, Decimal]]:
