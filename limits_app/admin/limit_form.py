@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from datetime import date, datetime, time
-from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
@@ -17,11 +14,10 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.action_forms import DayEnd, ReasonForm, end_of_day
-from limits_app.admin.forms import AmountFormField
-from limits_app.engine import amount_text, check_resource, parse_limit
+from limits_app.admin.action_forms import DayEnd, end_of_day
+from limits_app.admin.limit_rows import ROW_FIELDS, LimitRowsForm, initial_rows
+from limits_app.engine import check_resource
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.limits import LimitDefinition
 from limits_app.models import Entity, Plan, PlanGroup, write_alias
 from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
@@ -35,21 +31,12 @@ from limits_app.services.limit_sentences import (
     COUNTED_BY,
     EACH,
     OF_ONE,
-    PERIODS,
-    SimpleAmount,
     SimpleLimit,
     What,
     Who,
     uncounted_members,
-    unit_key,
 )
-from limits_app.services.limit_words import burst_in_words, period_in_words
 
-_FEWEST_ROWS: Final = 3
-_MOST_ROWS: Final = 10
-_ROW_FIELDS: Final = ("number", "unit", "per")
-_THOUSANDS: Final = re.compile(r"[0-9]{1,3}([.][0-9]{3})+", re.ASCII)
-_NUMBER_ERROR: Final = _("Enter a number, such as 60, 1,000 or 1M.")
 _FIELDS_OF_RULES: Final = {"path": "target", "resource": "target", "name": "target", "valid_until": "ends"}
 """The fields of the form in which fields of rules and policies are shown, where the names differ."""
 _WHO: Final = (
@@ -68,17 +55,7 @@ def target_of(text: str) -> tuple[What, str]:
     return (What.URL if name.startswith("/") else What.RESOURCE), name
 
 
-class NumberField(AmountFormField):
-    """A number that says the same in every language: “1.000” is a thousand in some, and one in others."""
-
-    def to_python(self, value: Any) -> Any:
-        """Read the text; ValidationError says what to write instead."""
-        if isinstance(value, str) and _THOUSANDS.fullmatch(value.strip()):
-            raise ValidationError(_NUMBER_ERROR)
-        return super().to_python(value)
-
-
-class SimpleLimitForm(ReasonForm):
+class SimpleLimitForm(LimitRowsForm):
     """What is limited, for whom, to how much, what happens beyond it, and until when."""
 
     target = forms.CharField(
@@ -172,50 +149,12 @@ class SimpleLimitForm(ReasonForm):
     )
 
     def __init__(self, *args: Any, instance: SimpleLimit | None = None, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._before = instance
+        super().__init__(*args, instance=instance, **options)
         if groups_have_plans(router.db_for_write(Plan)):
             self.fields["groups"].queryset = memberships().related_model._base_manager.order_by("name")  # type: ignore[attr-defined]
         if instance is not None and instance.until is not None:
             same = gettext("%(date)s, as before") % {"date": moment(instance.until)}
             self.fields["ends"].choices = [("same", same), *self.fields["ends"].choices]  # type: ignore[attr-defined]
-        periods = [*PERIODS, *_other_periods(instance)]
-        for row in range(1, self._row_count() + 1):
-            self.fields[f"number_{row}"] = NumberField(
-                label=_("Number"),
-                required=False,
-                min_value=Decimal("0.000001"),
-                error_messages={"invalid": _NUMBER_ERROR, "min_value": _NUMBER_ERROR},
-                widget=forms.TextInput(attrs={"size": 9, "inputmode": "decimal", "autocomplete": "off"}),
-            )
-            self.fields[f"unit_{row}"] = forms.CharField(
-                label=_("Unit"),
-                max_length=64,
-                required=False,
-                initial=_("requests"),
-                widget=forms.TextInput(attrs={"list": "limits-units", "size": 12, "autocomplete": "off"}),
-            )
-            self.fields[f"per_{row}"] = forms.ChoiceField(
-                label=_("Period"), choices=periods, required=False, initial="min"
-            )
-
-    def _row_count(self) -> int:
-        filled = 0 if self._before is None else len(self._before.limits) + 1
-        sent = [int(name[7:]) for name in self.data if name.startswith("number_") and name[7:].isdecimal()]
-        return max(_FEWEST_ROWS, min(max(sent, default=0), _MOST_ROWS), filled)
-
-    @property
-    def rows(self) -> list[list[forms.BoundField]]:
-        """The fields of each row: number, unit, period."""
-        numbers = [name.removeprefix("number_") for name in self.fields if name.startswith("number_")]
-        return [[self[f"{name}_{number}"] for name in _ROW_FIELDS] for number in numbers]
-
-    @property
-    def has_more(self) -> bool:
-        """Whether a row beside the first one is filled in, or has an error."""
-        return any(
-            number.value() or any(field.errors for field in (number, *others)) for number, *others in self.rows[1:]
-        )
 
     @property
     def has_conditions(self) -> bool:
@@ -233,7 +172,7 @@ class SimpleLimitForm(ReasonForm):
         self._check_groups(cleaned)
         self._read_members(cleaned)
         cleaned["limits"] = tuple(self._limits(cleaned))
-        if not cleaned["limits"] and not any(name.startswith(_ROW_FIELDS) for name in self.errors):
+        if not cleaned["limits"] and not any(name.startswith(ROW_FIELDS) for name in self.errors):
             self.add_error("number_1", gettext("Enter how much, such as 60."))
         cleaned["until"] = self._end(cleaned)
         cleaned["billing_from"] = self._billing_from(cleaned)
@@ -281,41 +220,6 @@ class SimpleLimitForm(ReasonForm):
             cleaned["members"] = members_in(text, cleaned.get("entity") or "")
         except ValidationError as error:
             self.add_error("members", error)
-
-    def _limits(self, cleaned: Mapping[str, Any]) -> Iterator[str]:
-        """The texts of the limits in the rows; each error is shown at its field."""
-        keys = set[str]()
-        for number, unit, per in self.rows:
-            value = cleaned.get(number.name)
-            if value is None or per.name not in cleaned:
-                continue
-            text = SimpleAmount(
-                float(value) if value % 1 else int(value), cleaned.get(unit.name) or "", cleaned[per.name]
-            )
-            try:
-                limit = parse_limit(text.text).limit
-            except InvalidLimit:
-                self.add_error(*self._problem(number.name, unit.name, text))
-                continue
-            if limit.key in keys:
-                problem = gettext(
-                    "There is another limit of “%(unit)s” above: change that one, or choose another unit."
-                )
-                self.add_error(unit.name, problem % {"unit": text.unit or gettext("requests")})
-            keys.add(limit.key)
-            if text.per == BILLING_MONTH and cleaned.get("who") == Who.TOGETHER:
-                self.add_error(per.name, gettext("All clients together have no billing date: choose a calendar month."))
-            yield text.text
-
-    @staticmethod
-    def _problem(number: str, unit: str, amount: SimpleAmount) -> tuple[str, str]:
-        """The field that an invalid amount is wrong in, and what to write there."""
-        with suppress(InvalidLimit):
-            parse_limit(f"{unit_key(amount.unit)}=1:permits")
-            if amount.number % 1:
-                return number, gettext("Enter a whole number.")
-            return number, gettext("Enter another number: this one is too large, or less than the burst of the limit.")
-        return unit, gettext("A unit is one word of letters and digits, such as “tokens”.")
 
     def _billing_from(self, cleaned: Mapping[str, Any]) -> datetime | None:
         """The beginning of the day of a billing date, where the limit uses it."""
@@ -399,7 +303,7 @@ class SimpleLimitForm(ReasonForm):
     @staticmethod
     def initial_of(limit: SimpleLimit) -> dict[str, Any]:
         """The values of the fields that stand for a limit."""
-        initial: dict[str, Any] = {
+        initial = {
             "target": limit.path or limit.resource,
             "who": limit.who,
             "entity": limit.entity,
@@ -413,14 +317,7 @@ class SimpleLimitForm(ReasonForm):
             "billing_date": _billing_date(limit.entity) or "",
             "counts_members": not uncounted_members(limit.entity).exists(),
         }
-        for row, noted in enumerate(limit.noted, 1):
-            simple = SimpleAmount.of(noted.limit)
-            initial |= {
-                f"number_{row}": amount_text(simple.number),
-                f"unit_{row}": simple.unit,
-                f"per_{row}": simple.per,
-            }
-        return initial
+        return initial | initial_rows(limit)
 
 
 def _billing_date(entity: str) -> date | None:
@@ -433,24 +330,3 @@ def _groups_of(plan: str) -> QuerySet[PlanGroup]:
     """The rows of the groups of a plan, where users have groups in this database."""
     rows = PlanGroup.objects.using(write_alias()).filter(plan__name=plan)
     return rows if groups_have_plans(write_alias()) else rows.none()
-
-
-def _other_periods(limit: SimpleLimit | None) -> Iterator[tuple[str, str]]:
-    """The periods of the limits that are changed, as far as the form does not offer them anyway."""
-    for noted in () if limit is None else limit.noted:
-        simple = SimpleAmount.of(noted.limit)
-        if simple.per not in dict(PERIODS):
-            yield simple.per, _period_label(noted.limit)
-
-
-def _period_label(limit: LimitDefinition) -> str:
-    """For example “per minute, with bursts”: a period that was chosen elsewhere, with what makes it another one."""
-    notes = [period_in_words(limit)]
-    zone = getattr(limit, "time_zone", None)
-    if getattr(limit, "period", None) and zone != timezone.get_default_timezone_name():
-        notes.append(str(zone))
-    if hasattr(limit, "algorithm"):
-        notes.append(gettext("with bursts") if burst_in_words(limit) else gettext("without bursts"))
-    if limit.soft:
-        notes.append(gettext("only reported"))
-    return ", ".join(notes)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from itertools import count
+from collections.abc import Mapping
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.db import models, router
-from django.db.models import ProtectedError, Q
-from django.utils import timezone
-from django.utils.text import slugify
-from django.utils.translation import gettext
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.engine import check_shared, limit_text
+from limits_app.engine import check_shared
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit, RateLimit
-from limits_app.models.audit_log import AuditEvent
 from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
-from limits_app.models.limit import Limit, noted_limits, validate_limits
-from limits_app.models.policy import Policy
+from limits_app.models.limit import noted_limits, validate_limits
 from limits_app.models.priority_field import priority_field
 from limits_app.models.resource import Resource
 from limits_app.models.rule_fields import (
@@ -32,8 +26,8 @@ from limits_app.models.rule_fields import (
     validate_parts,
     validate_statuses,
 )
+from limits_app.models.rule_resources import make_resource, remove_resource, unused_name, write_limits
 from limits_app.models.snapshots import Snapshot
-from limits_app.models.usage import UsagePeriod, UsageSnapshot
 from limits_app.models.validators import (
     validate_amounts,
     validate_entities,
@@ -51,11 +45,6 @@ _PATH_OR_VIEW_NAME: Final = _("Enter either a path or a view name.")
 _LIMITS_OR_RESOURCE: Final = _("Enter either limits or a resource.")
 
 
-_LONGEST_STEM: Final = 48
-_OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_from": None, "weekly_hours": ""}
-"""The permanent policy of a resource."""
-
-
 WITHOUT_CONDITIONS: Final[Mapping[str, object]] = {
     "combined_with": "",
     "responses": "",
@@ -65,10 +54,6 @@ WITHOUT_CONDITIONS: Final[Mapping[str, object]] = {
     "refusal_body": "",
 }
 """The fields of a rule that counts every request by its limits alone."""
-
-
-MADE_FOR_RULE: Final = "rule-"
-"""How the names of resources begin that are made for the limits of URL rules."""
 
 
 class CountedBy(models.TextChoices):
@@ -330,16 +315,16 @@ class Endpoint(Configuration):
         for key, state in before.items():
             row, made = stored.get(key), state.get("limits_resource", "")
             if row is None or not row.limits:
-                _remove_resource(made, using) if made else None
+                remove_resource(made, using) if made else None
                 wanted_name = ""
             else:
                 check_validators(cls._meta.get_field("limits"), row.limits)
                 # The state before precedes: a row that code has made and kept does not know its resource.
                 present = made or row.limits_resource
                 is_taken = rows.filter(limits_resource=present).exclude(pk=key).exists()
-                name = _unused_name(row.name, ended, using) if is_taken or not present else present
-                resource = _make_resource(name, row.name, using)
-                _write_limits(resource, row.limits, using)
+                name = unused_name(row.name, ended, using) if is_taken or not present else present
+                resource = make_resource(name, row.name, using)
+                write_limits(resource, row.limits, using)
                 wanted_name = resource.name
             if row is not None and row.limits_resource != wanted_name:
                 rows.filter(pk=key).update(limits_resource=wanted_name)
@@ -408,69 +393,3 @@ class Endpoint(Configuration):
             Endpoint.objects.using(self._state.db).filter(enabled=True, view_name=self.view_name).exclude(pk=self.pk)
         )
         return next((rule for rule in others if rule.hides(self)), None) if self.enabled else None
-
-
-def _unused_name(rule: str, ended: Container[str], using: str) -> str:
-    """Return a name for the resource of a new rule, under which nothing has been counted before.
-
-    Stores keep counts by the name of the resource, so that a rule with the name of a deleted one would continue them.
-    A resource that only policies of entities or plans refer to is adopted with its counts, because they were set for
-    this rule. `ended` are the names in the unit of change, which the audit log does not have yet.
-    """
-    stem = f"{MADE_FOR_RULE}{slugify(rule)[:_LONGEST_STEM].strip('-') or 'url'}"
-    resources = Resource.objects.using(using).filter(name__startswith=stem)
-    used = Q(made_for_rule=True) | Q(endpoints__isnull=False)
-    used |= Q(policies__isnull=False, policies__entity=None, policies__plan=None)
-    in_force = Q(policies__valid_until=None) | Q(policies__valid_until__gt=timezone.now())
-    taken = set(resources.filter(used).values_list("name", flat=True))
-    adopted = set(resources.filter(in_force, policies__isnull=False).values_list("name", flat=True)) - taken
-    names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
-    return next(name for name in names if name in adopted or not (name in ended or _has_existed(name, using)))
-
-
-def _has_existed(name: str, using: str) -> bool:
-    """Whether there is, or has been, a resource of this name, or usage of it."""
-    events = AuditEvent.objects.using(using).filter(object_type="resource", object_label=name)
-    # Usage may remain where the log was pruned.
-    usage = UsageSnapshot.objects.using(using).filter(period__in=UsagePeriod.values, resource=name)
-    return Resource.objects.using(using).filter(name=name).exists() or events.exists() or usage.exists()
-
-
-def _make_resource(name: str, rule: str, using: str) -> Resource:
-    """Return the resource with this name for the limits of a rule, which is made where it does not exist."""
-    resources = Resource.objects.using(using)
-    description = gettext("Made for the URL rule “%(name)s”, which has its limits.") % {"name": rule}
-    defaults = {"made_for_rule": True, "description": description}
-    resource, is_new = resources.get_or_create(name=name, defaults=defaults)
-    if not (is_new or resource.made_for_rule):
-        resource.made_for_rule = True
-        resource.save(using=using)
-    return resource
-
-
-def _write_limits(resource: Resource, text: str, using: str) -> None:
-    """Make the limits of a resource those of a text; nothing is written where they are the same."""
-    noted = {noted_limit.limit.key: noted_limit for noted_limit in noted_limits(text)}
-    policies = Policy.objects.using(using)
-    policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
-    stored = {limit.key: limit for limit in Limit.objects.using(using).filter(policy=policy)}
-    for key, limit in stored.items():
-        if key in noted and limit_text(noted[key].limit, shared=noted[key].shared) == limit.notation():
-            del noted[key]
-        else:
-            limit.delete(using=using)
-    for noted_limit in noted.values():
-        Limit.from_definition(policy, noted_limit.limit, shared=noted_limit.shared).save(using=using)
-
-
-def _remove_resource(name: str, using: str) -> None:
-    """Delete the policy that was made for the limits of a rule, and its resource unless something else refers to it."""
-    resource = Resource.objects.using(using).filter(name=name, made_for_rule=True).first()
-    if resource is None:
-        return
-    Policy.objects.using(using).filter(resource=resource, **_OF_RESOURCE).delete()
-    try:
-        resource.delete(using=using)
-    except ProtectedError:  # for instance by the policy of an entity
-        resource.made_for_rule = False
-        resource.save(using=using)

@@ -9,7 +9,7 @@ from limits_app.policies.access_by_identities import AccessTable, IdentityAndPla
 from limits_app.policies.access_by_policies import LIMITED, Access, AccessReason, AccessVerdict
 from limits_app.policies.announcing import advance_version
 from limits_app.policies.balancing import balancers
-from limits_app.policies.chain import ENTITY_FLAGS, PolicyChain, PolicyValue, Subject
+from limits_app.policies.chain import PolicyChain, Subject
 from limits_app.policies.client_resolver import resolver
 from limits_app.policies.collector import EntityRow
 from limits_app.policies.combined import bounded
@@ -17,6 +17,7 @@ from limits_app.policies.dropped import LostLimit, applied_without, dropped_by_e
 from limits_app.policies.exempting import is_exempting, standings
 from limits_app.policies.joined import joined_set
 from limits_app.policies.kept_configuration import ResolutionKey, configuration
+from limits_app.policies.policy_values import ENTITY_FLAGS, PolicyValue
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, with_secrets
 from limits_app.policies.pools_by_name import pool_resolver
 from limits_app.policies.precedence import (

@@ -16,10 +16,11 @@ from limits_app.models.own_queries import check_unresolved, read
 from limits_app.models.plan import memberships
 from limits_app.models.users import identifiers_of_client, is_logged_in, is_user_of_site
 from limits_app.policies.access_by_policies import LIMITED, Access, AccessVerdict, access_of
-from limits_app.policies.chain import EntityPolicies, PolicyChain, Subject
+from limits_app.policies.chain import PolicyChain, Subject
 from limits_app.policies.client_resolver import resolver
 from limits_app.policies.kept_configuration import configuration
 from limits_app.policies.maybe_blocked import NO_ACCESS_INDEX, AccessIndex, has_no_access_in_test, read_access_index
+from limits_app.policies.policy_values import EntityPolicies
 from limits_app.policies.resolution import policy_source
 
 IdentityAndPlan = tuple[str, str | None]

@@ -16,7 +16,7 @@ from typing import Final
 
 from limits_app.engine.limits import Blocked
 from limits_app.models import Emergency, Enforcement, PolicyEffect, PolicyScope
-from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
+from limits_app.policies.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyValue
 from limits_app.policies.precedence import PolicyChoice, applied_policies, judge
 
 _PATTERNS: Final = frozenset({PolicyScope.PATTERN, PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN_TOTAL})

@@ -1,9 +1,9 @@
-"""Policies as values, and how the rows of the query for policies become values."""
+"""The policies of a client in the order of its entities, and how the rows of the query become them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.acquiring import Cooling
-from limits_app.conf import OnUnavailable
 from limits_app.engine import CLIENT_START, Noted
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limits import LimitDefinition, QuotaLimit
@@ -21,11 +20,10 @@ from limits_app.models.fields import from_column
 from limits_app.models.limit import noted_limits
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import known_time_zones
-from limits_app.models.patterns import is_pattern, specificity
-from limits_app.models.policy import scope_by_names
-from limits_app.models.policy_rules import Enforcement, PolicyEffect
-from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.models.patterns import is_pattern
+from limits_app.models.policy_rules import Enforcement
 from limits_app.policies.kept import Aged, Kept
+from limits_app.policies.policy_values import EntityPolicies, PolicyValue, policy_of_flags, policy_value
 
 logger = logging.getLogger("limits_app")
 
@@ -33,50 +31,6 @@ EVERYBODY: Final = -1
 """The level of rows that apply to all entities."""
 ABOVE: Final = -2
 """The level of entities that are above the entity and not charged."""
-ENTITY_FLAGS: Final = "entity_row"
-"""The level of the flags `blocked` and `unlimited` of an entity."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyValue:
-    """A policy as a value: level, effect, limits, and when it is enforced.
-
-    `policy_id` is None for the flags of an entity and for limits passed by a call. `on_unavailable` is None if the
-    policy does not set it. `shared` contains the keys of shared limits. `subject` is the plan or the pattern that the
-    policy is for, and of several patterns the one with the highest `specificity` applies. `candidate` is one that is
-    tested, or whose rejections are counted after its promotion.
-    """
-
-    level: str
-    effect: PolicyEffect
-    limits: tuple[LimitDefinition, ...]
-    policy_id: int | None
-    on_unavailable: OnUnavailable | None = None
-    extends: bool = False
-    shared: frozenset[str] = frozenset()
-    enforcement: Enforcement = Enforcement.ENFORCE
-    rollout_percent: int = 100
-    slice_seconds: int = 0
-    valid_from: datetime | None = None
-    valid_until: datetime | None = None
-    hours: WeeklyHours | None = None
-    subject: str = ""
-    specificity: int = 0
-    candidate: CandidateValue | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EntityPolicies:
-    """An entity (None: the site itself), and the policies that may apply to it, in no particular order.
-
-    `billing_from` is its billing date, or that of the nearest entity above it that has one (None: none has one).
-    `plan` is the plan that applies to it, empty for none.
-    """
-
-    entity: str | None
-    policies: tuple[PolicyValue, ...]
-    billing_from: datetime | None = None
-    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,56 +231,6 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     )
 
 
-def policy_of_flags(*, blocked: bool | None, unlimited: bool | None) -> tuple[PolicyValue, ...]:
-    """A policy in place of the `blocked` and `unlimited` fields of an entity; none where both are unset."""
-    if not (blocked or unlimited):
-        return ()
-    return (PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None),)
-
-
-_NOT_SHARED: Final = frozenset[str]()
-"""One object for most policies, since many may be in memory."""
-
-
-def policy_value(
-    fields: Mapping[str, Any],
-    limits: Iterable[Noted],
-    *,
-    policy_id: int,
-    identifier: str | None,
-    plan: str | None,
-    has_resource: bool,
-    candidate: CandidateValue | None = None,
-) -> PolicyValue:
-    """What a policy with the values of its fields means, for an entity with an identifier, for a plan, or for all."""
-    level = scope_by_names(
-        identifier, has_plan=plan is not None, has_resource=has_resource, counted=fields["counted"]
-    ).value
-    # Always in the same order, because every process must compile the same layout.
-    noted = sorted(limits, key=lambda definition: definition.limit.key)
-    shared = [definition.limit.key for definition in noted if definition.shared]
-    pattern = identifier if identifier is not None and is_pattern(identifier) else None
-    unavailable, hours = fields["on_unavailable"], fields["weekly_hours"]
-    return PolicyValue(
-        level=level,
-        effect=PolicyEffect(fields["effect"]),
-        limits=tuple(definition.limit for definition in noted),
-        policy_id=policy_id,
-        on_unavailable=OnUnavailable(unavailable) if unavailable else None,
-        extends=bool(fields["extends"]),
-        shared=frozenset(shared) if shared else _NOT_SHARED,
-        enforcement=Enforcement(fields["enforcement"]),
-        rollout_percent=fields["rollout_percent"],
-        slice_seconds=fields["slice_seconds"],
-        valid_from=fields["valid_from"],
-        valid_until=fields["valid_until"],
-        hours=_hours(hours, fields["time_zone"], policy_id) if hours else None,
-        subject=plan or pattern or "",
-        specificity=specificity(pattern) if pattern else 0,
-        candidate=candidate,
-    )
-
-
 def _own_flags(row: Row | None) -> tuple[PolicyValue, ...]:
     return () if row is None else policy_of_flags(blocked=row.blocked, unlimited=row.unlimited)
 
@@ -414,13 +318,3 @@ def _limit(row: Row) -> LimitDefinition | None:
     if problem is not None:
         logger.warning("a limit of policy %s counts as before CURRENCIES was changed: %s", row.policy_id, problem)
     return limit
-
-
-def _hours(text: str, zone: str, policy_id: int) -> WeeklyHours:
-    try:
-        return WeeklyHours.parse(text, zone)
-    except UnknownTimeZone:
-        raise
-    except ValueError as error:  # written past the validation of the model
-        logger.warning("policy %s never applies, because its hours are invalid: %s", policy_id, error)
-        return WeeklyHours.NEVER

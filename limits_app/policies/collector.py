@@ -14,7 +14,7 @@ from limits_app.engine.limits import LimitDefinition
 from limits_app.models import MAX_LEVELS, PolicyEffect
 from limits_app.models.patterns import Patterns, is_pattern, prefixes_of
 from limits_app.models.users import identifiers_of_client
-from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_of_flags
+from limits_app.policies.policy_values import EntityPolicies, PolicyValue, policy_of_flags
 from limits_app.policies.precedence import CODE
 
 

@@ -18,8 +18,9 @@ from limits_app.engine import Noted
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern, patterns_of
-from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject
+from limits_app.policies.chain import Subject
 from limits_app.policies.collector import EVERYBODY, Client, Collector, PolicyTarget
+from limits_app.policies.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyValue
 from limits_app.policies.precedence import CODE, EffectiveLimit, applied_policies, judge
 from limits_app.policies.query import policies_for
 from limits_app.policies.resolution import latest_code_limits

@@ -13,7 +13,8 @@ from django.db.models import Q
 
 from limits_app.models import ENFORCED, Entity, Policy, PolicyEffect, in_scope, write_alias
 from limits_app.policies.access_by_policies import EXEMPTING, Access, access_of
-from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, Subject
+from limits_app.policies.chain import PolicyChain, Subject
+from limits_app.policies.policy_values import ENTITY_FLAGS, EntityPolicies
 from limits_app.policies.precedence import PolicyStatus, judge
 from limits_app.policies.query import policies_of_each
 from limits_app.policies.stored import stored_policy

@@ -41,7 +41,7 @@ from limits_app.models.patterns import Patterns, is_pattern, patterns_in
 from limits_app.models.plan import groups_have_plans
 from limits_app.models.policy_rules import Counted
 from limits_app.models.users import identifiers_of_client
-from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_value
+from limits_app.policies.policy_values import EntityPolicies, PolicyValue, policy_value
 
 _CLIENT, _FLAG, _POLICY, _GROUP = "client", "flag", "policy", "group"
 _PAGE: Final = 10_000

@@ -22,7 +22,7 @@ from typing import Final
 from limits_app.conf import OnUnavailable
 from limits_app.engine.limits import Blocked, EnforcedLimit, LimitDefinition, QuotaLimit
 from limits_app.models import TOTALS, Enforcement, PolicyEffect, PolicyScope
-from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
+from limits_app.policies.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyValue
 
 CODE: Final = "code"
 """The level of limits that code sets: `default_limits`, throttles and `@ratelimit`."""

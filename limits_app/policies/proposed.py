@@ -11,9 +11,9 @@ from limits_app.acquiring import Store
 from limits_app.engine import EPOCH, MICROSECOND, Noted, PriceList, ScopedLimits, StoredPrice
 from limits_app.models.patterns import prefixes_of
 from limits_app.models.plan import plans_by_groups
-from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.collector import Collector, EntityRow, PolicyTarget
 from limits_app.policies.dropped import OF_CODE, Dropping, always_applies
+from limits_app.policies.policy_values import PolicyValue, policy_value
 from limits_app.policies.precedence import applied_policies, changes_at, judge, rollout_position
 from limits_app.policies.prices import stored_prices
 from limits_app.policies.resolved_set import compiled

@@ -40,7 +40,8 @@ from limits_app.models import (
 from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.policies.access_by_policies import without_blocks
-from limits_app.policies.chain import EntityPolicies, PolicyChain, PolicyValue, Subject
+from limits_app.policies.chain import PolicyChain, Subject
+from limits_app.policies.policy_values import EntityPolicies, PolicyValue
 from limits_app.policies.pools import PoolMembers, pool_cache
 from limits_app.policies.precedence import (
     CODE,

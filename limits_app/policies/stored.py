@@ -17,8 +17,8 @@ from limits_app.models.patterns import is_pattern, patterns_in
 from limits_app.models.plan import plans_by_groups
 from limits_app.models.snapshots import batches
 from limits_app.models.users import identifiers_of_client, is_user
-from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.collector import Collector, EntityRow, PolicyTarget
+from limits_app.policies.policy_values import PolicyValue, policy_value
 
 _MOST_MEMBERS: Final = 10_000
 """How many members of plans are looked at, to see which patterns match them."""

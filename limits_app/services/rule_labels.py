@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from limits_app.models import Endpoint
-from limits_app.models.endpoint import MADE_FOR_RULE
+from limits_app.models.rule_resources import MADE_FOR_RULE
 
 
 def label_of(rule: Endpoint) -> str:

@@ -22,7 +22,7 @@ from limits_app.policies import (
     PolicyStatus,
     PolicyValue,
 )
-from limits_app.policies.chain import EntityPolicies
+from limits_app.policies.policy_values import EntityPolicies
 from limits_app.policies.precedence import PRECEDENCE, changes_at, judge, rollout_position
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday

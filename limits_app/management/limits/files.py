@@ -18,7 +18,8 @@ from limits_app.services import block_confirmation, limits_file
 from limits_app.services.limits_file import Content, FilePlan, PlannedChange, Step
 from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
-from limits_app.services.simulation.replay import SimulationReport, replay
+from limits_app.services.simulation.replay import replay
+from limits_app.services.simulation.simulation_report import SimulationReport
 
 _HEAD: Final = ("change", "object", "field", "before", "after")
 _MOST_WARNINGS: Final = 20

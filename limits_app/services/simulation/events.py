@@ -56,17 +56,20 @@ class SimulatedRequest(NamedTuple):
     implied: bool = True
 
 
-def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator[SimulatedRequest]:
+def csv_events(
+    lines: Iterable[str], *, resource: str | None = None, most_remembered: int = _MOST_CELLS
+) -> Iterator[SimulatedRequest]:
     """Read events with the columns `time`, `entity`, `resource` and `seconds`, and one for each limit key.
 
     Times are ISO 8601 with a zone, or seconds since 1970, in ascending order; an empty cell requests nothing.
-    Without a column for the resource, all events are for `resource`.
+    Without a column for the resource, all events are for `resource`. Of at most `most_remembered` different rows it is
+    remembered what they request.
     Raises InvalidRequest with the number of an invalid line.
     """
     rows = csv.reader(lines)
     try:
         head = [cell.strip() for cell in next(rows, [])]
-        columns = _Columns(head, resource)
+        columns = _Columns(head, resource, most_remembered)
         last = -_LATEST_US
         for row in rows:
             if not row:
@@ -83,7 +86,7 @@ def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator
 class _Columns:
     """Reads rows, and caches what is read of a row besides its time, since most rows repeat."""
 
-    def __init__(self, head: Sequence[str], resource: str | None) -> None:
+    def __init__(self, head: Sequence[str], resource: str | None, most_remembered: int) -> None:
         if "time" not in head:
             raise InvalidRequest(
                 f"the file must have a column “time”; other columns are {', '.join(_KNOWN[1:])} and limit keys"
@@ -97,7 +100,7 @@ class _Columns:
         self._names = [name for name in head if name != "time"]
         self._keys = {name: _key(name) for name in head if name not in _KNOWN}
         self._resource = resource
-        self._read = lru_cache(_MOST_CELLS)(self._rest)
+        self._read = lru_cache(most_remembered)(self._rest)
 
     def read(self, row: list[str]) -> SimulatedRequest:
         if len(row) != self._width:
