@@ -155,6 +155,11 @@ class _LiveListView(ListView):
 
     tagged = False
 
+    def filters(self, request: Request) -> dict[str, Any]:
+        """The parameters of a request that select rows, validated."""
+        parameters = queries.read(self.query, request.query_params)
+        return {name: value for name, value in parameters.items() if name not in self.query.beside}
+
     def paginated(self, rows: Any, represent: Callable[[Any], Any]) -> Response:
         """Return the requested page, with each item represented by `represent`."""
         page = self.paginate_queryset(rows)
@@ -172,9 +177,7 @@ class UsageView(_LiveListView):
     @extend_schema(responses=live.UseSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read allowed amounts and rejections, as of the last roll-up; latest period first, then the largest usage."""
-        parameters = queries.read(self.query, request.query_params)
-        used = uses(**{name: value for name, value in parameters.items() if name not in self.query.beside})
-        return self.paginated(used, Use.as_dict)
+        return self.paginated(uses(**self.filters(request)), Use.as_dict)
 
 
 class SpendView(_LiveListView):
@@ -188,9 +191,7 @@ class SpendView(_LiveListView):
     @extend_schema(responses=live.SpendSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read what usage costs, as of the last roll-up; latest period first, then the highest amount."""
-        parameters = queries.read(self.query, request.query_params)
-        amounts = spend(**{name: value for name, value in parameters.items() if name not in self.query.beside})
-        return self.paginated(amounts, Spend.as_dict)
+        return self.paginated(spend(**self.filters(request)), Spend.as_dict)
 
 
 class DenialView(_LiveListView):
