@@ -31,6 +31,7 @@ class Renewer:
         self._clock = clock
         self._period_us = lease_us // _RENEWALS_PER_LEASE
         self._renew = renew
+        self.start_thread = start_thread
         self.claims: dict[int, ref[Claim]] = {}
         """The claims with permits by number, also those whose acquisition is not referenced any more."""
         self.after_fork()
@@ -108,7 +109,9 @@ class Renewer:
             self._ran_at = self._clock()  # before the thread computes when the first round is due
             if not self.running:
                 # Where no thread can be started, the next acquisition tries again.
-                self.running = not self._clock.moves_by_itself or start_thread(self._work, "limits-renewer") is not None
+                self.running = (
+                    not self._clock.moves_by_itself or self.start_thread(self._work, "limits-renewer") is not None
+                )
 
     def _work(self) -> None:
         idle = 0

@@ -120,9 +120,9 @@ class ChangeLog(NamedTuple):
     version: int = 0
     log: bytes = b""
 
-    def advanced(self, changes: Collection[Change]) -> ChangeLog:
-        """Return the next version, with the changes that make it in the log."""
-        version = max(self.version + 1, least_version())
+    def advanced(self, changes: Collection[Change], *, least: int | None = None) -> ChangeLog:
+        """Return the next version, with the changes that make it in the log; it is at least `least_version`."""
+        version = max(self.version + 1, least_version() if least is None else least)
         log = self.log
         if not self._is_complete():
             # Of a store without a version it is unknown whether there were changes before it lost its state.

@@ -7,7 +7,8 @@ acquire of each process is rejected as stale: then it reads the cool-downs of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from threading import RLock
 from time import monotonic
@@ -54,6 +55,16 @@ class Balancers:
         self._most = most
         self._by_pool: dict[tuple[Namespace, str], _Used] = {}
         self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
+
+    @contextmanager
+    def sharing(self, *, shares_cool_downs: bool, clock: Callable[[], float] = monotonic) -> Iterator[None]:
+        """Share cool-downs with other processes or not, and read them again by another clock, in a block of a test."""
+        before = self.shares_cool_downs, self.clock
+        self.shares_cool_downs, self.clock = shares_cool_downs, clock
+        try:
+            yield
+        finally:
+            self.shares_cool_downs, self.clock = before
 
     def find(self, pool: str, load_balancing: str, weights: tuple[float, ...]) -> Balancer:
         """The balancer of a pool; a new one, with the same cool-downs, when the balancing or a weight has changed."""

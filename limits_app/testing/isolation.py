@@ -115,8 +115,7 @@ class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
             _BLOCKS.append(self)
             block.callback(_BLOCKS.remove, self)
             endpoints.read, endpoints.read_access = _read_endpoints, _read_access
-            block.callback(setattr, balancers, "shares_cool_downs", balancers.shares_cool_downs)
-            balancers.shares_cool_downs = False
+            block.enter_context(balancers.sharing(shares_cool_downs=False))
             clock = self._replace(block)
             forget_use()
             self._blocks.append(block.pop_all())

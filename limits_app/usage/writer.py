@@ -66,6 +66,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
 
     def __init__(self, *, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
         self.now = now
+        self.exit_seconds = _EXIT_SECONDS
         self._task = BackgroundTask(self._look, _EVERY_US, clock=as_clock(monotonic_us) if clock is None else clock)
         self.after_fork()
         on_fork(self)
@@ -178,7 +179,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
         return None
 
     def _at_exit(self) -> None:
-        if self._writing.acquire(timeout=_EXIT_SECONDS):
+        if self._writing.acquire(timeout=self.exit_seconds):
             self._writing.release()
             with suppress(Exception):
                 self.flush()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from limits_app.acquiring import leases
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.runtime import on_fork
@@ -256,14 +255,14 @@ def renewers() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "limits-renewer"}
 
 
-def test_a_thread_that_begins_at_once_renews_nothing_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_begins_at_once_renews_nothing_before_its_time() -> None:
     store, pauses = Counting(lease_seconds=HOUR), list[int]()
 
     def started_at_once(*_: object) -> threading.Thread:
         pauses.append(store.renewer._pause_us())
         return threading.current_thread()
 
-    monkeypatch.setattr(leases, "start_thread", started_at_once)
+    store.renewer.start_thread = started_at_once
     with limit_set(store, ONE).acquire():
         assert pauses == [pytest.approx(HOUR / 3 * 1e6, rel=0.01)]
 
@@ -409,11 +408,9 @@ def test_a_fake_clock_stands_still_until_it_is_moved() -> None:
     assert as_clock(clock) is clock
 
 
-def test_permits_may_be_taken_while_the_thread_of_the_renewer_starts(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_permits_may_be_taken_while_the_thread_of_the_renewer_starts(store: MemoryStore) -> None:
     limits, finalized = limit_set(store, ResourceLimit("db", 5)), []
-    start = leases.start_thread
+    start = store.renewer.start_thread
 
     def start_while_something_is_finalized(*given: Any) -> Any:
         if not finalized:
@@ -421,8 +418,8 @@ def test_permits_may_be_taken_while_the_thread_of_the_renewer_starts(
             finalized.append(limits.try_acquire({"db": 1}))
         return start(*given)
 
-    monkeypatch.setattr(leases, "start_thread", start_while_something_is_finalized)
-    monkeypatch.setattr(store.clock, "moves_by_itself", True)
+    store.renewer.start_thread = start_while_something_is_finalized
+    store.clock.moves_by_itself = True
     caller = threading.Thread(target=lambda: finalized.append(limits.try_acquire({"db": 1})), daemon=True)
     caller.start()
     caller.join(PATIENCE_SECONDS)

@@ -12,7 +12,6 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.admin import actions
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.models import AuditEvent, Entity, Policy, Resource
 from limits_app.stores import registry
@@ -235,13 +234,11 @@ def test_a_boost_a_reset_and_credit_need_a_reason(reason: str, admin_client: Cli
     assert (Policy.objects.count(), used()) == (1, 400)
 
 
-def test_an_action_takes_so_many_rows_and_no_more(
-    admin_client: Client, policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "MOST_ROWS", 1)
-    other = limits.set_system_limits([TPM])
-    done = act(admin_client, "disable_policies", policy, other, confirmed="yes")
-    assert said(done) == ["Select at most 1 rows for this action."]
+def test_an_action_takes_so_many_rows_and_no_more(admin_client: Client) -> None:
+    resources = Resource.objects.bulk_create([Resource(name=f"r{number}") for number in range(501)])
+    policies = Policy.objects.bulk_create([Policy(resource=resource, effect="blocked") for resource in resources])
+    done = act(admin_client, "disable_policies", *policies, confirmed="yes")
+    assert said(done) == ["Select at most 500 rows for this action."]
     assert not Policy.objects.filter(enforcement="off").exists()
 
 

@@ -40,7 +40,7 @@ def hook(url: str, **fields: Any) -> AlertRule:
 
 def resolve_by(getaddrinfo: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let targets resolve names by another function."""
-    monkeypatch.setattr(targets.socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
@@ -130,7 +130,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
             connected.append(address[0])
             raise ConnectionRefusedError
 
-    monkeypatch.setattr(targets.socket, "socket", Socket)
+    monkeypatch.setattr(socket, "socket", Socket)
     with pytest.raises(NotDelivered):
         send_test(hook(f"http://rebinding.example:{receiver.server_port}/"))
     assert (asked, connected, receiver.received) == (["rebinding.example"], ["8.8.8.8"], [])

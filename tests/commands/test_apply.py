@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 import jsonschema
 import pytest
 import yaml
+from django.db import IntegrityError, connection
 from django.db.models import QuerySet
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
@@ -334,15 +336,16 @@ def test_endpoints_of_one_name_and_order_are_told_apart_by_their_place() -> None
     assert [step.entry.label for step in planned.of(PlannedChange.DELETE)] == ["endpoint e (2)"]
 
 
-def test_a_database_that_refuses_is_told_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.services.limits_file.planning.lines", lambda *_: ())
+def test_a_database_that_refuses_is_told_and_nothing_is_left() -> None:
+    def refuse(execute: Callable[..., Any], sql: str, *details: Any) -> Any:
+        if sql.startswith("INSERT") and Policy._meta.db_table in sql:
+            raise IntegrityError("a constraint failed")
+        return execute(sql, *details)
+
     Entity.objects.create(identifier="x")
     long = "entities: {a: {parent: b}, b: {}}\npolicies: [{resource: a, limits: [x=1/s]}]"
     content = limits_file.read_content(long)
-    for entry in content.entries.values():
-        if entry.section.name == "policies":
-            entry.definition.row.effect = "nothing"
-    with pytest.raises(InvalidFile, match="the database rejected the file"):
+    with connection.execute_wrapper(refuse), pytest.raises(InvalidFile, match="the database rejected the file"):
         limits_file.apply(content)
     assert Entity.objects.count() == 1
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -19,10 +19,8 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.management.limits import state
-from limits_app.models import AuditEvent, Denial, Endpoint, Price, UsagePeriod, UsageSnapshot
+from limits_app.models import AuditEvent, Denial, Endpoint, Price, Resource, UsagePeriod, UsageSnapshot
 from limits_app.models.audit_log import CONTENT, digest_of
-from limits_app.policies import Pair
-from limits_app.services import RowState
 from tests.commands.conftest import Store
 from tests.commands.running import run
 
@@ -137,14 +135,26 @@ def test_top_shows_the_tightest_limits_first_also_of_those_without_a_row() -> No
     assert len(json.loads(run("top --once --scopes 1 --format json").out)) == 1
 
 
-def test_top_outlives_a_store_that_is_down(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Pause:
-        def wait(self, seconds: float) -> None:
-            if not store.down:
-                raise KeyboardInterrupt
-            store.down = False
+Pausing = Callable[[Callable[[float], None]], None]
 
-    monkeypatch.setattr(state, "Event", Pause)
+
+@pytest.fixture
+def pausing(monkeypatch: pytest.MonkeyPatch) -> Pausing:
+    """Call a function with the seconds of a pause of the command, in place of the pause."""
+
+    def pause_by(wait: Callable[[float], None]) -> None:
+        monkeypatch.setattr(state, "Event", lambda: SimpleNamespace(wait=wait))
+
+    return pause_by
+
+
+def test_top_outlives_a_store_that_is_down(store: Store, pausing: Pausing) -> None:
+    def wait(_seconds: float) -> None:
+        if not store.down:
+            raise KeyboardInterrupt
+        store.down = False
+
+    pausing(wait)
     limits.set_resource_limits("api", [TPM])
     store.down = True
     ran = run("top")
@@ -152,30 +162,27 @@ def test_top_outlives_a_store_that_is_down(store: Store, monkeypatch: pytest.Mon
     assert (ran.code, "a store is unavailable" in first, "unavailable" in second) == (0, True, False)
 
 
-def test_top_shows_what_is_known_and_says_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_shows_what_is_known_and_says_what_is_not(settings: Settings) -> None:
+    nowhere = {"KIND": "redis", "URL": "redis://127.0.0.1:1/0"}
+    settings.LIMITS = {**settings.LIMITS, "STORES": {"default": {"KIND": "memory"}, "other": nowhere}}
+    Resource.objects.create(name="mail", store="other")
     for name in ("api", "mail"):
         limits.set_resource_limits(name, [TPM])
-    seen = limits.overview
-
-    def partly(pairs: list[Pair]) -> list[RowState]:
-        return [replace(one, known=False, limits=()) if one.resource == "mail" else one for one in seen(pairs)]
-
-    monkeypatch.setattr(limits, "overview", partly)
     ran = run("top --once --format csv")
-    assert (ran.code, len(ran.out.splitlines())) == (0, 2)
+    assert ran.code == 0
+    assert ran.out.splitlines()[1:] == ["api,,tpm,0,100,0.0,resource", "mail,,tpm,,100,0.0,resource"]
     assert ran.err == "A store is unavailable: usage is unknown for mail.\n"
 
 
-def test_top_goes_on_until_somebody_presses_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_goes_on_until_somebody_presses_ctrl_c(pausing: Pausing) -> None:
     waits: Iterator[float] = iter([1, 1])
 
-    class Pause:
-        def wait(self, seconds: float) -> None:
-            assert seconds == 5
-            if next(waits, None) is None:
-                raise KeyboardInterrupt
+    def wait(seconds: float) -> None:
+        assert seconds == 5
+        if next(waits, None) is None:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(state, "Event", Pause)
+    pausing(wait)
     limits.set_resource_limits("api", [TPM])
     ran = run("top --interval 5s")
     assert (ran.code, ran.out.count("resource"), ran.err.count(" UTC\n")) == (0, 6, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from struct import pack
 from threading import Event
@@ -356,25 +356,22 @@ def test_missing_migrations_are_found_and_the_tables_not_read() -> None:
         MigrationRecorder(connection).record_applied("limits_app", last.name)
 
 
-CHECK: Final = "django.db.connection.check_database_version_supported"
-READ: Final = "limits_app.services.doctor.configuration.general_objects"
+def test_a_database_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise NotSupportedError("3.9 is needed")
+
+    monkeypatch.setattr(connection, "check_database_version_supported", check)
+    assert found("D003") == ["the database 'default' is too old: 3.9 is needed"]
 
 
-@pytest.mark.parametrize(
-    ("where", "error", "name", "said"),
-    [
-        (CHECK, NotSupportedError("3.9 is needed"), "D003", "the database 'default' is too old: 3.9 is needed"),
-        (READ, DatabaseError("gone away"), "D005", "the database 'default' failed during the checks: gone away"),
-    ],
-)
-def test_a_database_that_fails_is_found(
-    where: str, error: Exception, name: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*args: object, **options: object) -> None:
-        raise error
+def test_a_database_that_fails_during_the_checks_is_found() -> None:
+    def fail(execute: Callable[..., Any], sql: str, *details: Any) -> Any:
+        if Policy._meta.db_table in sql:
+            raise DatabaseError("gone away")
+        return execute(sql, *details)
 
-    monkeypatch.setattr(where, failing)
-    assert found(name) == [said]
+    with connection.execute_wrapper(fail):
+        assert found("D005") == ["the database 'default' failed during the checks: gone away"]
 
 
 def test_a_database_that_cannot_be_reached_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,8 +379,8 @@ def test_a_database_that_cannot_be_reached_is_found(monkeypatch: pytest.MonkeyPa
         raise DatabaseError("no route")
 
     monkeypatch.setattr("limits_app.services.doctor.environment._ask_database", failing)
-    monkeypatch.setattr("limits_app.checks.stores.is_protected", failing)
-    assert [one.id for one in diagnose()] == ["limits_app.D001", "limits_app.W044"]
+    with connection.execute_wrapper(failing):
+        assert [finding.id for finding in diagnose()] == ["limits_app.D001", "limits_app.W044"]
 
 
 def test_a_store_that_cannot_be_used_is_found(settings: Settings) -> None:

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from limits_app import limits
 from limits_app.engine.limits import RateLimit
-from limits_app.management.limits import output
 from limits_app.management.limits.output import Format, Output, Table, cell
 from limits_app.services.safe_text import csv_text, guarded, unguarded
 from tests.commands.running import run, run_words
@@ -39,9 +38,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def opened(form: Format = Format.TABLE, kind: type[io.StringIO] = io.StringIO) -> tuple[Output, Any, Any]:
+def opened(
+    form: Format = Format.TABLE, kind: type[io.StringIO] = io.StringIO, *, has_rich: bool = True
+) -> tuple[Output, Any, Any]:
     out, err = kind(), kind()
-    return Output(OutputWrapper(out), OutputWrapper(err), form), out, err
+    return Output(OutputWrapper(out), OutputWrapper(err), form, has_rich=has_rich), out, err
 
 
 def test_a_table_is_aligned_and_its_numbers_stand_at_the_right() -> None:
@@ -187,11 +188,10 @@ def test_nothing_is_left_out_of_a_table_that_is_too_wide_for_its_terminal(
     assert all(len(line) <= int(columns) for line in said.splitlines())
 
 
-def test_without_rich_or_colour_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rich_or_colour_a_terminal_gets_plain_text() -> None:
     out = Output(OutputWrapper(Terminal()), OutputWrapper(Terminal()), color=False)
     assert not out.is_rich
-    monkeypatch.setattr(output, "_HAS_RICH", False)
-    out, written, told = opened(kind=Terminal)
+    out, written, told = opened(kind=Terminal, has_rich=False)
     out.show(TABLE)
     assert written.getvalue().startswith("name    count  of\n")
     assert list(out.track([1, 2], "counting")) == [1, 2]

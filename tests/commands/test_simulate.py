@@ -29,7 +29,8 @@ from limits_app.services.limits_file import apply, read_content
 from limits_app.services.limits_file.stored import client_policies
 from limits_app.services.simulation.events import SimulatedRequest, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
-from limits_app.services.simulation.replay import EVENTS, SimulationReport, replay
+from limits_app.services.simulation.replay import replay
+from limits_app.services.simulation.simulation_report import EVENTS, SimulationReport
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisStore
@@ -326,10 +327,9 @@ def test_cells_are_read_as_people_write_them() -> None:
 
 
 def test_many_different_rows_are_read_though_not_all_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.services.simulation.events._MOST_CELLS", 1)
     monkeypatch.setattr(sys.modules["limits_app.services.simulation.replay"], "_MOST_AMOUNTS", 1)
     lines = ["time,resource,t", *(f"{number},api,{number}" for number in range(5))]
-    report = replay(csv_events(lines), Proposal.of_limits([parse_limit("t=3/d")]))
+    report = replay(csv_events(lines, most_remembered=1), Proposal.of_limits([parse_limit("t=3/d")]))
     assert report.totals[EVENTS].as_dict() == {"asked": 5, "rejected": 2, "share": 0.4}
 
 

@@ -28,16 +28,16 @@ prices:
 """
 
 
-@pytest.fixture(autouse=True)
-def price() -> None:
+def has_price(resource: str, amount: int, valid_from: datetime | str) -> None:
+    """Let 1,000 tokens cost so many dollars from a time on."""
     Price.objects.create(
-        resource="llm/*",
-        unit="tokens",
-        amount=Decimal(1),
-        per=1000,
-        currency="usd",
-        valid_from=START - timedelta(days=9),
+        resource=resource, unit="tokens", amount=Decimal(amount), per=1000, currency="usd", valid_from=valid_from
     )
+
+
+@pytest.fixture(autouse=True)
+def _price() -> None:
+    has_price("llm/*", 1, START - timedelta(days=9))
 
 
 def recorded(key: str, units: float, entity: str = "u") -> None:
@@ -81,28 +81,14 @@ def test_events_are_charged_in_money() -> None:
     def note(_: SimulatedRequest, admitted: bool) -> None:
         decisions.append(admitted)
 
-    Price.objects.create(
-        resource="llm/gpt",
-        unit="tokens",
-        amount=Decimal(1),
-        per=1000,
-        currency="usd",
-        valid_from="1970-01-01T00:00:00Z",
-    )
+    has_price("llm/gpt", 1, "1970-01-01T00:00:00Z")
     report = replay(csv_events(lines, resource="llm/gpt"), Proposal.of_content(read_content(LIMITS)), decided=note)
     assert decisions == [True, True, False, False]
     assert report.costs == {"usd": (Decimal(2), Decimal(1))}
 
 
 def test_price_that_changes_within_the_replayed_time() -> None:
-    Price.objects.create(
-        resource="llm/gpt",
-        unit="tokens",
-        amount=Decimal(3),
-        per=1000,
-        currency="usd",
-        valid_from=START + timedelta(hours=1),
-    )
+    has_price("llm/gpt", 3, START + timedelta(hours=1))
     recorded("tokens", 100)
     whose = {"resource": "llm/gpt", "bucket": BucketKind.ENTITY, "entity": "u", "key": "tokens"}
     later = START + timedelta(hours=1)

@@ -14,19 +14,20 @@ from django.test import RequestFactory
 from pytest_django import Settings
 
 from limits_app import services
-from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine import Claim
 from limits_app.engine.errors import InvalidRequest, LimitExceeded
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.releasing import finish
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.policies import resolve, resolver
-from limits_app.services.request import AmountsRequest
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
+from tests.opened import put_store
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,15 +102,14 @@ def test_tasks_of_a_view_that_charge_at_the_same_time_charge_once(limits: Reques
 def test_concurrent_threads_of_a_view_charge_once(limits: RequestLimits, monkeypatch: pytest.MonkeyPatch) -> None:
     second = Thread(target=lambda: limits.charge("api", "ann"))
 
-    acquire = AmountsRequest.acquire
+    class Slow(MemoryStore):
+        def acquire(self, claim: Claim) -> bool:
+            if second.ident is None:
+                second.start()
+                second.join(0.2)  # as long as it would take the other one to be charged, too
+            return super().acquire(claim)
 
-    def slow(request: AmountsRequest, timeout: float | None) -> Acquisition:
-        if second.ident is None:
-            second.start()
-            second.join(0.2)  # as long as it would take the other one to be charged, too
-        return acquire(request, timeout)
-
-    monkeypatch.setattr(AmountsRequest, "acquire", slow)
+    put_store(monkeypatch, Slow())
     limits.charge("api", "ann")
     second.join()
     assert left("api")["call_count"] == FULL["call_count"] - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +21,8 @@ PRIVATE_LIMIT = 60
 """Uses of private attributes of the package."""
 FOREIGN_LIMIT = 8
 """Those of them in tests of other packages: in tests/NAME of what limits_app/NAME does not define."""
-PATCH_LIMIT = 134
-"""Replaced attributes and items."""
+PATCH_LIMIT = 60
+"""Replaced attributes and items of the package; those of Python, Django and other libraries are not its inside."""
 PATCHES = {"patch", "patch.object", "patch.dict", "monkeypatch.setattr", "monkeypatch.setitem", "monkeypatch.delattr"}
 LIBRARIES = {"_meta", "_replace", "_state"}
 """Names of Django and Python, which only look private."""
@@ -68,11 +69,35 @@ def used(module: ast.Module) -> list[str]:
 
 
 def patches(module: ast.Module) -> int:
-    """How often a module of tests replaces something."""
-    functions = [node.func for node in ast.walk(module) if isinstance(node, ast.Call)]
-    last = {name.rpartition(".")[2] for name in PATCHES}
-    named = [function for function in functions if getattr(function, "attr", getattr(function, "id", "")) in last]
-    return sum(ast.unparse(function) in PATCHES for function in named)
+    """How often a module of tests replaces something of the package."""
+    origins = dict(imported(module))
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and ast.unparse(node.func) in PATCHES]
+    return sum(is_of_package(call.args[0], origins) for call in calls)
+
+
+def imported(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """The names that a module of tests imports, with where they come from."""
+    for node in ast.walk(module):
+        match node:
+            case ast.Import(names=aliases):
+                yield from ((alias.asname or alias.name.partition(".")[0], alias.name) for alias in aliases)
+            case ast.ImportFrom(module=str(source), names=aliases):
+                yield from ((alias.asname or alias.name, source) for alias in aliases)
+
+
+def is_of_package(target: ast.expr, origins: Mapping[str, str]) -> bool:
+    """Whether the target of a patch may be of the package: it is not imported from elsewhere."""
+    while isinstance(target, ast.Attribute | ast.Subscript):
+        target = target.value
+    match target:
+        case ast.Constant(value=str(path)):
+            return path.startswith("limits_app")
+        case ast.Call(func=ast.Name(id="type"), args=[of]):
+            return is_of_package(of, origins)
+        case ast.Name(id=name):
+            return origins.get(name, "limits_app").partition(".")[0] in {"limits_app", "tests"}
+        case _:
+            return True
 
 
 @cache
@@ -117,9 +142,20 @@ def test_private_names_are_found(source: str, names: list[str]) -> None:
     assert used(ast.parse(source)) == names
 
 
-def test_patches_are_found() -> None:
-    source = "monkeypatch.setattr(a, 'b', 1)\nwith patch.object(a, 'b'): pass\nsetattr(a, 'b', 1)"
-    assert patches(ast.parse(source)) == 2
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ("monkeypatch.setattr(a, 'b', 1)\nwith patch.object(a, 'b'): pass\nsetattr(a, 'b', 1)", 2),
+        ("monkeypatch.setattr('limits_app.engine.limits.b', 1)\nmonkeypatch.setattr('getpass.b', 1)", 1),
+        ("from limits_app.stores import registry\nmonkeypatch.setitem(registry.b, 'c', 1)", 1),
+        ("from tests.opened import store\nmonkeypatch.setattr(store, 'b', 1)", 1),
+        ("monkeypatch.setattr(store(), 'b', 1)", 1),
+        ("import os\nmonkeypatch.setattr(os, 'b', 1)", 0),
+        ("from django.db import connections\nmonkeypatch.setattr(connections['a'].features, 'b', 1)", 0),
+    ],
+)
+def test_patches_are_found(source: str, number: int) -> None:
+    assert patches(ast.parse(source)) == number
 
 
 def test_what_the_package_defines_is_private() -> None:

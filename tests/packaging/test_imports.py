@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 import grimp
 import pytest
+
+from tests.docs.pages import ROOT
 
 PURE = ("limits_app.engine", "limits_app.acquiring")
 
@@ -46,3 +49,38 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
         tuple(TopologicalSorter(imports).static_order())
     except CycleError as error:
         pytest.fail(f"a circle: {' -> '.join(error.args[1])}")
+
+
+LOADS_BY_NAME = {
+    "__init__.py": "the door of the package loads what is used of it",
+    "admin/pages/__init__.py": "each page is loaded when it is opened",
+    "alerts/__init__.py": "the door of the package loads what is used of it",
+    "testing/__init__.py": "the door of the package loads what is used of it",
+    "stores/registry.py": "the registry of stores loads the store of a site",
+    "stores/process/files.py": "a system has one of two modules of Python for locks",
+    "workers/host.py": "cloudpickle is optional",
+    "checks/site.py": "settings of Django name classes",
+    "conf/__init__.py": "settings name functions",
+    "integrations/identity.py": "settings of Django name classes",
+    "integrations/ratelimit.py": "its decorator takes names, as that of django-ratelimit does",
+    "models/namespaces.py": "the function of django-tenants is optional",
+    "services/doctor/configuration.py": "settings of Django name classes",
+    "services/site_urls.py": "settings of Django name classes",
+    "stores/redis/opening.py": "settings of Django name the backend of a cache",
+}
+"""The modules that load others by their names, and why: import contracts do not see these."""
+
+
+def test_modules_are_loaded_by_name_only_where_it_is_needed() -> None:
+    package = ROOT / "limits_app"
+    loading = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if {"import_module", "import_string", "__import__"} & names_in(ast.parse(path.read_text()))
+    }
+    assert loading == LOADS_BY_NAME.keys()
+
+
+def names_in(module: ast.Module) -> set[str]:
+    """The names that a module reads."""
+    return {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -45,13 +46,12 @@ class Seconds:
 
 
 @pytest.fixture(autouse=True)
-def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+def seconds() -> Iterator[Seconds]:
     """Cool-downs are shared, and are read again when the test says so."""
     seconds = Seconds()
-    monkeypatch.setattr(balancers, "shares_cool_downs", True)
-    monkeypatch.setattr(balancers, "clock", seconds)
-    balancers.clear()
-    return seconds
+    with balancers.sharing(shares_cool_downs=True, clock=seconds):
+        balancers.clear()
+        yield seconds
 
 
 def cooling(now: int) -> Cooling:
@@ -241,12 +241,12 @@ def test_reports_of_many_rejected_requests_are_one_change(wall: Wall) -> None:
     assert store.version() == version
 
 
-def test_a_failing_database_cools_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_database_cools_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> bool:
         raise DatabaseError("down")
 
-    monkeypatch.setattr("limits_app.services.pools.keep_cool_down", fail)
-    limits.report_upstream("chat", retry_after=30)
+    with connection.execute_wrapper(fail):
+        limits.report_upstream("chat", retry_after=30)
     assert "chat does not cool down, because the database is unavailable: down" in caplog.text
     assert limits.try_acquire("chat")
 
@@ -290,17 +290,21 @@ def test_while_the_database_fails_the_last_cool_downs_stay(caplog: pytest.LogCap
         assert serving() == "b"
 
 
-def test_a_report_during_a_read_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_during_a_read_is_not_lost() -> None:
     make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
     assert serving() == "a"
 
-    def read(pool: str) -> dict[str, int]:
-        limits.report_upstream(pool, "a", retry_after=30)
-        return {}
+    reports = iter([30])
 
-    monkeypatch.setattr("limits_app.policies.balancing.cool_downs", read)
+    def report_after_read(execute: Callable[..., Any], sql: str, *details: Any) -> Any:
+        read = execute(sql, *details)
+        if CoolDown._meta.db_table in sql and (seconds := next(reports, None)):
+            limits.report_upstream(NAME, "a", retry_after=seconds)
+        return read
+
     balancers.drop_cool_downs()
-    assert serving() == "b"
+    with connection.execute_wrapper(report_after_read):
+        assert serving() == "b"
 
 
 def test_a_report_that_is_rolled_back_is_known_to_its_process_until_it_reads_again(seconds: Seconds) -> None:

@@ -25,7 +25,7 @@ from limits_app.policies.precedence import rollout_position
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from tests.flushing import made_once
-from tests.opened import fail_at
+from tests.opened import fail_at, put_store
 from tests.replacing import at_next_call
 from tests.services.wall import Wall
 
@@ -432,9 +432,9 @@ def test_change_while_a_request_is_between_two_steps_applies_to_it(
         lowest(entity)  # what the request looks up is kept
     lowest("user:alike")  # whose rows are those of another client, which is compiled
     Entity.objects.create(identifier="user:unrelated")  # which the request finds out, and applies
-    place, name, when = STOPS[stop]
+    owner, name, when = STOPS[stop]
     held = Stop()
-    monkeypatch.setattr(place, name, getattr(held, when)(getattr(place, name)))
+    monkeypatch.setattr(owner, name, getattr(held, when)(getattr(owner, name)))
     found: list[int | None] = []
 
     def request() -> None:
@@ -524,30 +524,42 @@ def test_thread_that_notes_limits_of_code_keeps_no_other_one_waiting(
     assert (before, found) == ([50], [50, 5])
 
 
-def test_log_that_lacks_changes_begins_everything_again(api: None, monkeypatch: pytest.MonkeyPatch) -> None:
+class ReadStore(MemoryStore):
+    """Counts how often its log is read, which may lack changes."""
+
+    reads = 0
+    lacks_changes = False
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        self.reads += 1
+        return None if self.lacks_changes else super().changes_since(version, namespace)
+
+
+@pytest.fixture
+def read_store(monkeypatch: pytest.MonkeyPatch) -> ReadStore:
+    """The store of the site."""
+    store = ReadStore()
+    put_store(monkeypatch, store)
+    return store
+
+
+def test_log_that_lacks_changes_begins_everything_again(read_store: ReadStore, api: None) -> None:
     capacity(CLIENT)
-    monkeypatch.setattr(MemoryStore, "changes_since", lambda *_: None)
+    read_store.lacks_changes = True
     limits.set_entity_limits(CLIENT, [CallLimit(5, 60)], resource="api")
     assert capacity(CLIENT) == 5
     assert not configuration.current().known.is_complete
     assert capacity("user:2") == 1000
 
 
-def test_threads_that_find_the_same_change_read_the_log_once(api: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[int] = []
-    of_log = MemoryStore.changes_since
-
-    def changes_since(self: MemoryStore, version: int, namespace: str = "") -> tuple[int, Changes] | None:
-        reads.append(version)
-        return of_log(self, version, namespace)
-
+def test_threads_that_find_the_same_change_read_the_log_once(read_store: ReadStore, api: None) -> None:
     capacity(CLIENT)
     stale = resolver.get(("api", CLIENT, (), None))
     limits.set_entity_limits("user:2", [CallLimit(5, 60)], resource="api")
-    monkeypatch.setattr(MemoryStore, "changes_since", changes_since)
+    read_store.reads = 0
     for _ in range(5):
         resolver.catch_up(("api", CLIENT, (), None), stale)
-    assert len(reads) == 1
+    assert read_store.reads == 1
 
 
 def test_each_store_has_its_own_number(settings: Settings) -> None:

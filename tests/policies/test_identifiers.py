@@ -83,10 +83,23 @@ def test_client_is_known_in_each_spelling(name: str, spelling: str) -> None:
     assert has(complete(known(Table("key:1"))), spelling, name) == [False, False]
 
 
+NumberUsersBy = Callable[[Any], None]
+
+
+@pytest.fixture
+def number_users_by(monkeypatch: pytest.MonkeyPatch) -> NumberUsersBy:
+    """Have a model of users with another primary key."""
+
+    def number_by(field: Any) -> None:
+        model = SimpleNamespace(_meta=SimpleNamespace(pk=field))
+        monkeypatch.setattr("limits_app.models.users.user_model", lambda: model)
+
+    return number_by
+
+
 @pytest.mark.parametrize("spelling", [UUID_KEY.replace("-", ""), f"urn:uuid:{UUID_KEY}", f"{{{UUID_KEY}}}"])
-def test_user_with_a_uuid_is_known_in_each_spelling(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = SimpleNamespace(_meta=SimpleNamespace(pk=UUIDField()))
-    monkeypatch.setattr("limits_app.models.users.user_model", lambda: model)
+def test_user_with_a_uuid_is_known_in_each_spelling(spelling: str, number_users_by: NumberUsersBy) -> None:
+    number_users_by(UUIDField())
     assert user_identifier(UUID_KEY.upper()) == user_identifier(UUID(UUID_KEY)) == f"user:{UUID_KEY}"
     assert has(complete(known(Table(f"user:{UUID_KEY}"))), f"user:{spelling}", "user:5") == [True, False]
 
@@ -95,8 +108,8 @@ def test_user_with_a_uuid_is_known_in_each_spelling(spelling: str, monkeypatch: 
     "text", ["5", "05", "+5", "5 ", "x", "", "-1", "²", "٣", "999999999", str(2**31), str(2**63 - 1), str(2**63), "5.0"]
 )
 @pytest.mark.parametrize("field", [AutoField(), BigAutoField(), SmallAutoField(), UUIDField()])
-def test_key_of_a_user_is_that_of_the_field(text: str, field: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.models.users.user_model", lambda: SimpleNamespace(_meta=SimpleNamespace(pk=field)))
+def test_key_of_a_user_is_that_of_the_field(text: str, field: Any, number_users_by: NumberUsersBy) -> None:
+    number_users_by(field)
     try:
         key = field.clean(text, None)
     except ValidationError:

@@ -27,10 +27,10 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db:
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     put_store(monkeypatch, MemoryStore(clock=clock))
-    monkeypatch.setattr(balancers, "shares_cool_downs", False)
     resolver.clear()
     forget_warnings()
-    yield clock
+    with balancers.sharing(shares_cool_downs=False):
+        yield clock
     resolver.clear()
 
 

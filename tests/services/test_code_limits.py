@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import DatabaseError, connection, transaction
 from django.db.models import QuerySet
@@ -97,12 +99,19 @@ def test_a_transaction_that_is_rolled_back_writes_nothing_and_the_next_one_does(
     assert CodeLimits.objects.count() == 1
 
 
-def test_the_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.models.resource._MOST_ROWS", 2)
-    monkeypatch.setattr("limits_app.policies.client_resolver._MOST_NOTED", 2)
-    for number in range(4):
+def test_the_rows_are_bounded() -> None:
+    for number in range(2):
         limits.acquire(f"job-{number}", default_limits=PER_MINUTE).release()
-    assert {row.resource for row in CodeLimits.objects.all()} == {"job-2", "job-3"}
+    row = CodeLimits.objects.get(resource="job-0")
+    others = [CodeLimits(resource=f"other-{number}", limits=row.limits, used_at=row.used_at) for number in range(998)]
+    CodeLimits.objects.bulk_create(others)
+    CodeLimits.objects.filter(resource="job-0").update(used_at=row.used_at - timedelta(days=1))
+    limits.acquire("job-2", default_limits=PER_MINUTE).release()
+    assert CodeLimits.objects.count() == 1000
+    assert {*CodeLimits.objects.filter(resource__startswith="job").values_list("resource", flat=True)} == {
+        "job-1",
+        "job-2",
+    }
     many: tuple[LimitDefinition, ...] = tuple(RateLimit(f"key-{number:060}", 5, 60) for number in range(10))
     limits.acquire("many", requested={many[0].key: 1}, default_limits=many).cancel()
     assert not code_limits("many"), "longer than a row"

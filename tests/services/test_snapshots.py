@@ -191,7 +191,7 @@ def test_autocommit_that_is_switched_off_is_a_transaction(site: Any) -> None:
 
 @pytest.mark.parametrize("site", [PRESENT["sqlite_with_a_journal"]], ids=["unknown"], indirect=True)
 def test_unknown_databases_are_not_cached_in_a_transaction(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "vendor", "unknown")
+    monkeypatch.setattr(connections[ALIAS], "vendor", "unknown")
     assert may_be_kept(ALIAS)
     with transaction.atomic(ALIAS):
         assert not may_be_kept(ALIAS)

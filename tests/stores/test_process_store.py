@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing.connection import Connection
@@ -20,7 +21,6 @@ from limits_app.engine.record import schema_of
 from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores import codecs
 from limits_app.stores.process import ProcessStore, open_process_store, records
-from limits_app.stores.process import store as store_module
 from limits_app.stores.process.records import PreparedScopes
 from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.waking import ProcessWaking
@@ -68,13 +68,19 @@ def test_a_reset_reads_them_too(process_store: ProcessStore) -> None:
 
 
 @pytest.fixture
-def _no_schema_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Definitions have to be read from the file."""
-    monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec))
+def forget_schemas(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """From now on definitions have to be read from the file; at most so many of them are remembered."""
+
+    def forget(most: int = 1000) -> None:
+        monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec, most=most))
+
+    return forget
 
 
-@pytest.mark.usefixtures("_no_schema_is_known")
-def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: ProcessStore) -> None:
+def test_a_record_whose_definitions_are_lost_counts_as_unused(
+    process_store: ProcessStore, forget_schemas: Callable[[], None]
+) -> None:
+    forget_schemas()
     with running(writing, process_store.directory) as other:
         assert other.hear()
     with file_of(process_store).open().begin(write=True) as txn:
@@ -87,12 +93,12 @@ def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: Pro
 
 
 def test_a_scope_whose_definitions_are_lost_is_collected_when_its_limits_are_known_again(
-    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+    process_store: ProcessStore, forget_schemas: Callable[[], None]
 ) -> None:
     assert counting(process_store, CallLimit(5, DAY)).try_acquire()
     process_store.close()
     reopened = ProcessStore(process_store.directory, map_megabytes=2)
-    monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec))
+    forget_schemas()
     with file_of(reopened).open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
             txn.delete(key)
@@ -202,9 +208,9 @@ def test_a_record_that_was_cut_short_counts_as_unused(process_store: ProcessStor
 
 
 def test_more_definitions_than_are_remembered_are_read_again(
-    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+    process_store: ProcessStore, forget_schemas: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec, most=3))
+    forget_schemas(3)
     for _ in range(2):
         for capacity in range(10, 30):
             assert limits_of(process_store, CallLimit(capacity, DAY)).try_acquire({"call_count": 0})
@@ -222,16 +228,13 @@ def test_a_plan_may_be_used_with_two_stores(process_store: ProcessStore, tmp_pat
     assert used(limits) == pytest.approx(2, abs=0.01)
 
 
-def test_more_scopes_than_are_remembered_are_looked_after(
-    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "_MOST_RECLAIMED", 3)
-    for number in range(10):
+def test_more_scopes_than_are_remembered_are_looked_after(process_store: ProcessStore) -> None:
+    for number in range(1030):
         limits = limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}")
         held = limits.try_acquire()
         assert not limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}").try_acquire()
         held.release()
-    assert len(process_store._reclaimed_at) <= 3
+    assert len(process_store._reclaimed_at) <= 1024
 
 
 def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClock) -> None:

@@ -25,7 +25,6 @@ from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, R
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.modes import open_store
 from limits_app.stores.process import ProcessStore
-from limits_app.stores.process import files as files_module
 from limits_app.stores.process.files import default_directory, is_temporary
 from limits_app.stores.process.state_file import Txn
 from limits_app.testing.conformance.contract import taken
@@ -379,7 +378,7 @@ class TestTheDirectory:
         writable = {"state": tmp_path / "state", "/var/lib": Path("/var/lib"), "temporary": tmp_path / "temporary"}
         temporary_files_in(monkeypatch, writable["temporary"])
         monkeypatch.setenv("XDG_STATE_HOME", str(writable["state"] / "not made"))
-        monkeypatch.setattr(files_module.os, "access", lambda path, _: Path(path) in writable.values())
+        monkeypatch.setattr(os, "access", lambda path, _: Path(path) in writable.values())
         writable["state"].mkdir()
         for name in list(writable):
             directory = default_directory()
@@ -395,7 +394,7 @@ class TestTheDirectory:
         if value is not None:
             monkeypatch.setenv("XDG_STATE_HOME", value)
         monkeypatch.setenv("HOME", "/elsewhere")
-        monkeypatch.setattr(files_module.os, "access", lambda *_: True)
+        monkeypatch.setattr(os, "access", lambda *_: True)
         home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
         assert default_directory().parent == home / ".local" / "state"
 

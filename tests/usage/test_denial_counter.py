@@ -247,8 +247,8 @@ def test_an_end_without_a_store_is_an_end(noted: Denials) -> None:
     assert noted.waiting == 1
 
 
-def test_who_is_writing_at_the_end_is_not_waited_for_too_long(noted: Denials, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_EXIT_SECONDS", 0.01)
+def test_who_is_writing_at_the_end_is_not_waited_for_too_long(noted: Denials) -> None:
+    noted.exit_seconds = 0.01
     writing, go_on = Event(), Event()
 
     class Slow(MemoryStore):

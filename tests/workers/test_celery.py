@@ -8,7 +8,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from celery import current_app
+from celery import Celery, current_app
 
 from limits_app.workers import WorkerPool, gather, in_celery
 from limits_app.workers.in_celery import InCelery
@@ -70,14 +70,14 @@ def test_what_is_sent_while_they_are_stopped_is_ended_too(
     site: CelerySite, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(in_celery, "_MAX_THREADS", at_once)
-    begun, go_on, send = Event(), Event(), site.celery.send_task
+    begun, go_on, send = Event(), Event(), Celery.send_task
 
-    def send_late(*args: Any, **options: Any) -> Any:
+    def send_late(app: Celery, *args: Any, **options: Any) -> Any:
         begun.set()
         assert go_on.wait(PATIENCE)
-        return send(*args, **options)
+        return send(app, *args, **options)
 
-    monkeypatch.setattr(site.celery, "send_task", send_late)
+    monkeypatch.setattr(Celery, "send_task", send_late)
     mortal = Mortal.options(mode="celery").init()
     calls = [mortal.wait_for_ever() for _ in range(3)]
     assert begun.wait(PATIENCE)

@@ -76,13 +76,20 @@ class Output:
     """Writes results to stdout, and everything else to stderr."""
 
     def __init__(
-        self, stdout: OutputWrapper, stderr: OutputWrapper, form: Format = Format.TABLE, *, color: bool = True
+        self,
+        stdout: OutputWrapper,
+        stderr: OutputWrapper,
+        form: Format = Format.TABLE,
+        *,
+        color: bool = True,
+        has_rich: bool = _HAS_RICH,
     ) -> None:
         self.form = form
         self._stdout = stdout
         self._stderr = stderr
         self.is_terminal = stdout.isatty()
-        self.is_rich = _HAS_RICH and self.is_terminal and color
+        self._has_rich = has_rich
+        self.is_rich = has_rich and self.is_terminal and color
         self._status: Status | None = None
         """The counter that is shown now."""
 
@@ -126,7 +133,7 @@ class Output:
 
     def track(self, steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
         """Iterate over `steps` with a progress bar on stderr, if that is a terminal."""
-        if not (_HAS_RICH and self._stderr.isatty()):
+        if not (self._has_rich and self._stderr.isatty()):
             yield from steps
             return
         from rich.console import Console
@@ -137,7 +144,7 @@ class Output:
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
         """Show a spinner on stderr during work of unknown length, if that is a terminal."""
-        if not (_HAS_RICH and self._stderr.isatty()):
+        if not (self._has_rich and self._stderr.isatty()):
             yield
             return
         from rich.console import Console
@@ -148,7 +155,7 @@ class Output:
     @contextmanager
     def counter(self, what: str, *, clock: Callable[[], float] = monotonic) -> Iterator[Callable[[int], object]]:
         """Provide a function for how much is done of work of unknown length; see `progress`."""
-        if not (_HAS_RICH and self._stderr.isatty()):
+        if not (self._has_rich and self._stderr.isatty()):
             shown_at = clock()
 
             def show(done: int) -> None:
@@ -171,7 +178,7 @@ class Output:
     @contextmanager
     def progress(self, what: str, *, clock: Callable[[], float] = monotonic) -> Iterator[Callable[[int, int], None]]:
         """Provide a function for how much of a total is done; it shows a bar on stderr, or a line every 10 seconds."""
-        if not (_HAS_RICH and self._stderr.isatty()):
+        if not (self._has_rich and self._stderr.isatty()):
             shown_at = clock()
 
             def show(done: int, total: int) -> None:

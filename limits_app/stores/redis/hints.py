@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns, time_ns
 from typing import Final
 
-from limits_app.engine import NEVER_US, Amounts, Claim, PlannedLimit, PlanShape, State
+from limits_app.engine import NEVER_US, Amounts, Claim, PlannedLimit, PlanShape, State, monotonic_us
 
 _COUNT: Final = 2
 """How many calendar boundaries before a time, and how many after it, scripts receive."""
@@ -71,9 +71,12 @@ class Rejections:
     rejection (windows and leaky buckets), and 0.1 seconds where a refund by another process can. Rejections by permits
     are not remembered. All are forgotten when this process returns or changes anything, or is notified of it.
     Its `Retry-After` ends when it is forgotten, at the latest: another process may have refunded the amount.
+    `clock` returns microseconds; at most `most` rejections are remembered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = monotonic_us, *, most: int = _MOST_REJECTIONS) -> None:
+        self.clock = clock
+        self._most = most
         self._known: dict[tuple[PlanShape, tuple[str, ...]], tuple[Amounts, int, int, int, Sequence[State]]] = {}
         self.forgotten = 0
         """Grows whenever everything is forgotten, so that earlier decisions are not learned afterwards."""
@@ -87,7 +90,7 @@ class Rejections:
         if rejection is None:
             return False
         amounts, learned_at, most, decided_at, states = rejection
-        passed = monotonic_ns() // 1000 - learned_at
+        passed = self.clock() - learned_at
         if not 0 <= passed < most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
             return False
         claim.admitted, claim.decided_at, claim.states = False, decided_at + passed, states
@@ -102,10 +105,9 @@ class Rejections:
                 longest = _REFUNDABLE_US if limit.refunds else _REMEMBERED_US
                 most = max(most, min(limit.rule.wait(state, claim.decided_at, amount), longest))
         if most and forgotten == self.forgotten:
-            if len(self._known) >= _MOST_REJECTIONS:
+            if len(self._known) >= self._most:
                 self._known.clear()
-            learned_at = monotonic_ns() // 1000
-            self._known[claim.plan.identity] = claim.amounts, learned_at, most, claim.decided_at, claim.states
+            self._known[claim.plan.identity] = claim.amounts, self.clock(), most, claim.decided_at, claim.states
 
     def forget(self) -> None:
         """Forget everything, because something has changed."""

@@ -14,7 +14,17 @@ from threading import RLock
 from typing import Any, Final
 
 from limits_app.acquiring import Renewer, on_fork
-from limits_app.engine import ALL, Amounts, Change, Changes, Claim, Clock, as_clock, lease_us_of, short_key
+from limits_app.engine import (
+    ALL,
+    Amounts,
+    Change,
+    Changes,
+    Claim,
+    Clock,
+    as_clock,
+    lease_us_of,
+    short_key,
+)
 from limits_app.engine.errors import LeaseEnded, NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
@@ -89,12 +99,12 @@ class RedisStore(AskedInThread):
             **{name: self._options[name] for name in ("connect_seconds", "reply_seconds")}
         )
         self._tasks = TaskConnections(self._connections)
-        self._rejections = Rejections()
+        self.rejections = Rejections()
         self._versions = StoredVersions(self._connections.run, self._calls)
         usage = UsageCollector(self._connections.run, self._calls)
         self.collect_counts, self.forget_counts = usage.collect, usage.forget
         self.add_rejections, self.oldest_hour = usage.add_rejections, usage.oldest_hour
-        self._waking = RedisWaking(self._connections, self._calls, self._rejections.forget)
+        self._waking = RedisWaking(self._connections, self._calls, self.rejections.forget)
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -121,7 +131,7 @@ class RedisStore(AskedInThread):
 
     def acquire(self, claim: Claim) -> bool:
         claim.repeated_us = None
-        if claim.version is None and self._rejections.reject(claim):
+        if claim.version is None and self.rejections.reject(claim):
             return False
         return self._acquire_one(claim)
 
@@ -184,7 +194,7 @@ class RedisStore(AskedInThread):
             fields = [name.encode() for name in keys] if keys is not None else self._fields(key)
             self._connections.run(self._calls.reset(scope, fields))
             self._waking.announce(key)
-        self._rejections.forget()
+        self.rejections.forget()
         self.line.notify(scopes)
 
     def _fields(self, key: bytes) -> list[bytes]:
@@ -196,7 +206,7 @@ class RedisStore(AskedInThread):
 
     def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
         version = self._versions.advance(changes, namespace)
-        self._rejections.forget()
+        self.rejections.forget()
         self.line.notify_all()
         self._waking.announce()
         return version
@@ -232,7 +242,7 @@ class RedisStore(AskedInThread):
         acquire = self._calls.choice(claims, **how)
         if acquire is None:
             return await super().aacquire_first(claims, **how)
-        forgotten = self._rejections.forgotten
+        forgotten = self.rejections.forgotten
         abandoned = partial(self._release_abandoned, claims, acquire)
         reply = await self._tasks.run(self._calls.acquire(claims, acquire), abandoned)
         if reply[0] not in _DECIDED:
@@ -270,9 +280,9 @@ class RedisStore(AskedInThread):
             claim.repeated_us = None
         if not failover:
             return claims if emptiest_first else claims[:1]
-        if not self._rejections:
+        if not self.rejections:
             return claims
-        return [claim for claim in claims if claim.version is not None or not self._rejections.reject(claim)]
+        return [claim for claim in claims if claim.version is not None or not self.rejections.reject(claim)]
 
     def _acquire_one(self, claim: Claim) -> bool:
         if claim.shape.is_blocked:
@@ -284,7 +294,7 @@ class RedisStore(AskedInThread):
 
     def _decide(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> Claim | None:
         """Charge the first of the claims that fits, in one step; `now` is that of `Calls.acquire`."""
-        forgotten = self._rejections.forgotten
+        forgotten = self.rejections.forgotten
         return self._read(claims, acquire, self._ask(claims, acquire, now), forgotten)
 
     def _ask(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> bytes:
@@ -328,7 +338,7 @@ class RedisStore(AskedInThread):
                 return claim
             self._clock.learn(claim.decided_at)
             if self._clock.now is None and claim.version is None:
-                self._rejections.learn(claim, forgotten)
+                self.rejections.learn(claim, forgotten)
         return None
 
     def _release_abandoned(self, claims: Sequence[Claim], acquire: AcquireCall, outcome: object) -> None:
@@ -358,7 +368,7 @@ class RedisStore(AskedInThread):
     def _end_settling(self, claim: Claim, *, kept_leases: bool = True) -> None:
         if not kept_leases and not claim.unanswered:
             claim.lose_lease()
-        self._rejections.forget()
+        self.rejections.forget()
         if self.line.busy:
             self.line.notify(claim.plan.scope_keys)
 

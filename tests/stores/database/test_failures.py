@@ -380,9 +380,12 @@ def test_a_connection_that_cannot_be_set_up_is_closed(
     closed = []
     with django_db_blocker.unblock(), database(postgres.settings):
         store = DatabaseStore(ALIAS, lock_timeout=10**12, **PATIENT)
-        driver = connections[ALIAS].Database.Connection
-        close = driver.close
-        monkeypatch.setattr(driver, "close", lambda connection: (closed.append(connection), close(connection)))
+        close = connections[ALIAS].Database.Connection.close
+        monkeypatch.setattr(
+            connections[ALIAS].Database.Connection,
+            "close",
+            lambda connection: (closed.append(connection), close(connection)),
+        )
         with pytest.raises(StoreUnavailable, match="lock_timeout"):
             store.version()
     assert len(closed) >= 1

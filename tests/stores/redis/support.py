@@ -166,7 +166,7 @@ async def of_this_loop(store: RedisStore) -> Any:
 
 def forget_rejections(store: RedisStore) -> None:
     """Have the server decide about the next request, whatever it has rejected."""
-    store._rejections.forget()
+    store.rejections.forget()
 
 
 def forget_time(store: RedisStore) -> None:

@@ -133,14 +133,8 @@ def test_a_state_that_is_gone_takes_only_its_own_counts_along(store: RedisStore,
     assert store.collect_counts() is None
 
 
-@pytest.fixture
-def _batches_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.usage._MOST", 2)
-
-
-@pytest.mark.usefixtures("_batches_of_two")
 def test_a_batch_that_is_full_is_followed_by_another(store: RedisStore) -> None:
-    for number in range(3):
+    for number in range(501):
         taken(counting(store, CALLS, entity=f"number {number}"))
     first = store.collect_counts()
     assert first is not None
@@ -150,7 +144,7 @@ def test_a_batch_that_is_full_is_followed_by_another(store: RedisStore) -> None:
     second = store.collect_counts()
     assert second is not None
     assert not second.is_full
-    assert (len(first.counts), len(second.counts)) == (2, 1)
+    assert (len(first.counts), len(second.counts)) == (500, 1)
 
 
 def test_collectors_have_their_own_batches_and_take_each_count_once(store: RedisStore) -> None:
@@ -173,9 +167,8 @@ def test_collectors_have_their_own_batches_and_take_each_count_once(store: Redis
     assert sorted(collected) == sorted(f"number {number}" for number in range(1_200))
 
 
-@pytest.mark.usefixtures("_batches_of_two")
 def test_collecting_comes_to_an_end_while_everybody_goes_on(store: RedisStore) -> None:
-    sets = {who: counting(store, CALLS, entity=who) for who in ("one", "two", "three", "four", "five")}
+    sets = {who: counting(store, CALLS, entity=who) for who in map(str, range(600))}
     for limits in sets.values():
         taken(limits)
     found: list[str | None] = []

@@ -24,6 +24,7 @@ from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit,
 from limits_app.engine.runtime import installed, present
 from limits_app.stores import modes, registry
 from limits_app.stores.redis import RedisStore, open_redis_store
+from limits_app.stores.redis.hints import Rejections
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import in_scope, taken
 from tests.opened import open_none
@@ -364,21 +365,20 @@ def test_a_refusal_is_known_for_a_while_and_forgotten_when_something_is_given_ba
 
 @pytest.mark.parametrize("algorithm", [RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA])
 def test_a_rejection_hides_the_refund_of_another_process_for_a_tenth_of_a_second_at_most(
-    redis: RedisServer, algorithm: RateLimitAlgorithm, monkeypatch: pytest.MonkeyPatch
+    redis: RedisServer, algorithm: RateLimitAlgorithm
 ) -> None:
-    passed_ns = 0
-    monkeypatch.setattr("limits_app.stores.redis.hints.monotonic_ns", lambda: 10**9 + passed_ns)
-    name = prefix()
+    clock, name = FakeClock(), prefix()
     mine, other = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
+    mine.rejections.clock = clock
     limit = RateLimit("tokens", 10, HOUR, algorithm)
     held = limits_of(other, limit).try_acquire({"tokens": 10})
     limits = limits_of(mine, limit)
     assert not limits.try_acquire({"tokens": 5})
     held.update({"tokens": 0})
     held.release()
-    passed_ns = 99_999_999
+    clock.move(99_999)
     assert not limits.try_acquire({"tokens": 5})
-    passed_ns = 100_000_000
+    clock.move(1)
     assert limits.try_acquire({"tokens": 5})
     mine.close()
     other.close()
@@ -395,21 +395,20 @@ def test_a_rejection_hides_the_refund_of_another_process_for_a_tenth_of_a_second
     ],
 )
 def test_a_remembered_rejection_is_retried_when_it_is_forgotten_at_the_latest(
-    redis: RedisServer, monkeypatch: pytest.MonkeyPatch, limit: RateLimit | QuotaLimit, most: float
+    redis: RedisServer, limit: RateLimit | QuotaLimit, most: float
 ) -> None:
-    passed_ns = 0
-    monkeypatch.setattr("limits_app.stores.redis.hints.monotonic_ns", lambda: 10**9 + passed_ns)
-    name = prefix()
+    clock, name = FakeClock(), prefix()
     mine, other = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
+    mine.rejections.clock = clock
     limits = limits_of(mine, limit)
     assert limits.try_acquire({"tokens": 1})
     assert limits.try_acquire({"tokens": 1}).outcome.retry_after > most  # type: ignore[operator]  # by the store
     other.reset([limits.scoped[0].scope.key])
-    passed_ns = round(most * 4 * 10**8)
+    clock.move(round(most * 400_000))
     repeated = limits.try_acquire({"tokens": 1})
     assert not repeated
     assert repeated.outcome.retry_after == pytest.approx(0.6 * most)
-    passed_ns = round(most * 10**9)
+    clock.move(round(most * 600_000))
     admitted = limits.try_acquire({"tokens": 1})
     assert admitted
     assert limits.try_acquire({"tokens": 1}).outcome.retry_after > most  # type: ignore[operator]
@@ -452,13 +451,16 @@ def test_refusals_of_a_configuration_are_always_asked_for(store: RedisStore) -> 
         limits.try_acquire()
 
 
-def test_what_is_remembered_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.hints._MOST_REJECTIONS", 3)
+def test_what_is_remembered_is_bounded(store: RedisStore) -> None:
+    rejections = Rejections(most=3)
     for number in range(20):
         limits = limits_of(
             store, CallLimit(1, HOUR + number, RateLimitAlgorithm.FIXED_WINDOW), entity=f"person {number}"
         )
-        assert [bool(limits.try_acquire()) for _ in range(3)] == [True, False, False]
+        assert limits.try_acquire()
+        rejections.learn(limits.try_acquire().claim, rejections.forgotten)
+        assert rejections.reject(limits.prepare(None).claim)
+        assert len(rejections) <= 3
 
 
 def test_a_waiter_is_woken_by_a_release_through_another_store(redis: RedisServer) -> None:
