@@ -64,9 +64,9 @@ class Collection:
 
     # ---------------------------------------------------------------------------------- events, during requests
 
-    def admitted(self, resource: str) -> None:
+    def admitted(self, resource: str, priority: str = "") -> None:
         """See `Observer.admitted`."""
-        self.decisions.admitted(resource)
+        self.decisions.admitted(resource, priority)
         self._start()
 
     def refused(self, outcome: Outcome, *, waited: bool) -> None:
@@ -124,11 +124,14 @@ class Collection:
             self._failures.note(part, "metrics cannot be read (%s): %s", part, error)
 
     def _decisions(self) -> None:
-        decisions, refusals = self.decisions.take()
+        decisions, refusals, priorities = self.decisions.take()
         for labels, number in self.names.bounded(decisions).items():
             self._record("decisions", number, labels)
         for labels, number in self.names.bounded(refusals, by_limit=True).items():
             self._record("refusals", number, labels)
+        for (resource, decided), number in self.names.bounded(priorities).items():
+            priority, _, result = decided.partition(" ")
+            self._record("priority_decisions", number, (resource, priority, result))
 
     def _shadows(self) -> None:
         refusals = services.shadow_refusals()

@@ -55,32 +55,44 @@ class DecisionCounts:
         self._lock = RLock()
         self._decisions: Counter[tuple[str, str]] = Counter()
         self._refusals: Counter[tuple[str, str]] = Counter()
+        self._priorities: Counter[tuple[str, str]] = Counter()
 
-    def admitted(self, resource: str) -> None:
-        """Count a request that was admitted."""
+    def admitted(self, resource: str, priority: str = "") -> None:
+        """Count a request that was admitted, of a priority where a limit keeps a share free."""
         with self._lock:
-            self._add(self._decisions, resource, Result.ADMITTED)
+            self._add_decision(resource, Result.ADMITTED, priority)
 
     def refused(self, outcome: Outcome, *, waited: bool) -> None:
         """Count a request that was refused, for each resource and limit that refused it."""
         result = Result.TIMED_OUT if waited else Result.REFUSED
+        statuses = (*outcome.violations, *outcome.passed)
+        priority = next((status.priority for status in statuses if status.priority), "")
         with self._lock:
             for resource in {status.resource or OTHER for status in outcome.violations}:
-                self._add(self._decisions, resource, result)
+                self._add_decision(resource, result, priority)
             for status in outcome.violations:
                 self._add(self._refusals, status.resource or OTHER, status.key)
 
-    def take(self) -> tuple[DecisionNumbers, DecisionNumbers]:
-        """Return the decisions by resource and result, and the refusals by resource and limit, since the last call."""
+    def take(self) -> tuple[DecisionNumbers, DecisionNumbers, DecisionNumbers]:
+        """Return the counts since the last call, by resource and something else.
+
+        That is the result of decisions, the limit of refusals, and the priority and the result of decisions that have
+        a priority, with a space in between.
+        """
         with self._lock:
-            taken = self._decisions, self._refusals
-            self._decisions, self._refusals = Counter(), Counter()
+            taken = self._decisions, self._refusals, self._priorities
+            self._decisions, self._refusals, self._priorities = Counter(), Counter(), Counter()
         return taken
+
+    def _add_decision(self, resource: str, result: Result, priority: str) -> None:
+        self._add(self._decisions, resource, result)
+        if priority:
+            self._add(self._priorities, resource, f"{priority} {result}")
 
     def _add(self, counter: Counter[tuple[str, str]], resource: str, what: str) -> None:
         name = (resource, what)
         if name not in counter and len(counter) >= self._max_names:
-            name = (OTHER, what if counter is self._decisions else OTHER)
+            name = (OTHER, OTHER if counter is self._refusals else what)
         counter[name] += 1
 
 

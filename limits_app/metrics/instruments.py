@@ -58,6 +58,7 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     for instrument in (
         _counter("decisions", "Requests by result: admitted, refused or timed_out", "resource", "result"),
         _counter("refusals", "Refusals by the limit that refused", "resource", "limit"),
+        _counter("priority_decisions", "Requests of limits with shares, by priority", "resource", "priority", "result"),
         _counter("shadow_refusals", "Refusals of policies in shadow mode", "resource", "limit"),
         _counter("evaluations", "Decisions of candidates and in shadow mode", "policy", "kind", "result"),
         _histogram("wait_seconds", "Waits of requests with a timeout", _WAITS),

@@ -28,8 +28,8 @@ logger = logging.getLogger("limits_app")
 class DecisionObserver(Protocol):
     """Counts decisions; must not block or raise."""
 
-    def admitted(self, resource: str) -> None:
-        """A request on a resource was admitted."""
+    def admitted(self, resource: str, priority: str = "") -> None:
+        """A request on a resource was admitted, of a priority where a limit keeps a share free."""
 
     def refused(self, outcome: Outcome, *, waited: bool) -> None:
         """A request was rejected, perhaps after it had waited."""
@@ -58,9 +58,11 @@ def admitted(resource: str, acquisition: Acquisition, *, in_task: bool = False) 
 
     `in_task` calls receivers in a thread, and does not wait for them: they may use a database.
     """
-    for admitted_on in _resources(acquisition, resource) if OBSERVERS else ():
-        for observer in OBSERVERS:
-            observer.admitted(admitted_on)
+    if OBSERVERS:
+        priority = next((limit.priority for limit in acquisition.shape.limits if limit.priority), "")
+        for admitted_on in _resources(acquisition, resource):
+            for observer in OBSERVERS:
+                observer.admitted(admitted_on, priority)
     if not signals.limit_near.receivers:
         return
     crossings = thresholds.crossings(acquisition)

@@ -82,6 +82,13 @@ class RuleRequest(AmountsRequest):
         return next((scoped for scoped in limits.scoped if scoped.scope.key == key), None)
 
     def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        return limits.try_acquire(self._with_block(amounts))
+
+    def _wait(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        return super()._wait(limits, self._with_block(amounts))
+
+    def _with_block(self, amounts: Requested) -> Requested:
+        """The amounts, and 0 of the block: the default would be 1, which is all that a block has."""
         if self._block is None:
-            return limits.try_acquire(amounts)
-        return limits.try_acquire(of_its_class({**(amounts or {}), self._block.key: 0}, class_named(amounts)))
+            return amounts
+        return of_its_class({**(amounts or {}), self._block.key: 0}, class_named(amounts))

@@ -141,8 +141,8 @@ def test_what_a_finalizer_does_in_the_middle_of_counting_is_counted() -> None:
             return super().__hash__()
 
     decisions.admitted(Name("api"))
-    assert decisions.take() == ({("api", "admitted"): 2}, {})
-    assert decisions.take() == ({}, {})
+    assert decisions.take() == ({("api", "admitted"): 2}, {}, {})
+    assert decisions.take() == ({}, {}, {})
 
 
 def test_calls_of_workers_are_timed_by_their_class_and_result(registry: CollectorRegistry) -> None:
@@ -161,6 +161,26 @@ def test_calls_of_workers_are_timed_by_their_class_and_result(registry: Collecto
     assert (count("done"), count("failed"), count("cancelled")) == (2, 1, None)
 
 
+def test_decisions_are_counted_by_priority_where_a_limit_keeps_a_share(registry: CollectorRegistry) -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 3600, keep={"low": 60})])
+    limits.set_resource_limits("mail", [CallLimit(1, 3600)])
+    for priority, times in (("low", 6), ("high", 3), (None, 5)):
+        for _ in range(times):
+            limits.try_acquire("api", priority=priority)
+            limits.try_acquire("mail", priority=priority)
+    found = {
+        (sample.labels["resource"], sample.labels["priority"], sample.labels["result"]): sample.value
+        for sample in samples(registry, "limits_priority_decisions_total")
+    }
+    assert found == {
+        ("api", "low", "admitted"): 4,
+        ("api", "low", "refused"): 2,
+        ("api", "high", "admitted"): 3,
+        ("api", "normal", "admitted"): 3,
+        ("api", "normal", "refused"): 2,
+    }
+
+
 def test_names_that_no_administrator_made_are_one(registry: CollectorRegistry) -> None:
     for number in range(20):
         limits.try_acquire(f"made/up/{number}")
@@ -174,9 +194,10 @@ def test_names_that_no_administrator_made_are_one(registry: CollectorRegistry) -
 def test_there_is_an_end_to_what_is_remembered() -> None:
     few = DecisionCounts(max_names=3)
     for number in range(10):
-        few.admitted(f"r{number}")
+        few.admitted(f"r{number}", "low")
         few.refused(refusal("api", f"k{number}"), waited=True)
-    decisions, refusals = few.take()
+    decisions, refusals, priorities = few.take()
+    assert priorities == {**{(f"r{number}", "low admitted"): 1 for number in range(3)}, ("other", "low admitted"): 7}
     assert decisions == {
         ("r0", "admitted"): 1,
         ("api", "timed_out"): 10,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
-from limits_app.models import Endpoint
+from limits_app.models import BucketKind, Endpoint, UsagePeriod, UsageSnapshot
 from limits_app.services.doctor import diagnose
+from limits_app.services.limit_form.outlook import outlook
 from limits_app.services.limit_form.saving import replaced, save
 from limits_app.services.limit_sentences import SimpleLimit, What, Who, is_sentence, read, sentence
 from limits_app.services.limits_file import apply, export, read_content
@@ -125,3 +128,29 @@ def test_the_doctor_finds_rules_whose_buckets_are_undone(limits: str, responses:
     Endpoint.objects.create(name="log-in", path="/login/", counted_by="ip", limits=limits, responses=responses)
     messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D035"]
     assert bool(messages) is is_found
+
+
+def test_a_preview_reads_the_use_of_a_rule_with_the_same_conditions() -> None:
+    limit = SimpleLimit(
+        What.URL, Who.ADDRESS, ("calls=50/h:sliding_window",), path="/login/", responses="errors", block_for="10m"
+    )
+    rule = save(limit, actor="", reason="").row
+    assert isinstance(rule, Endpoint)
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+    for number, failures in enumerate((40, 8, 3)):
+        UsageSnapshot.objects.create(
+            period=UsagePeriod.HOUR,
+            start=hour,
+            resource=Endpoint.objects.get(pk=rule.pk).resource_name,
+            bucket=BucketKind.ENTITY,
+            entity=f"ip:192.0.2.{number}",
+            key="call_count",
+            admitted_milli=failures * 1000,
+        )
+    block = "What the block would have rejected then is not included."
+    assert outlook(limit) == f"Last 7 days: no client would have been rejected. {block}"
+    lower = replace(limit, limits=("calls=5/h:sliding_window",))
+    assert outlook(lower) == f"Last 7 days: 2 clients would have been rejected. {block}"
+    assert outlook(replace(lower, block_for="")) == "Last 7 days: 2 clients would have been rejected."
+    for other in ("", "5xx"):
+        assert "nothing was recorded" in outlook(replace(lower, responses=other)), "that counts other requests"

@@ -41,7 +41,8 @@ def outlook(limit: SimpleLimit) -> str:
     foreseen = forecast(policy, proposed, now=timezone.now())
     if not foreseen.is_recorded:
         return unknown
-    return _of_all(foreseen) if limit.who == Who.TOGETHER else _of_each(foreseen)
+    text = _of_all(foreseen) if limit.who == Who.TOGETHER else _of_each(foreseen)
+    return f"{text} {gettext('What the block would have rejected then is not included.')}" if limit.block_for else text
 
 
 def _of_all(foreseen: Forecast) -> str:
