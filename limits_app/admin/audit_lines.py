@@ -17,6 +17,7 @@ from limits_app.models.limit_rules import noted_in
 from limits_app.models.snapshots import Snapshot
 from limits_app.services.clients import client_names, with_name
 from limits_app.services.limit_words import limit_in_words
+from limits_app.services.rule_labels import resource_labels
 
 _MOST_PARTS: Final = 3
 """How many changes of one save a line names."""
@@ -84,8 +85,9 @@ def _boost_in_words(unit: Collection[AuditEvent], names: Mapping[str, str]) -> s
     return gettext("Ended the boost of %(client)s") % values if verbs == {Verb.DELETE} else ""
 
 
-def _raised(states: Iterable[Snapshot]) -> Iterator[str]:
+def _raised(states: Collection[Snapshot]) -> Iterator[str]:
     """The limits of a boost, by resource; rows that only keep a resource without limits are left out."""
+    urls = resource_labels(state.get("resource") for state in states)
     for state in states:
         words = []
         for limit in state.get("limits") or ():
@@ -94,5 +96,6 @@ def _raised(states: Iterable[Snapshot]) -> Iterator[str]:
             except InvalidLimit:  # written past the validation of the model
                 words.append(str(limit.get("text", "")))
         if words:
-            values = {"limits": ", ".join(words), "resource": state.get("resource")}
+            resource = str(state.get("resource") or "")
+            values = {"limits": ", ".join(words), "resource": urls.get(resource, resource)}
             yield (gettext("%(limits)s on %(resource)s") if state.get("resource") else "%(limits)s") % values

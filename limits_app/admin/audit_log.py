@@ -10,7 +10,7 @@ from django.contrib.admin import AdminSite, AllValuesFieldListFilter, ModelAdmin
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
@@ -25,12 +25,12 @@ from limits_app.admin.audit_words import field_in_words, in_sentences, kind_in_w
 from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
-from limits_app.models import AuditEvent, Entity, Policy
-from limits_app.models.patterns import begins
+from limits_app.models import AuditEvent, Entity
 from limits_app.services import block_confirmation
-from limits_app.services.clients import users_named
+from limits_app.services.clients import events_of, users_named
 from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_revert
+from limits_app.services.rule_labels import resource_labels
 
 _LAST_EVENTS: Final = 100
 _MOST_CHOICES: Final = 15
@@ -69,7 +69,7 @@ class ClientFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
         """Keep the events of the chosen client."""
-        return queryset.filter(of_clients([self.value()], queryset.db)) if self.value() else queryset
+        return queryset.filter(events_of([self.value()], queryset.db)) if self.value() else queryset
 
 
 class ObjectFilter(admin.SimpleListFilter):
@@ -83,26 +83,14 @@ class ObjectFilter(admin.SimpleListFilter):
         last = AuditEvent.objects.order_by("-number").values_list("object_type", "object_label")[:_LAST_EVENTS]
         chosen = request.GET.get(self.parameter_name, "").partition(" ")[::2]
         objects = [*dict.fromkeys([*([chosen] if chosen[0] else []), *last])][:_MOST_CHOICES]
-        return [(f"{kind} {label}", f"{kind_in_words(kind)} {label}") for kind, label in objects if label]
+        urls = resource_labels(word for _kind, label in objects for word in label.split())
+        words = {label: " ".join(urls.get(word, word) for word in label.split(" ")) for _kind, label in objects}
+        return [(f"{kind} {label}", f"{kind_in_words(kind)} {words[label]}") for kind, label in objects if label]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
         """Keep the events of the chosen object."""
         kind, _space, label = (self.value() or "").partition(" ")
         return queryset.filter(object_type=kind, object_label=label) if kind else queryset
-
-
-def of_clients(identifiers: Iterable[str | None], using: str) -> Q:
-    """The events of the rows and of the policies of some clients."""
-    condition = Q(pk__in=[])
-    for name in identifiers:
-        condition |= Q(object_type=Entity._meta.model_name, object_label=name) | (
-            Q(object_type=Policy._meta.model_name)
-            & (
-                Q(object_label__in=[f"entity {name}", f"entity {name} in total"])
-                | begins("object_label", f"entity {name} on ", using)
-            )
-        )
-    return condition
 
 
 class _FilterInWords(AllValuesFieldListFilter):
@@ -122,9 +110,15 @@ _CHANGES: Final = {
 }
 _TABLE: Final = (
     '<div class="limits-differences" tabindex="0" role="region" aria-label="{}">'
-    "<table><thead><tr><th>{}</th><th>{}</th><th>{}</th><th>{}</th></tr></thead><tbody>{}</tbody></table></div>"
+    "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>"
 )
-_ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
+
+
+def _table(label: str, heads: Iterable[str], rows: Iterable[Sequence[str]]) -> SafeString:
+    """A table whose rows begin with their names."""
+    named = [(name, format_html_join("", "<td>{}</td>", [(cell,) for cell in cells])) for name, *cells in rows]
+    body = format_html_join("", '<tr><th scope="row">{}</th>{}</tr>', named)
+    return format_html(_TABLE, label, format_html_join("", "<th>{}</th>", [(head,) for head in heads]), body)
 
 
 @admin.register(AuditEvent)
@@ -146,9 +140,10 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     actions = None
     change_form_template = "admin/limits_app/auditevent/change_form.html"
     fieldsets = [
-        (None, {"fields": ["number", "at", "actor", "way", "what", "verb", "kind", "object_label", "reason"]}),
+        (None, {"fields": ["what", "at", "actor", "way", "reason"]}),
         (_("What changed"), {"fields": ["differences"]}),
-        (_("In full"), {"classes": ["collapse"], "fields": ["object_id", "before", "after", "previous", "digest"]}),
+        (_("In full"), {"classes": ["collapse"], "fields": ["number", "kind", "object_label", "states"]}),
+        (_("Hash chain"), {"classes": ["collapse"], "fields": ["object_id", "previous", "digest"]}),
     ]
 
     def get_urls(self) -> list[URLPattern]:
@@ -177,7 +172,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         """Search, also for the names of users."""
         events, is_repeating = super().get_search_results(request, queryset, search_term)
         identifiers = users_named(search_term)
-        return events | queryset.filter(of_clients(identifiers, queryset.db)) if identifiers else events, is_repeating
+        return events | queryset.filter(events_of(identifiers, queryset.db)) if identifiers else events, is_repeating
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -185,6 +180,8 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         """Show one event, and a link to revert it, with the permission for that."""
         event = self._event(object_id)
         context = {**(extra_context or {}), "may_revert": event is not None and self._may_revert(request, event)}
+        if event is not None:
+            context["subtitle"] = self.what(event)
         return super().change_view(request, object_id, form_url, context)
 
     def revert_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -264,15 +261,28 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         rows = [
             (
                 field_in_words(kind, difference.field),
-                _CHANGES[difference.change],
+                str(_CHANGES[difference.change]),
                 value_in_words(kind, difference.field, difference.before),
                 value_in_words(kind, difference.field, difference.after),
             )
             for difference in differences
         ]
-        body = format_html_join("", _ROW, rows)
-        heads = gettext("differences"), gettext("field"), gettext("change"), gettext("before"), gettext("after")
-        return format_html(_TABLE, *heads, body)
+        heads = gettext("field"), gettext("change"), gettext("before"), gettext("after")
+        return _table(gettext("differences"), heads, rows)
+
+    @admin.display(description=_("all fields"))
+    def states(self, event: AuditEvent) -> SafeString:
+        """Show each field of the object before and after."""
+        kind, states = event.object_type, [event.before, event.after]
+        values = [
+            {difference.field: difference.after for difference in audit.differences(None, state)} if state else {}
+            for state in states
+        ]
+        rows = [
+            (field_in_words(kind, field), *[value_in_words(kind, field, state.get(field)) for state in values])
+            for field in values[0] | values[1]
+        ]
+        return _table(gettext("all fields"), (gettext("field"), gettext("before"), gettext("after")), rows)
 
     def _event(self, object_id: str) -> AuditEvent | None:
         key = unquote(object_id)

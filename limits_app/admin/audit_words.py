@@ -23,7 +23,7 @@ from limits_app.services.clients import client_names, with_name
 from limits_app.services.display import amount, moment
 from limits_app.services.limit_words import limit_in_words, limit_name, limits_in_words
 from limits_app.services.policy_words import PolicySubject, rule_in_words, subject_in_words
-from limits_app.services.rule_labels import rules_of_resources
+from limits_app.services.rule_labels import label_of, rules_of_resources
 
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
@@ -77,6 +77,8 @@ def value_in_words(object_type: str, field: str, value: Any) -> str:
         return _plain(value)
     part, _colon, name = field.rpartition(": ")
     kind, _space, key = part.rpartition(": ")[2].partition(" ")
+    if (kind, name) == ("limits", "key"):
+        return limit_name(value)
     if (kind, name) == ("limits", "text"):
         return limits_in_words(value if key == CallLimit.key else f"{key}={value}")
     if (object_type, field) == (Endpoint._meta.model_name, "limits"):
@@ -144,7 +146,7 @@ def _state(event: AuditEvent) -> Snapshot:
 
 def _sentence(event: AuditEvent, names: Mapping[str, str], rules: Mapping[str, Endpoint]) -> str:
     values = {"object": _object(event, names, rules), "what": _content(event)}
-    if special := access_in_words(event, names):
+    if special := access_in_words(event, names, rules):
         return special
     match event.verb:
         case Verb.CREATE:
@@ -203,7 +205,7 @@ def end_of(state: Snapshot) -> str:
     return moment(parse_datetime(until)) if isinstance(until, str) else ""
 
 
-def access_in_words(event: AuditEvent, names: Mapping[str, str]) -> str:
+def access_in_words(event: AuditEvent, names: Mapping[str, str], rules: Mapping[str, Endpoint]) -> str:
     """That a client was blocked or exempted, or is no longer, such as “Blocked user:9 until …”; empty for the rest."""
     state, before = _state(event), event.before or {}
     if event.object_type == _ENTITY:
@@ -216,7 +218,8 @@ def access_in_words(event: AuditEvent, names: Mapping[str, str]) -> str:
         return ""
     who = with_name(str(state["entity"]), names)
     if resource := state.get("resource"):
-        who = gettext("%(whom)s on %(resource)s") % {"whom": who, "resource": resource}
+        label = label_of(rules[resource]) if resource in rules else resource
+        who = gettext("%(whom)s on %(resource)s") % {"whom": who, "resource": label}
     begins = event.verb == Verb.CREATE
     return str(_ACCESS[str(state["effect"]), begins]) % {"who": _with_end(who, state if begins else {})}
 

@@ -110,11 +110,16 @@ def menu(site: AdminSite, request: HttpRequest, switch: Emergency | None = None)
         above = reverse(f"{site.name}:limits_app_{entry._meta.model_name}_changelist") if pages else "-"
         is_here = request.path.startswith(above) or any(request.path.startswith(url) for url, _label in pages)
         if is_here and len(pages) > 1:
-            tabs = [{"url": url, "label": label, "is_here": url == request.path} for url, label in pages]
+            tabs = [{"url": url, "label": label, "here": _here(request.path, url)} for url, label in pages]
         if pages:
             label = capfirst(entry._meta.verbose_name_plural)
             entries.append({"url": pages[0][0], "label": label, "is_here": is_here})
     return {"entries": entries, "tabs": tabs, "banner": banner(switch)}
+
+
+def _here(address: str, url: str) -> str:
+    """The value of `aria-current` for a page: of itself, and of the pages below it such as those of its rows."""
+    return "page" if address == url else "true" if address.startswith(url) else ""
 
 
 def banner(switch: Emergency | None = None) -> dict[str, str] | None:

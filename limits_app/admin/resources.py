@@ -35,6 +35,7 @@ from limits_app.services.clients import client_names, lately_used, user_names, w
 from limits_app.services.limit_sentences import has_total
 from limits_app.services.limit_words import limits_in_words
 from limits_app.services.rights import Action, may, to_replace_row
+from limits_app.services.rule_labels import resource_labels
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import most_rejected, never_used
 
@@ -54,7 +55,7 @@ _REJECTED: Final = "limits_rejected_lately"
 class ResourceAdmin(StatePermissions, UsageListAdmin):
     """Resources; the list shows the usage of the site itself and of shared limits."""
 
-    list_display = ["name", "in_use", "source", "pool", "description"]
+    list_display = ["label", "in_use", "source", "pool", "description"]
     list_select_related = ["pool"]
     search_fields = ["name", "description"]
     begins_with = ("name",)
@@ -73,11 +74,18 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
     def prepare(self, rows: Sequence[Any]) -> None:
         """Show the busiest entity first, and what the site itself uses only where it uses something."""
         names = client_names(state.entity for row in rows for state in row.states or () if state.entity)
+        urls = resource_labels(row.name for row in rows if row.made_for_rule)
         for row in rows:
+            row.url = urls.get(row.name, "")
             row.names = names
             states = sorted(row.states or (), key=lambda state: state.entity is None)
             useful = [state for state in states if state.entity is not None or _says_something(state)]
             row.states = row.states and (useful or states)
+
+    @admin.display(description=_("name"), ordering="name")
+    def label(self, resource: Any) -> str:
+        """The name, or the path or view of the URL rule for which it was made."""
+        return str(resource.url or resource.name)
 
     def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
         """Show one state of a resource, and the entity that it is about."""
@@ -185,10 +193,12 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
         return Q(identifier__in=names) if names else None
 
     def prepare(self, rows: Sequence[Any]) -> None:
-        """Find the names of users."""
+        """Find the names of users, and of URL rules."""
         names = {row.identifier: row.name for row in rows if row.name}
         names |= user_names(row.identifier for row in rows if not row.name)
+        urls = resource_labels({state.resource for row in rows for state in row.states or ()})
         for row in rows:
+            row.urls = urls
             row.in_words = with_name(row.identifier, names)
 
     def need(self, row: Any) -> int:
@@ -224,7 +234,8 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
         if tightest is None or row.unlimited or row.blocked:
             return "-"
         state, limit = tightest
-        return format_html('<span class="limits-state">{}</span> ({})', limit_line(limit), state.resource)
+        resource = row.urls.get(state.resource, state.resource)
+        return format_html('<span class="limits-state">{}</span> ({})', limit_line(limit), resource)
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each entity on a few resources."""

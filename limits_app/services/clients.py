@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from django.core.exceptions import FieldError
-from django.db.models import Case, F, Q, Value, When, prefetch_related_objects
+from django.db.models import Case, F, Q, Subquery, Value, When, prefetch_related_objects
 from django.db.models.functions import Lower
 from django.utils import timezone
 
@@ -32,6 +32,7 @@ _MOST_ROWS_EACH: Final = 10
 """How many rows of usage of each client are looked at, to find those that used something last."""
 _MOST_RESOURCES: Final = 12
 _MOST_CHANGES: Final = 10
+_RECENT_EVENTS: Final = 2000
 _MOST_POLICIES: Final = 500
 _RECENT_BY: Final = (By.RESOURCE, By.PLAN, By.BELOW, By.PERIOD)
 RECENT: Final = timedelta(days=7)
@@ -205,12 +206,40 @@ def ending(policies: Iterable[Policy]) -> list[Policy]:
     return sorted(temporary, key=lambda policy: policy.valid_until or now)
 
 
-def changes_of(row: Entity | None, policies: Collection[int]) -> list[AuditEvent]:
-    """The last changes of a client's row, and of its policies by their primary keys; the latest first."""
-    about: Any = Q(object_type="policy", object_id__in=[str(key) for key in policies])
+def ended(policies: Iterable[Policy]) -> list[Policy]:
+    """The temporary ones of these policies that have ended in the last 7 days; those that ended last come first."""
+    now = in_site_time(timezone.now())
+    past = [row for row in policies if row.valid_until is not None and now - RECENT <= row.valid_until <= now]
+    prefetch_related_objects(past, "limits")
+    return sorted(past, key=lambda policy: policy.valid_until or now, reverse=True)
+
+
+def changes_of(identifier: str, row: Entity | None, policies: Collection[int]) -> list[AuditEvent]:
+    """The last changes of a client's row, and of its policies by their primary keys; the latest first.
+
+    Those of deleted rows, such as boosts that were ended, are among the last events of the site.
+    """
+    about = Q(object_type="policy", object_id__in=[str(key) for key in policies])
     if row is not None:
         about |= Q(object_type="entity", object_id=str(row.pk))
-    return [*AuditEvent.objects.filter(about).order_by("-number")[:_MOST_CHANGES]]
+    events = AuditEvent.objects.order_by("-number")
+    last = Subquery(AuditEvent.objects.order_by("-number").values("number")[:1])
+    recent = Q(number__gt=last - _RECENT_EVENTS) & events_of([identifier], events.db)
+    return [*events.filter(about | recent)[:_MOST_CHANGES]]
+
+
+def events_of(identifiers: Iterable[str | None], using: str) -> Q:
+    """The condition for the audit events of the rows and of the policies of some clients."""
+    condition = Q(pk__in=[])
+    for name in identifiers:
+        condition |= Q(object_type=Entity._meta.model_name, object_label=name) | (
+            Q(object_type=Policy._meta.model_name)
+            & (
+                Q(object_label__in=[f"entity {name}", f"entity {name} in total"])
+                | begins("object_label", f"entity {name} on ", using)
+            )
+        )
+    return condition
 
 
 def _since() -> datetime:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from limits_app.models import Endpoint
+from django.db.models import Q
+
+from limits_app.models import Endpoint, Resource
 from limits_app.models.rule_resources import MADE_FOR_RULE
 
 
@@ -18,6 +20,15 @@ def rules_of_resources(resources: Iterable[str | None]) -> dict[str, Endpoint]:
     names = {name for name in resources if name and name.startswith(MADE_FOR_RULE)}
     rules = Endpoint.objects.filter(limits_resource__in=names) if names else Endpoint.objects.none()
     return {rule.limits_resource: rule for rule in rules}
+
+
+def resource_of(text: str) -> str:
+    """The resource that people mean by a text: its name, or the path or view of the rule for which it was made."""
+    if not text or Resource.objects.filter(name=text).exists():
+        return text
+    rules = Endpoint.objects.filter(Q(path=text) | Q(view_name=text)).exclude(limits_resource="")
+    names = {*rules.values_list("limits_resource", flat=True)[:2]}
+    return names.pop() if len(names) == 1 else text
 
 
 def resource_labels(resources: Iterable[str | None]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from limits_app.admin.audit_words import field_in_words, in_sentences, value_in_
 from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Plan, Policy, Pool, PoolMember
 from tests.admin.browsing import address, changelist
+from tests.admin.pages.test_pages import words
 
 
 def test_the_audit_log_is_read_in_the_words_of_the_forms(admin_client: Client) -> None:
@@ -148,3 +149,19 @@ def test_the_list_leads_to_the_revert_with_the_permission_for_that(visitor: Any)
         page = changelist(visitor("view_auditevent", *more), "auditevent").content.decode()
         assert (link in page) is is_there
         assert "added 10 requests per minute" in page
+
+
+def test_the_page_of_an_event_has_all_fields_before_and_after_in_words(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=10/min")
+    limits.set_resource_limits("mail", ["calls=3/min", "tokens=400k/day@UTC"], reason="a fair")
+    event = AuditEvent.objects.filter(object_type="policy").latest("number")
+    page = words(admin_client.get(address("auditevent_change", event.pk)))
+    assert "Each client on mail: 10 → 3 requests per minute, added 400,000 tokens per day" in page
+    table = page.partition("In full")[2]
+    for row in (
+        "unit requests requests limit of requests: limit 10 requests per minute 3 requests per minute",
+        "limit of tokens: limit - 400,000 tokens per day",
+        "enforcement enforce enforce",
+    ):
+        assert row in table, f"{row!r} is not in {table!r}"
+    assert "{" not in table

@@ -24,6 +24,7 @@ from limits_app.models import BucketKind, Entity, Plan, Policy, PolicyEffect, wr
 from limits_app.services.boosts import boosted_together, is_boost
 from limits_app.services.clients import (
     changes_of,
+    ended,
     ending,
     find_clients,
     own_policies,
@@ -38,6 +39,7 @@ from limits_app.services.limit_words import limit_name, limits_in_words
 from limits_app.services.policy_words import policy_in_words
 from limits_app.services.rejections import rejections_of
 from limits_app.services.rights import Action, may, may_change_rows, permission, to_create_entity
+from limits_app.services.rule_labels import resource_labels
 from limits_app.services.timed_blocks import end_timed_blocks
 from limits_app.usage.reading import Use, never_used
 
@@ -172,6 +174,8 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     recent, sees_usage = recent_uses(identifier), may(request.user, Action.VIEW_USAGE)
     limited = limits_of_client(site, identifier, resources_of(recent, policies), recent if sees_usage else [])
     uses = limited["uses"]
+    now_ending, lately_ended = ending(policies), ended(policies)
+    urls = resource_labels(policy.resource.name for policy in (*now_ending, *lately_ended) if policy.resource)
     context: dict[str, Any] = {
         "entity": identifier,
         "name": names.get(identifier, ""),
@@ -180,7 +184,8 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "members": [(member.identifier, names.get(member.identifier, "")) for member in members[:_MOST_MEMBERS]],
         "more_members": len(members) > _MOST_MEMBERS,
         "unused": [] if recent else never_used([identifier]),
-        "ending": [_ends(part) for part in boosted_together(ending(policies))],
+        "ending": [_ends(part, urls) for part in boosted_together(now_ending)],
+        "ended": [_ends(part, urls) for part in boosted_together(lately_ended)],
         "boost": boost,
         "plans": _plans(request, row),
         "may_view_row": may_change_rows(request.user, "view", Entity),
@@ -192,16 +197,17 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         context |= {"days": [*_days(uses)], "rejections": [*_rejections(client)]}
         context["spent"] = [money(number, currency) for currency, number in spent_on(uses).items()]
     if may(request.user, Action.VIEW_HISTORY):
-        events = changes_of(row, [policy.pk for policy in policies])
+        events = changes_of(identifier, row, [policy.pk for policy in policies])
         context["changes"] = [*events_in_words(site, events, names)]
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context, switch=limited.get("switch"))
 
 
-def _ends(policies: Sequence[Policy]) -> dict[str, Any]:
+def _ends(policies: Sequence[Policy], urls: Mapping[str, str]) -> dict[str, Any]:
     """What ends by itself: a boost with its limits on each resource, or another policy."""
     first = policies[0]
-    limits = [(policy.resource, _limits_in_words(policy)) for policy in policies]
+    names = ["" if policy.resource is None else policy.resource.name for policy in policies]
+    limits = [(urls.get(name, name), _limits_in_words(policy)) for name, policy in zip(names, policies, strict=True)]
     boosted = is_boost(first) or len(policies) > 1
     return {
         "policy": first,

@@ -25,6 +25,7 @@ from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanati
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.limit_words import limit_in_words, limit_name
 from limits_app.services.rights import Action
+from limits_app.services.rule_labels import resource_labels, resource_of
 from limits_app.usage.reading import never_used
 
 _MOST_RESOURCES: Final = 200
@@ -46,14 +47,18 @@ def explain_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     check(request, Action.VIEW_LIMITS)
     resource, entity = request.GET.get("resource", "").strip(), entity_or_none(request)
     plan = request.GET.get("plan") or None
-    context: dict[str, Any] = {"resource": resource, "entity": entity, "plan": plan}
+    if not problem_with(resource, entity=None):
+        resource = resource_of(resource)
+    label = resource_labels([resource]).get(resource, resource)
+    context: dict[str, Any] = {"resource": resource, "label": label, "entity": entity, "plan": plan}
     if resource:
         context |= _explained(site, resource, entity, plan)
     if "fragment" in request.GET:
         return page(site, request, "explanation", title="", context=context)
-    names = Resource.objects.order_by("name").values_list("name", flat=True)
+    names = [*Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_RESOURCES]]
+    labels = resource_labels(names)
     plans = Plan.objects.values_list("name", flat=True)[:_MOST_RESOURCES]
-    context |= {"resources": list(names[:_MOST_RESOURCES]), "plans": list(plans)}
+    context |= {"resources": [(name, labels.get(name, name)) for name in names], "plans": list(plans)}
     return page(site, request, "explain", title=gettext("Effective limits"), context=context)
 
 

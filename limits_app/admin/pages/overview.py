@@ -120,17 +120,20 @@ def _totals(uses: list[Use], tightest: list[dict[str, Any]], ending: list[Any] |
 
 def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
     """Limits that are tried, and how much they would reject."""
-    for report in services.candidates()[:_MOST]:
-        if report.state == CandidateState.TESTING:
-            values = {
-                "policy": report.policy,
-                "limits": limits_in_words(report.limits),
-                "share": percent(report.rejected_percent / 100),
-            }
-            yield {
-                "what": gettext("%(policy)s: %(limits)s would reject %(share)s") % values,
-                "url": reverse(f"{site.name}:limits_app_candidate_changelist"),
-            }
+    tried = [report for report in services.candidates()[:_MOST] if report.state == CandidateState.TESTING]
+    rows = Policy.objects.select_related("resource", "entity", "plan").prefetch_related("limits")
+    policies = rows.in_bulk([report.policy_id for report in tried]) if tried else {}
+    words = dict(zip(policies, policies_in_words(policies.values(), {}), strict=True))
+    for report in tried:
+        values = {
+            "policy": words.get(report.policy_id, report.policy),
+            "limits": limits_in_words(report.limits),
+            "share": percent(report.rejected_percent / 100),
+        }
+        yield {
+            "what": gettext("%(policy)s: %(limits)s would reject %(share)s") % values,
+            "url": reverse(f"{site.name}:limits_app_candidate_changelist"),
+        }
 
 
 def _warnings() -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.display import amount, moment, percent
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
+from limits_app.services.rule_labels import resource_labels
 from limits_app.services.simulation.forecast import DAYS, MOST, STEP_SECONDS, Consumer, Forecast, forecast
 
 
@@ -87,19 +88,20 @@ def _problems(form: Any, limits: Any) -> Iterator[tuple[str, str]]:
 
 def _shown(policy: Policy, proposed: list[Noted]) -> dict[str, Any]:
     foreseen = forecast(policy, proposed, now=timezone.now())
+    urls = resource_labels(consumer.resource for consumer in foreseen.consumers)
     return {
         "forecast": foreseen,
-        "rows": [_row(consumer) for consumer in foreseen.consumers],
+        "rows": [_row(consumer, urls) for consumer in foreseen.consumers],
         "chart": _chart(foreseen),
         "minutes": STEP_SECONDS // 60,
         "is_tried": policy.enforcement != Enforcement.ENFORCE,
     }
 
 
-def _row(consumer: Consumer) -> dict[str, Any]:
+def _row(consumer: Consumer, urls: Mapping[str, str]) -> dict[str, Any]:
     nobody = gettext("all entities") if consumer.entity is None else gettext("the site itself")
     return {
-        "resource": consumer.resource,
+        "resource": urls.get(consumer.resource, consumer.resource),
         "entity": consumer.entity or nobody,
         "key": limit_name(consumer.key),
         "used": amount(consumer.used),

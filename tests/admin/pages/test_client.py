@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.test import Client
 from django.utils import timezone
+from freezegun import freeze_time
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, limits
@@ -121,6 +122,32 @@ def test_errors_of_a_boost_are_shown_and_change_nothing(admin_client: Client) ->
     nothing = admin_client.post(page(), {"_boost": "1", "factor": "2", "ends": "hour"})
     assert "Nothing limits tenant:blue" in words(nothing)
     assert not Policy.objects.exists()
+
+
+def test_an_ended_boost_stays_on_the_page(admin_client: Client) -> None:
+    limits.set_resource_limits("mail", "calls=4/min")
+    limits.set_entity_limits(WHO, "calls=5/min", resource="mail")
+    with freeze_time(timezone.now() - timedelta(days=2)):
+        admin_client.force_login(get_user_model().objects.get(is_superuser=True))
+        admin_client.post(page(), {"_boost": "1", "factor": "5", "ends": "hour", "reason": "a fair"})
+    admin_client.force_login(get_user_model().objects.get(is_superuser=True))
+    text = shown(admin_client)
+    assert "Ended in the last 7 days" in text
+    assert "mail: 25 requests per minute a fair" in text
+    assert "End now" not in text
+    with freeze_time(timezone.now() + timedelta(days=6)):
+        admin_client.force_login(get_user_model().objects.get(is_superuser=True))
+        assert "Ended in the last 7 days" not in shown(admin_client)
+
+
+def test_a_boost_that_was_ended_by_hand_is_among_the_changes(admin_client: Client) -> None:
+    limits.set_entity_limits(WHO, "calls=5/min", resource="mail")
+    admin_client.post(page(), {"_boost": "1", "factor": "5", "ends": "hour", "reason": "a fair"})
+    key = Policy.objects.get(extends=True).pk
+    admin_client.post(page(), {"_end_boost": str(key)})
+    changes = shown(admin_client).partition("Last changes")[2]
+    assert "Ended the boost of tenant:blue" in changes
+    assert "Boosted tenant:blue until" in changes
 
 
 def test_a_boost_ends_and_a_block_is_lifted_with_one_click(admin_client: Client) -> None:
