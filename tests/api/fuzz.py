@@ -89,12 +89,9 @@ def _send(case: Any, choices: Any) -> int:
 
 
 def _some_row(case: Any, choices: Any) -> int:
-    from limits_app import models
+    from django.urls import resolve
 
-    kinds = {"resources": "Resource", "entities": "Entity", "policies": "Policy", "pools": "Pool"}
-    kinds |= {"endpoints": "Endpoint", "plans": "Plan", "prices": "Price", "audit-events": "AuditEvent"}
-    kind = case.operation.path.partition("/{id}/")[0].rpartition("/")[2]
-    model = getattr(models, kinds[kind])
+    model = resolve(case.operation.path.replace("{id}", "1")).func.cls.queryset.model  # type: ignore[attr-defined]
     return int(choices.choice([*model.objects.order_by("pk").values_list("pk", flat=True)]))
 
 
