@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from django.db.models import Q
@@ -83,15 +83,15 @@ class ListQuery(PageQuery):
 
 
 class ChoiceOfRows(serializers.ChoiceField):
-    """A choice that maps to a filter condition."""
+    """A choice that maps to a filter condition, which may depend on the settings."""
 
-    def __init__(self, conditions: Mapping[str, Q], **options: Any) -> None:
-        super().__init__([*conditions], **options)
-        self._conditions = conditions
+    def __init__(self, choices: Iterable[str], condition: Callable[[str], Q], **options: Any) -> None:
+        super().__init__([*choices], **options)
+        self._condition = condition
 
     def to_internal_value(self, data: Any) -> Any:
         """Return the condition of a choice."""
-        return self._conditions[super().to_internal_value(data)]
+        return self._condition(super().to_internal_value(data))
 
 
 class EntityOrPattern(Exact):
@@ -157,8 +157,8 @@ class PolicyQuery(ListQuery):
     resource = Exact(source="resource__name", required=False)
     entity = EntityOrPattern("entity__identifier")
     plan = Exact(source="plan__name", required=False)
-    scope = ChoiceOfRows({scope: in_scope(scope) for scope in PolicyScope.values}, required=False)
-    holds = ChoiceOfRows(_HOLDS, required=False)
+    scope = ChoiceOfRows(PolicyScope.values, in_scope, required=False)
+    holds = ChoiceOfRows(_HOLDS, _HOLDS.__getitem__, required=False)
     effect = serializers.ChoiceField(PolicyEffect.choices, required=False)
     enforcement = serializers.ChoiceField(Enforcement.choices, required=False)
     ordering = _ordering("updated_at", "created_at", "valid_from")

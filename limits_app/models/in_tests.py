@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
@@ -16,8 +16,8 @@ _FORBIDDEN: Final = "Database access not allowed"
 """What pytest-django says where a test may not use the database."""
 
 
-def is_empty_in_test(model: type[models.Model], using: str) -> bool:
-    """Whether a test runner runs and its test sees no rows of a model, or may not use the database.
+def are_empty_in_test(tables: Iterable[type[models.Model]], using: str) -> bool:
+    """Whether a test runner runs and its test sees no rows of some models, or may not use the database.
 
     It uses the driver directly, so that `assertNumQueries` of a project without limits does not count it.
     """
@@ -30,7 +30,8 @@ def is_empty_in_test(model: type[models.Model], using: str) -> bool:
         if is_forbidden(error):
             return True
         raise
-    sql = f"SELECT 1 FROM {connection.ops.quote_name(model._meta.db_table)} LIMIT 1"  # noqa: S608 - our own table
+    names = [connection.ops.quote_name(model._meta.db_table) for model in tables]
+    sql = " UNION ALL ".join(f"SELECT 1 FROM {name}" for name in names) + " LIMIT 1"  # noqa: S608 - our own tables
     with closing(connection.connection.cursor()) as cursor:
         try:
             with _savepoint(connection, cursor):

@@ -49,7 +49,7 @@ class AccessTable:
         self.index = index
         self.has_entries = bool(index)
         """Whether anyone at all is blocked or exempt."""
-        self._forget(configuration.sync.seen)
+        self._forget(configuration.sync.seen if self.has_entries else None)
 
     def _forget(self, seen: object) -> None:
         self._chains: dict[Subject, Sequence[EntityPolicies]] = {}
@@ -57,7 +57,7 @@ class AccessTable:
         self._limited: set[tuple[str, ...]] = set()
         """The identities of requests that no policy blocks or exempts, at any time, until something changes."""
         self.seen = seen
-        """The changes that the process knew when the first verdict was read."""
+        """The changes that the process knew when the first verdict was read; None before that, for an empty index."""
 
     @property
     def is_used(self) -> bool:

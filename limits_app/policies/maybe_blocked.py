@@ -35,7 +35,7 @@ from limits_app.models import (
 from limits_app.models.changes import identifier_digest
 from limits_app.models.entity import HAS_FLAG
 from limits_app.models.fields import aware, in_site_time, to_column
-from limits_app.models.in_tests import is_empty_in_test
+from limits_app.models.in_tests import are_empty_in_test
 from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import Patterns, is_pattern, patterns_in
 from limits_app.models.plan import groups_have_plans
@@ -107,8 +107,8 @@ NO_ACCESS_INDEX: Final = AccessIndex()
 
 
 def has_no_access_in_test(using: str) -> bool:
-    """Whether a test runs in which no client is blocked or exempt; see `is_empty_in_test`."""
-    return all(is_empty_in_test(model, using) for model in (Policy, Entity))
+    """Whether a test runs in which no client is blocked or exempt; see `are_empty_in_test`."""
+    return are_empty_in_test([Policy, Entity], using)
 
 
 def read_access_index(using: str, now: datetime) -> AccessIndex:

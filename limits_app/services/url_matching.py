@@ -22,7 +22,7 @@ from limits_app.acquiring import LimitSet
 from limits_app.engine import GivenAmount, Requested, shown
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Endpoint, changes
-from limits_app.models.in_tests import is_empty_in_test
+from limits_app.models.in_tests import are_empty_in_test
 from limits_app.models.namespaces import sources
 from limits_app.models.own_queries import read
 from limits_app.policies import AccessTable, configuration
@@ -215,7 +215,7 @@ class Endpoints:
         generation = kept.generation
         using = router.db_for_write(Endpoint)  # a replica may lack the latest change
         try:
-            is_empty = is_empty_in_test(Endpoint, using)
+            is_empty = are_empty_in_test([Endpoint], using)
             rows: list[Endpoint] = [] if is_empty else read(using, lambda: [*self.read(using)], [])
             access = self.read_access(using)
         except Unresolved as error:

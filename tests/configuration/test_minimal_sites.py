@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,14 @@ def test_missing_parts_of_a_site_are_reported(apps: Any, templates: Any, reporte
     assert [name.removeprefix("limits_app.") for name, _ in found] == reported
     assert all(hint for _, hint in found)
     assert answers == [[200, PAGE], [429, kind]]
+
+
+def test_a_misspelt_setting_is_a_check_and_no_traceback(tmp_path: Path) -> None:
+    """Importing the app with its admin and its API reads no settings, so that the checks can report them."""
+    (tmp_path / "misspelt.py").write_text("from project.settings import *\nLIMITS = {'EXEMPT': {'networks': []}}\n")
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "misspelt", "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    command = [sys.executable, "manage.py", "check"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "(limits_app.E059) LIMITS['EXEMPT']" in done.stderr

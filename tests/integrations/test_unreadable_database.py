@@ -19,7 +19,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.conf import test_runner
 from limits_app.engine.errors import StoreUnavailable, Unresolved
 from limits_app.models import Endpoint, Policy
-from limits_app.models.in_tests import is_empty_in_test
+from limits_app.models.in_tests import are_empty_in_test
 from limits_app.models.own_queries import DATABASE_ERRORS, FAILED, NOT_MIGRATED, Failures, failures
 from limits_app.policies import resolver
 from limits_app.services.doctor import diagnose
@@ -294,7 +294,7 @@ def test_transaction_of_a_test_is_as_it_was_before(monkeypatch: pytest.MonkeyPat
         if broken:
             with suppress(DatabaseError):
                 execute("SELECT 1 FROM missing")
-        assert is_empty_in_test(Endpoint, ALIAS) is False
+        assert are_empty_in_test([Endpoint], ALIAS) is False
         with pytest.raises(DatabaseError):
             execute("RELEASE SAVEPOINT limits_app_in_tests")
         transaction.set_rollback(True, using=ALIAS)

@@ -66,6 +66,10 @@ class QueryTests(Asking, TestCase):
         with self.assertNumQueries(0):
             self.assertEqual(self.statuses("about", 2), [200] * 2)
 
+    def test_a_page_with_a_limit_in_code_costs_no_query(self) -> None:
+        with self.assertNumQueries(0):
+            self.assertEqual(self.statuses("orders", 4), [200, 200, 200, 429])
+
 
 class NoDatabaseTests(Asking, SimpleTestCase):
     def test_pages(self) -> None:
