@@ -23,32 +23,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import count
 from threading import RLock
 from typing import Final, NamedTuple
 
 from limits_app.engine import (
-    MAX_AMOUNT,
     MILLI,
     Amounts,
     Bucket,
     Claim,
-    PlannedLimit,
-    PlannedScope,
     PlanShape,
     RequestPlan,
     Rule,
-    Schema,
     State,
     counts_money,
     hour_ends,
     lasts,
-    schema_of,
-    slices_key,
     to_milli,
 )
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit
+from limits_app.stores.slice_records import RETURN_US, recorded
 
 SHARE: Final = 100
 """A slice is at most one part in so many of the capacity of each limit."""
@@ -65,8 +59,6 @@ _SHORTEST_PAUSE_US: Final = 10_000
 _LEAST_SIZE: Final = 2
 _MOST_SIZE: Final = 2**20
 _NEVER: Final = -(2**62)
-_RETURN_US: Final = 10_000_000
-"""How long after its end a slice may be returned; it is recorded for twice as long, since the call takes time."""
 
 
 def sliced(limits: Sequence[tuple[AnyLimit, int]]) -> tuple[tuple[AnyLimit, ...], int]:
@@ -282,7 +274,7 @@ class Slices:
             ended, self._ended = [*self._ended, *self._take_spent(now, everything=everything)], []
         for piece in ended:
             try:
-                if now < piece.ends_at + _RETURN_US or not any(piece.left):
+                if now < piece.ends_at + RETURN_US or not any(piece.left):
                     settle(piece.claim, piece.returns(now))
             except StoreUnavailable:
                 self._ended.append(piece)
@@ -297,7 +289,7 @@ class Slices:
 
     def _take_spent(self, now: int, *, everything: bool) -> list[Slice]:
         """Forget the spent slices that the store records no longer; with `everything`, take and return the others."""
-        while self._spent and now >= self._spent[0].ends_at + 2 * _RETURN_US:
+        while self._spent and now >= self._spent[0].ends_at + 2 * RETURN_US:
             self._spent.popleft()
         taken = list(self._spent) if everything else []
         self._spent = deque() if everything else self._spent
@@ -352,50 +344,6 @@ class Slices:
         traffic.size = max(int(traffic.size * piece.spent_share()), 1)
         piece.is_closed = True
         (self._ended if any(piece.left) else self._spent).append(piece)
-
-
-def recorded(plan: RequestPlan) -> RequestPlan:
-    """Return the plan of slices: the limits of a plan, and after them a permit for each unit that a slice takes.
-
-    The lease of these permits is the record of the slice in the store.
-    """
-    shape, records = plan.shape, [scope._replace(key=slices_key(scope.key)) for scope in plan.scopes]
-    if shape.in_slices is None:
-        shape.in_slices = _recorded(shape)
-    return RequestPlan(shape.in_slices, (*plan.scopes, *records), plan.namespace)
-
-
-def _recorded(shape: PlanShape) -> PlanShape:
-    first_scope, first = len(shape.scopes), len(shape.limits)
-    scopes = [*shape.scopes, *map(_recording, shape.scopes)]
-    limits = [limit.moved(limit.scope_index, limit.position) for limit in shape.limits]
-    for limit in shape.limits:
-        index, schema = first_scope + limit.scope_index, scopes[first_scope + limit.scope_index].schema
-        limits.append(
-            PlannedLimit(
-                schema, limit.index, index, first + limit.position, level=limit.level, every_key=limit.every_key
-            )
-        )
-    recorded_us = min([limit.rule.lease_us for limit in limits if limit.is_permit])
-    return PlanShape(limits, scopes, range(len(scopes)), (), recorded_us=recorded_us)
-
-
-def _recording(scope: PlannedScope) -> PlannedScope:
-    """Return the facts about the scope that records the slices of another one."""
-    keys = _recorded_keys(scope.schema)
-    limits = tuple([ResourceLimit(key, MAX_AMOUNT, is_money=False) for key in keys])
-    schema = schema_of(limits, scope.slice_us + 2 * _RETURN_US)
-    return scope._replace(schema=schema, lasting=False)
-
-
-def _recorded_keys(schema: Schema) -> list[str]:
-    """Return the keys by which slices are recorded: those of limits, since resets name them.
-
-    Those of amounts that are only counted may not be keys of limits; a reset does not concern them.
-    """
-    keys = {rule.key for rule in schema.rules if not rule.is_counted}
-    unused = (key for key in map("counted.{}".format, count()) if key not in keys)
-    return [next(unused) if rule.is_counted else rule.key for rule in schema.rules]
 
 
 def _is_older(claim: Claim, other: Claim) -> bool:
