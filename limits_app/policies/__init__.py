@@ -28,7 +28,7 @@ from limits_app.policies.precedence import (
     Verdict,
     group_of,
 )
-from limits_app.policies.prices import price_history, price_lists, prices_of, stored_prices
+from limits_app.policies.prices import price_lists, stored_prices
 from limits_app.policies.proposed import ProposedLimits, ProposedPolicy, ProposedRows, dropped_by_proposed
 from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (
@@ -105,9 +105,7 @@ __all__ = [
     "members_of_plans",
     "policy_source",
     "pool_resolver",
-    "price_history",
     "price_lists",
-    "prices_of",
     "read_in_background",
     "resolve",
     "resolve_each",

@@ -1,4 +1,4 @@
-"""The prices of resources as stored: those that apply at a time, the next change, and those of each hour."""
+"""The prices of resources as stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from limits_app.engine import PricedFor, PriceList, PricePeriod, StoredPrice, UnitPrice
+from limits_app.engine import PricedFor, PriceList, StoredPrice, UnitPrice
 from limits_app.models import Price, write_alias
 from limits_app.models.own_queries import read
 from limits_app.models.patterns import prefixes_of
@@ -16,21 +16,6 @@ from limits_app.models.price import hour_us
 _COLUMNS: Final = ("resource", "member", "unit", "currency", "amount", "per", "valid_from")
 _MOST_NAMES: Final = 500
 """With more names than these, all prices are read: databases limit the number of parameters."""
-
-
-def prices_of(resource: str, at: datetime, *, pool: str | None = None, member: str = "") -> tuple[UnitPrice, ...]:
-    """The prices of a resource at a time, one for each unit and currency; see `engine.PriceList.at`.
-
-    `member` is the member of the pool that serves the resource.
-    """
-    return stored_prices(resource, pool).at(hour_us(at), member)
-
-
-def price_history(
-    resource: str, since: datetime, *, pool: str | None = None, member: str = ""
-) -> tuple[PricePeriod, ...]:
-    """The prices of a resource from a time on, with the time of each; see `engine.PriceList.periods`."""
-    return stored_prices(resource, pool).periods(hour_us(since), member)
 
 
 def stored_prices(resource: str, pool: str | None = None) -> PriceList:

@@ -169,6 +169,30 @@ def test_the_permits_of_a_killed_program_come_back_with_the_lease(program: APICl
     assert post(program, "renew", token=token).status_code == 409
 
 
+@pytest.mark.parametrize("seconds", [1, 2.5, 3600])
+def test_a_renewal_and_an_extension_have_the_lease_of_the_token(program: APIClient, seconds: float) -> None:
+    limit(TOKENS)
+    token = acquired(program, amounts={"tokens": 1}, lease_seconds=seconds)["token"]
+    renewed = post(program, "renew", token=token)
+    assert (renewed.status_code, renewed.data["lease_seconds"]) == (200, seconds)
+    extended = post(program, "extend", token=token, amounts={"tokens": 1})
+    assert (extended.status_code, extended.data["lease_seconds"]) == (200, seconds)
+
+
+def test_extensions_are_decided_by_the_changed_limits_of_the_client(program: APIClient) -> None:
+    limit(TOKENS)
+    token = acquired(program, amounts={"tokens": 100})["token"]
+    services.set_entity_limits("user:7", [RateLimit("tokens", 150, 3600)], resource="llm")
+    assert post(program, "extend", token=token, amounts={"tokens": 60}).status_code == 429
+    extended = post(program, "extend", token=token, amounts={"tokens": 50})
+    assert extended.status_code == 200
+    assert state()["used"] == 150
+    limit(SLOTS)
+    services.set_entity_limits("user:7", [SLOTS], resource="llm")
+    unknown = post(program, "extend", token=extended.data["token"], amounts={"tokens": 1})
+    assert (unknown.status_code, "tokens" in str(unknown.data)) == (400, True)
+
+
 def test_amounts_without_permits_have_a_lease_and_count_as_used_after_it(program: APIClient, clock: FakeClock) -> None:
     limit(QuotaLimit("tokens", 1000, session_seconds=86_400))
     token = acquired(program, amounts={"tokens": 300}, lease_seconds=60)["token"]

@@ -21,9 +21,10 @@ from limits_app.engine import (
     checked_limits,
     given_key,
     installed,
+    of_class,
     schema_of,
 )
-from limits_app.engine.errors import InvalidRequest, LimitExceeded
+from limits_app.engine.errors import InvalidRequest, LimitExceeded, UsageNotReported
 from limits_app.engine.limits import AnyLimit, CountedUnit
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -144,6 +145,22 @@ def test_units_without_a_limit_must_be_reported() -> None:
         acquisition.update({"input_tokens": 10})
 
 
+def test_several_calls_must_be_reported_beside_a_budget_too() -> None:
+    limits = priced_set("calls=9/min usd=50/month")
+    with limits.acquire() as acquisition:
+        pass
+    with pytest.raises(UsageNotReported, match="call_count"), limits.acquire({"call_count": 3}):
+        pass
+    with limits.acquire({"call_count": 3}) as acquisition:
+        acquisition.update({"call_count": 2})
+
+
+def test_requests_of_a_budget_wait_in_the_order_of_their_priorities() -> None:
+    for limits in (priced_set("usd=50/month"), priced_set("usd=50/month calls=9/min", TOKENS)):
+        ranks = [limits.prepare(of_class({"input_tokens": 1}, name)).shape.rank for name in ("high", "normal", "low")]
+        assert ranks == [0, 1, 2]
+
+
 def test_a_failed_block_is_refunded_without_the_calls() -> None:
     limits = priced_set("usd=50/month")
     with pytest.raises(ZeroDivisionError), limits.acquire({"input_tokens": 1000, "usd": 3}):
@@ -179,6 +196,30 @@ def test_extensions_are_charged_and_refunded_at_their_own_prices() -> None:
     assert (acquisition.acquisitions["usd"].requested, acquisition.acquisitions["usd"].used) == (0.3, 0.2)
     acquisition.release()
     assert used(before) == 0.2
+
+
+HOURS = UnitPrice.of("gpus", "usd", Decimal(3), 1), UnitPrice.of("disks", "usd", Decimal("0.5"), 1)
+
+
+@pytest.mark.parametrize(
+    ("requested", "charged"),
+    [({"gpus": 2, "disks": 4}, 8), ({"gpus": 2, "disks": 1, "input_tokens": 400_000}, 7.5), ({"gpus": 1}, 3.5)],
+)
+def test_permits_with_prices_are_charged_as_requested_whatever_is_reported(
+    requested: dict[str, GivenAmount], charged: float
+) -> None:
+    limits = priced_set("gpus=9 disks=9 usd=50/month", (*HOURS, *TOKENS))
+    with limits.acquire(requested) as acquisition:
+        assert used(limits) == charged
+        acquisition.update({key: 0 for key in requested if key.endswith("tokens")})
+    assert used(limits) == charged - (1 if "input_tokens" in requested else 0)
+
+
+@pytest.mark.parametrize("rate", ["input_tokens=10/min:soft", "input_tokens=10M/min", "input_tokens=10/min:soft x=1/s"])
+def test_units_are_charged_whether_their_own_limit_rejects_or_not(rate: str) -> None:
+    limits = priced_set(f"{rate} usd=50/month", TOKENS)
+    assert limits.try_acquire({"input_tokens": 400_000, **({"x": 1} if "x=" in rate else {})})
+    assert used(limits) == 1
 
 
 @pytest.mark.parametrize(

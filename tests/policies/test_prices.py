@@ -13,7 +13,8 @@ from django.test.utils import CaptureQueriesContext
 
 from limits_app import limits
 from limits_app.models import Price
-from limits_app.policies import ResolvedSet, price_history, price_lists, prices_of, resolver
+from limits_app.models.price import hour_us
+from limits_app.policies import ResolvedSet, price_lists, resolver, stored_prices
 from tests.services.wall import Wall
 
 pytestmark = pytest.mark.django_db
@@ -28,9 +29,9 @@ def add(resource: str, amount: str, valid_from: datetime = NOON, **fields: Any) 
     return Price.objects.create(resource=resource, amount=Decimal(amount), valid_from=valid_from, **values)
 
 
-def amounts(resource: str, at: datetime = NOON, **names: Any) -> dict[str, float]:
+def amounts(resource: str, at: datetime = NOON, *, pool: str | None = None, member: str = "") -> dict[str, float]:
     """The prices of a million units of a resource."""
-    prices = prices_of(resource, at, **names)
+    prices = stored_prices(resource, pool).at(hour_us(at), member)
     return {f"{price.unit} {price.currency}": price.numerator / price.denominator for price in prices}
 
 
@@ -60,7 +61,7 @@ def test_price_of_a_member_is_that_of_its_pool() -> None:
 def test_history_of_a_resource_has_each_price_with_its_time() -> None:
     add("llm", "1", NOON - 5 * HOUR)
     add("llm", "2", NOON)
-    periods = price_history("llm", NOON - HOUR)
+    periods = stored_prices("llm").periods(hour_us(NOON - HOUR))
     assert [(period.price.numerator, period.valid_from_us, period.valid_until_us) for period in periods] == [
         (1, round((NOON - HOUR).timestamp() * 1e6), round(NOON.timestamp() * 1e6)),
         (2, round(NOON.timestamp() * 1e6), None),
