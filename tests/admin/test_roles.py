@@ -142,11 +142,12 @@ def changes_of(role: Role) -> int:
 def test_a_role_does_its_tasks_and_no_others(role: Role, member: Any) -> None:
     client, done = member(role), set()
     for name, (do, _roles) in TASKS.items():
-        before, point = changes_of(role), transaction.savepoint()
-        do(client)
-        if changes_of(role) > before:
-            done.add(name)
-        transaction.savepoint_rollback(point)
+        with transaction.atomic():
+            before = changes_of(role)
+            do(client)
+            if changes_of(role) > before:
+                done.add(name)
+            transaction.set_rollback(True)
     assert done == {name for name, (_do, roles) in TASKS.items() if role in roles}
 
 

@@ -139,10 +139,11 @@ def outcome(user: User, ask: Ask) -> tuple[bool, bool]:
     """Whether a request is answered without a refusal, and whether it changed something; the change is rolled back."""
     client = Client()
     client.force_login(user)
-    point, before = transaction.savepoint(), AuditEvent.objects.count()
-    response = ask(client)
-    has_changed = AuditEvent.objects.count() != before
-    transaction.savepoint_rollback(point)
+    with transaction.atomic():
+        before = AuditEvent.objects.count()
+        response = ask(client)
+        has_changed = AuditEvent.objects.count() != before
+        transaction.set_rollback(True)
     assert response.status_code < 500
     return response.status_code not in {401, 403}, has_changed
 
