@@ -101,10 +101,14 @@ def _reasons_for_silence(rule: AlertRule | None) -> Iterator[str]:
         return
     if not rule.enabled:
         yield gettext("This rule is not enabled, so it sends nothing.")
-    if rule.channel == AlertChannel.EMAIL and settings.EMAIL_BACKEND in _NOT_SENDING:
-        yield gettext("E-mail is not sent by this site: its EMAIL_BACKEND is %(backend)s.") % {
-            "backend": settings.EMAIL_BACKEND
-        }
+    if rule.channel == AlertChannel.EMAIL and (backend := _mail_backend()) in _NOT_SENDING:
+        yield gettext("E-mail is not sent by this site: its EMAIL_BACKEND is %(backend)s.") % {"backend": backend}
+
+
+def _mail_backend() -> str | None:
+    """The backend of the default mailer; None for that of Django. Before Django 6.1 all e-mail has one backend."""
+    mailers: dict[str, dict[str, Any]] | None = getattr(settings, "MAILERS", None)
+    return settings.EMAIL_BACKEND if mailers is None else mailers.get("default", {}).get("BACKEND")
 
 
 @admin.register(Alert)

@@ -49,6 +49,24 @@ def test_the_form_says_why_a_rule_would_send_nothing(
         assert notice.partition("'")[0] in page.content.decode()
 
 
+@pytest.mark.parametrize(
+    ("mailers", "notices"),
+    [
+        ({"default": {"BACKEND": CONSOLE}}, [NOT_SENT]),
+        ({"default": {"BACKEND": SMTP}, "news": {"BACKEND": CONSOLE}}, []),
+        ({"default": {"OPTIONS": {"host": "mail.example.org"}}}, []),
+        ({}, []),
+    ],
+)
+def test_the_default_mailer_of_a_site_with_several_counts(
+    admin_client: Client, settings: Settings, mailers: dict[str, Any], notices: list[str]
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ALERTS": True}
+    settings.MAILERS = mailers
+    page = admin_client.get(address("alertrule_change", rule().pk))
+    assert page.context["notices"] == notices
+
+
 def test_a_new_rule_says_before_and_after_saving_that_alerts_are_off(admin_client: Client) -> None:
     page = admin_client.get(address("alertrule_add"))
     assert page.context["notices"] == [OFF]

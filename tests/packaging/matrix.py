@@ -48,6 +48,7 @@ IGNORED: Final = (
     "ignore:get_connection() is deprecated",
     "ignore:Django 2028 will not have a default mailer",
     "ignore:The 'connection' argument is deprecated",
+    "ignore:The EMAIL_BACKEND setting is deprecated",
 )
 
 
