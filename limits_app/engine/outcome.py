@@ -67,9 +67,11 @@ class LimitStatus:
         return {name: value for name, value in asdict(self).items() if name not in _OF_DEFINITION}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Outcome:
     """A decision: allowed or rejected, with the limits that rejected and those that passed.
+
+    Nothing changes it: it is not frozen, as `LimitStatus`.
 
     `degraded` says that the decision was made without the store, which is unavailable; remaining amounts are unknown.
     `shadowed` are the limits of policies in shadow mode that would have rejected this request.

@@ -14,7 +14,7 @@ from itertools import chain, filterfalse
 from math import ceil
 from operator import attrgetter
 from time import time
-from typing import Final, NamedTuple
+from typing import Final
 
 from django.http.response import HttpResponseBase
 
@@ -28,6 +28,7 @@ _ADDED: Final = "limits_headers"
 """The attribute of a response with the `_Added` by the names of its headers; a cache keeps it too."""
 _FORMAT: Final = conf.HEADERS.name
 _DRAFT: Final = ("RateLimit-Policy", "RateLimit")
+_DRAFT_NAMES: Final = frozenset(map(str.lower, _DRAFT))
 _WITHOUT_RESET: Final = frozenset({"blocked", "resource"})
 """The types of limits that time does not bring back."""
 _LIMIT: Final = "X-RateLimit-Limit"
@@ -42,11 +43,8 @@ _LEAST_RETRY_SECONDS: Final = 1
 """The least `Retry-After`, and that for a permit: nothing predicts when one is released."""
 
 
-class _Added(NamedTuple):
-    """The value of a header, and the one that the view set, which it replaces or continues; None for no header."""
-
-    value: str | None
-    before: str | None
+_Added = tuple[str | None, str | None]
+"""The value of a header, and the one that the view set, which it replaces or continues; None for no header."""
 
 
 def retry_after_seconds(delay: float | None, *, if_unknown: int = _LEAST_RETRY_SECONDS) -> int:
@@ -80,10 +78,12 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
             policies.append(policy)
             reset = "" if status.type in _WITHOUT_RESET else f";t={ceil(status.reset_after)}"
             left.append(f'"{name}";r={min(int(status.remaining), most)}{reset}')  # a burst is not part of the quota
+        # Few views have set any of them, and to look for each takes longer.
+        continues = not _DRAFT_NAMES.isdisjoint(map(str.lower, response.headers))
         for name, own in zip(_DRAFT, map(", ".join, (policies, left)), strict=True):
-            before = response.headers.get(name)
+            before = response.headers.get(name) if continues else None
             value = response.headers[name] = f"{before}, {own}" if before else own
-            added[name] = _Added(value, before)
+            added[name] = value, before
     if form is not HeaderStyle.DRAFT:
         _add_legacy(response, added, _closest(statuses, outcomes))
     setattr(response, _ADDED, added)
@@ -96,7 +96,8 @@ def _shown(outcomes: Iterable[Outcome]) -> list[LimitStatus]:
     """
     statuses: list[LimitStatus] = []
     for outcome in filterfalse(_DEGRADED, outcomes):
-        block = next((status for status in outcome.violations if status.level == BLOCK_LEVEL), None)
+        violations = outcome.violations
+        block = next((status for status in violations if status.level == BLOCK_LEVEL), None) if violations else None
         of_limits = sorted(outcome.violations + outcome.passed, key=_POSITION)
         if block is not None and len(of_limits) > 1:
             of_limits = [
@@ -189,7 +190,7 @@ def _add_legacy(response: HttpResponseBase, added: dict[str, _Added], status: Li
         _RESET: None if reset_seconds is None else str(ceil(time()) + reset_seconds),
     }
     for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
-        added[name] = _Added(number, response.headers.get(name))
+        added[name] = number, response.headers.get(name)
         _set_header(response, name, number)
 
 

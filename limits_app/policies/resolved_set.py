@@ -51,7 +51,7 @@ class Evaluated(NamedTuple):
     kind: EvaluationKind
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class ResolvedSet:
     """The effective limits of a request, and how the request is decided while their store is unavailable.
 
@@ -134,17 +134,10 @@ class ResolvedSet:
 
     def at_version(self, version: int) -> ResolvedSet:
         """The same set for another version of the configuration, which has left it as it is."""
-        # Without `replace`, which takes half of the time: each client has this after each change of another one.
-        return ResolvedSet(
-            limit_set=self.limit_set.at_version(version),
-            alias=self.alias,
-            on_unavailable=self.on_unavailable,
-            shadow=None if self.shadow is None else self.shadow.at_version(version),
-            available=self.available,
-            evaluated=self.evaluated,
-            fallbacks=self.fallbacks,
-            template=self.template or self,
-        )
+        shadow = None if self.shadow is None else self.shadow.at_version(version)
+        values = self.alias, self.on_unavailable, shadow, self.available, self.evaluated, self.fallbacks
+        # By position, which takes a tenth of the time: each client has this after each change of another one.
+        return ResolvedSet(self.limit_set.at_version(version), *values, self.template or self)
 
     def with_scopes(self, scoped: Iterable[ScopedLimits]) -> LimitSet:
         """The limit set with the limits of more scopes, and without slices."""
