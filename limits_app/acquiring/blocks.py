@@ -37,8 +37,6 @@ It does not keep its claim, since the permits of an acquisition that nothing ref
 BLOCKS: Final[ContextVar[tuple[Block, ...]]] = ContextVar("limits_app_blocks", default=())
 """The blocks around the running code that hold permits, perhaps with some that have ended."""
 
-_NOTHING: Final[frozenset[Bucket]] = frozenset()
-
 
 def enter_block(claim: Claim, limits: Nestable, runner: object) -> Block:
     """Count the permits of a claim as held by a thread or task, until the returned block is cleared.
@@ -57,12 +55,9 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
     A nested request does not take these again, since it would wait for itself. Permits that were held for the longest
     time that their limit allows do not count: other holders may have them.
     """
-    blocks = BLOCKS.get()
-    if not any(blocks):
-        return _NOTHING
     held: set[Bucket] = set()
     here = running()
-    for number, of_block, runner in chain.from_iterable(blocks):
+    for number, of_block, runner in chain.from_iterable(BLOCKS.get()):
         # Not those that were released or lost, nor those of the parent of a forked child.
         claim = of_block.store.renewer.find(number)
         if claim is None or not _are_same(of_block, limits):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Self
 
-from limits_app.acquiring.blocks import held_here
+from limits_app.acquiring.blocks import BLOCKS, held_here
 from limits_app.acquiring.store import Store, is_remote
 from limits_app.engine import (
     MOST_SHAPES,
@@ -196,7 +196,7 @@ class BoundLimits:
 
         `present` is the plan where nothing is held, if there is one yet.
         """
-        held = held_here(self)
+        held = held_here(self) if any(BLOCKS.get()) else frozenset()
         if present is not None and not held:
             return present
         keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
