@@ -16,12 +16,12 @@ from limits_app.audit import is_protected
 from limits_app.checks.databases import missing_databases
 from limits_app.checks.reporting import reported
 from limits_app.checks.settings import missing_caches, missing_packages
-from limits_app.checks.unpriced import unpriced_resources
+from limits_app.checks.unpriced import unpriced_resources, unpriced_totals
 from limits_app.conf import OnUnavailable, StoreKind
 from limits_app.engine import counts_money, keep_problems, without_zone, zone_of
 from limits_app.engine.errors import InvalidLimit, StoreUnavailable
 from limits_app.engine.limits import CallLimit
-from limits_app.models import CONFIGURATION, Endpoint, Limit, Plan, Policy, Price, Resource, write_alias
+from limits_app.models import CONFIGURATION, Counted, Endpoint, Limit, Plan, Policy, Price, Resource, write_alias
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
 from limits_app.services.site_urls import SiteUrls
@@ -194,6 +194,11 @@ def _unpriced() -> Iterator[CheckMessage]:
     if conf.get(conf.UNPRICED) is conf.Unpriced.ERROR and _rows(Price.objects.all()[:1]):
         limits = Limit.objects.filter(key__in=conf.get(conf.CURRENCIES)).exclude(policy__resource=None)
         yield from unpriced_resources(_rows(limits.select_related("policy__resource__pool").order_by("key", "pk")))
+        totals = Limit.objects.filter(key__in=conf.get(conf.CURRENCIES), policy__counted=Counted.TOTAL)
+        of_resources = Limit.objects.filter(policy__entity=None, policy__plan=None).exclude(policy__resource=None)
+        currencies = _rows(totals.order_by("key").values_list("key", flat=True).distinct())
+        units = _rows(of_resources.select_related("policy__resource__pool")) if currencies else []
+        yield from unpriced_totals(currencies, units)
 
 
 def _stores() -> Iterator[CheckMessage]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's name
 from django.utils import timezone
 
-from limits_app.engine import counts_money
+from limits_app.engine import counts_money, is_metered
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Limit
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.price import hour_us
 from limits_app.policies import price_lists
+
+_FREE: Final = "LIMITS['UNPRICED'] = 'free' allows them without a charge."
 
 
 def unpriced_resources(limits: Iterable[Limit]) -> Iterator[CheckMessage]:
@@ -22,15 +25,52 @@ def unpriced_resources(limits: Iterable[Limit]) -> Iterator[CheckMessage]:
         resource = row.policy.resource if row.policy else None
         if resource is not None and _is_money(row):
             places[resource.name, row.key] = None if resource.pool is None else resource.pool.name
+    for name, currency in _without_price(places):
+        yield Warning(
+            f"{name} is limited in {currency}, and has no price in {currency}",
+            hint=f"Set a price in {currency}: until then, requests that do not name {currency!r} are an error. {_FREE}",
+            id="limits_app.W079",
+        )
+
+
+def unpriced_totals(currencies: Iterable[str], units: Iterable[Limit]) -> Iterator[CheckMessage]:
+    """Report the resources with limits of `units` that have no price in one of the `currencies` of totals.
+
+    Of these, requests that name amounts of units are an error. Resources that are limited in the currency themselves
+    are left to `unpriced_resources`.
+    """
+    pools: dict[str, str | None] = {}
+    own: set[tuple[str, str]] = set()
+    for row in units:
+        resource = row.policy.resource if row.policy else None
+        if resource is not None:
+            own.add((resource.name, row.key))
+            if _is_metered(row):
+                pools[resource.name] = None if resource.pool is None else resource.pool.name
+    wanted = [(name, currency) for name in pools for currency in currencies if (name, currency) not in own]
+    for name, currency in _without_price({place: pools[place[0]] for place in wanted}):
+        yield Warning(
+            f"{name} limits units and has no price in {currency}, and a total is limited in {currency}",
+            hint=f"Set a price in {currency}, 0 if it is free: until then, requests that name units and not "
+            f"{currency!r} are an error for clients with the total. {_FREE}",
+            id="limits_app.W079",
+        )
+
+
+def _without_price(places: Mapping[tuple[str, str], str | None]) -> Iterator[tuple[str, str]]:
+    """The resources and currencies without a price now; each has the pool that serves the resource."""
     prices, now_us = price_lists({(name, pool) for (name, _), pool in places.items()}), hour_us(timezone.now())
     for (name, currency), pool in sorted(places.items()):
         if currency not in prices[name, pool].currencies(now_us):
-            yield Warning(
-                f"{name} is limited in {currency}, and has no price in {currency}",
-                hint=f"Set a price in {currency}: until then, requests that do not name {currency!r} are an error. "
-                "LIMITS['UNPRICED'] = 'free' allows them without a charge.",
-                id="limits_app.W079",
-            )
+            yield name, currency
+
+
+def _is_metered(row: Limit) -> bool:
+    try:
+        limit, _ = stored_definition(row.key, row.text)
+    except InvalidLimit:
+        return False
+    return is_metered(limit) and not counts_money(limit)
 
 
 def _is_money(row: Limit) -> bool:

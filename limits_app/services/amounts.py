@@ -20,6 +20,7 @@ from limits_app.engine import (
     checked_limits,
     checked_priority,
     counts_money,
+    is_currency,
     is_metered,
     of_class,
 )
@@ -128,14 +129,18 @@ def known_amounts(
         raise InvalidRequest(f"{CALLS} and {CallLimit.key} are the same key: use one of them")
     unknown = sorted(renamed.keys() - keys)
     if unknown and keys and Blocked.key not in keys:
-        raise not_limited(unknown, keys)
+        raise not_limited(unknown, keys, is_requested=True)
     return renamed
 
 
-def not_limited(unknown: Iterable[str], keys: Iterable[str]) -> InvalidRequest:
-    """The error for keys without a limit, with the keys that have one."""
-    listed = ", ".join(sorted(keys)) or "none"
-    return InvalidRequest(f"No limit has the key {', '.join(unknown)}; must be one of: {listed}")
+def not_limited(unknown: Iterable[str], keys: Iterable[str], *, is_requested: bool = False) -> InvalidRequest:
+    """The error for keys without a limit, with the keys that have one.
+
+    Keys that are requested may have a price instead, which counts where money is limited.
+    """
+    known = sorted(keys)
+    what = "limit and no price" if is_requested and any(map(is_currency, known)) else "limit"
+    return InvalidRequest(f"No {what} has the key {', '.join(unknown)}; must be one of: {', '.join(known) or 'none'}")
 
 
 def one_of_each(named: Mapping[str, GivenAmount], limits: LimitSet) -> Mapping[str, GivenAmount] | None:

@@ -252,7 +252,7 @@ def _check_known(amounts: Mapping[str, GivenAmount], limits: BoundLimits) -> Non
     keys = {key for key in limits.keys if not key.startswith(_OWN_PREFIXES)}
     unknown = sorted(amounts.keys() - keys)
     if unknown and keys and Blocked.key not in keys:
-        raise not_limited(unknown, keys)
+        raise not_limited(unknown, keys, is_requested=True)
 
 
 def _lease_of(acquisition: Acquisition) -> ScopedLimits:

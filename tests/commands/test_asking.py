@@ -358,6 +358,10 @@ def test_what_is_asked_about_goes_by_the_keys_that_there_are() -> None:
     assert "requests: 10 of 10 left, 5 requested" in run("explain api calls=5").out
     for line in ("check api rpm=1", "explain api rpm=1"):
         assert (run(line).code, run(line).err) == (2, "No limit has the key rpm; must be one of: call_count\n")
+    limits.set_resource_limits("llm", ["usd=5/month", "tokens=9/min"])
+    for line in ("check llm pages=1", "explain llm pages=1"):
+        error = "No limit and no price has the key pages; must be one of: tokens, usd\n"
+        assert (run(line).code, run(line).err) == (2, error)
     assert run("check api calls=1 call_count=1").code == 2
     limits.set_entity_limits("user:1", [], effect="blocked")
     blocked = run("check api rpm=1 --entity user:1")

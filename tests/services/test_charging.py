@@ -12,14 +12,14 @@ import pytest
 from asgiref.sync import async_to_sync
 from pytest_django import Settings
 
-from limits_app import LimitExceeded, QuotaLimit, limits
+from limits_app import CallLimit, LimitExceeded, QuotaLimit, limits
 from limits_app.acquiring import Acquisition
 from limits_app.checks.stores import check_stores
 from limits_app.engine import GivenAmount
 from limits_app.engine.errors import InvalidRequest
-from limits_app.models import Policy, Price
+from limits_app.models import Entity, Policy, Price, UsageSnapshot
 from limits_app.policies import resolver
-from limits_app.services import Share
+from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import one_of_each
 from limits_app.services.limit_words import own_limits
 from limits_app.stores.memory import MemoryStore
@@ -339,6 +339,41 @@ def test_checks_report_resources_without_a_price(settings: Settings) -> None:
     ]
     settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
     assert not [message for message in check_stores(["default"]) if message.id == "limits_app.W079"]
+
+
+def test_checks_report_resources_without_a_price_under_a_total(settings: Settings) -> None:
+    def reported() -> list[str]:
+        return [message.msg for message in check_stores(["default"]) if message.id == "limits_app.W079"]
+
+    for resource, texts in (("llm", ["tokens=5/min"]), ("ocr", ["pages=5/min"]), ("web", [CallLimit(5, 60)])):
+        limits.set_resource_limits(resource, texts)
+    limits.set_resource_limits("files", ["usd=1/month", "bytes=5/day@UTC"])
+    of_files = "files is limited in usd, and has no price in usd"
+    assert reported() == [of_files]
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+    assert reported() == [of_files, "ocr limits units and has no price in usd, and a total is limited in usd"]
+    with pytest.raises(InvalidRequest, match="ocr has no price in usd"):
+        limits.acquire("ocr", entity=USER, requested={"pages": 1})
+    settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
+    assert reported() == []
+
+
+def test_a_limit_of_a_parent_that_shares_have_in_common_is_charged_as_the_first_one_requests_it() -> None:
+    team = Entity.objects.create(identifier="team:1")
+    for number in (1, 2):
+        Entity.objects.create(identifier=f"member:{number}", parent=team, cascade=True)
+    limits.set_entity_limits("team:1", ["usd=100/month", "pages=100/day@UTC"], resource="llm")
+    limits.set_entity_limits("team:1", ["usd=1000/month"], counted="total")
+    shares = [Share("llm", f"member:{number}", {"pages": pages, "usd": pages}) for number, pages in ((1, 3), (2, 10))]
+    assert try_acquire_all(shares)
+    assert [used("llm", "team:1", key) for key in ("pages", "usd", "total:usd")] == [3, 3, 13]
+
+
+def test_usage_from_before_a_change_of_currencies_is_read_as_the_other_kind_of_amount(settings: Settings) -> None:
+    row = UsageSnapshot(key="gold", admitted_milli=7000)
+    assert row.admitted == 7
+    settings.LIMITS = {**settings.LIMITS, "CURRENCIES": ["usd", "gold"]}
+    assert row.admitted == 0.000007
 
 
 def test_units_without_a_limit_are_no_limits_of_people() -> None:
