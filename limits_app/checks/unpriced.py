@@ -20,12 +20,12 @@ _FREE: Final = "LIMITS['UNPRICED'] = 'free' allows them without a charge."
 
 def unpriced_resources(limits: Iterable[Limit]) -> Iterator[CheckMessage]:
     """Report the resources of some limits, of which a request is an error unless it names the currency."""
-    places: dict[tuple[str, str], str | None] = {}
+    pools: dict[tuple[str, str], str | None] = {}
     for row in limits:
         resource = row.policy.resource if row.policy else None
         if resource is not None and _is_money(row):
-            places[resource.name, row.key] = None if resource.pool is None else resource.pool.name
-    for name, currency in _without_price(places):
+            pools[resource.name, row.key] = None if resource.pool is None else resource.pool.name
+    for name, currency in _without_price(pools):
         yield Warning(
             f"{name} is limited in {currency}, and has no price in {currency}",
             hint=f"Set a price in {currency}: until then, requests that do not name {currency!r} are an error. {_FREE}",
@@ -47,8 +47,8 @@ def unpriced_totals(currencies: Iterable[str], units: Iterable[Limit]) -> Iterat
             own.add((resource.name, row.key))
             if _is_metered(row):
                 pools[resource.name] = None if resource.pool is None else resource.pool.name
-    wanted = [(name, currency) for name in pools for currency in currencies if (name, currency) not in own]
-    for name, currency in _without_price({place: pools[place[0]] for place in wanted}):
+    others = {(name, key): pool for name, pool in pools.items() for key in currencies if (name, key) not in own}
+    for name, currency in _without_price(others):
         yield Warning(
             f"{name} limits units and has no price in {currency}, and a total is limited in {currency}",
             hint=f"Set a price in {currency}, 0 if it is free: until then, requests that name units and not "
@@ -57,10 +57,10 @@ def unpriced_totals(currencies: Iterable[str], units: Iterable[Limit]) -> Iterat
         )
 
 
-def _without_price(places: Mapping[tuple[str, str], str | None]) -> Iterator[tuple[str, str]]:
+def _without_price(pools: Mapping[tuple[str, str], str | None]) -> Iterator[tuple[str, str]]:
     """The resources and currencies without a price now; each has the pool that serves the resource."""
-    prices, now_us = price_lists({(name, pool) for (name, _), pool in places.items()}), hour_us(timezone.now())
-    for (name, currency), pool in sorted(places.items()):
+    prices, now_us = price_lists({(name, pool) for (name, _), pool in pools.items()}), hour_us(timezone.now())
+    for (name, currency), pool in sorted(pools.items()):
         if currency not in prices[name, pool].currencies(now_us):
             yield name, currency
 

@@ -120,6 +120,7 @@ from limits_app.engine.keys import (
     line_scope,
     member_scope,
     namespace_digest,
+    own_keys,
     private_scope,
     scope_of,
     shadow_scope,

@@ -198,6 +198,14 @@ def values_scope(scope: Scope) -> Scope:
     return scope._replace(key=f"{scope.key}#values")
 
 
+def own_keys(scope: Scope) -> list[str]:
+    """Return the keys of a scope of an entity on a resource, and of those of URL rules beside it.
+
+    Who resets them ends a block for a time, and allows other combinations.
+    """
+    return [scope.key, *[beside(scope).key for beside in (block_scope, counted_scope, values_scope)]]
+
+
 def slices_key(key: str) -> str:
     """Return the key of the scope that records how much of the limits of another one, given by key, is in slices."""
     return f"{key}#slices"

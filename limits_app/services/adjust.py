@@ -15,13 +15,11 @@ from limits_app.engine import (
     Amount,
     EntityName,
     ScopedLimits,
-    block_scope,
     check_idempotency_key,
-    counted_scope,
+    own_keys,
     scope_of,
     shown,
     total_scope,
-    values_scope,
 )
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit, MeteredLimit
@@ -169,9 +167,7 @@ def _keys_of(resource: str | None, entity: str | None) -> list[str]:
     """The keys of the scopes that belong to the entity alone, whether or not it has limits there now."""
     if resource is None:
         return [total_scope(entity, of_system=of_system).key for of_system in (False, True)]
-    scope = scope_of(resource, entity)
-    # A reset ends a block for a time, and lets the client have new combinations.
-    return [scope.key, *[of(scope).key for of in (block_scope, counted_scope, values_scope)]]
+    return own_keys(scope_of(resource, entity))
 
 
 class _AuditedOnce:

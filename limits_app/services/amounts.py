@@ -138,9 +138,11 @@ def not_limited(unknown: Iterable[str], keys: Iterable[str], *, is_requested: bo
 
     Keys that are requested may have a price instead, which counts where money is limited.
     """
-    known = sorted(keys)
-    what = "limit and no price" if is_requested and any(map(is_currency, known)) else "limit"
-    return InvalidRequest(f"No {what} has the key {', '.join(unknown)}; must be one of: {', '.join(known) or 'none'}")
+    existing = sorted(keys)
+    what = "limit and no price" if is_requested and any(map(is_currency, existing)) else "limit"
+    return InvalidRequest(
+        f"No {what} has the key {', '.join(unknown)}; must be one of: {', '.join(existing) or 'none'}"
+    )
 
 
 def one_of_each(named: Mapping[str, GivenAmount], limits: LimitSet) -> Mapping[str, GivenAmount] | None:

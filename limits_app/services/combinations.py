@@ -25,12 +25,12 @@ def combined_name(client: str | None, words: Iterable[bytes]) -> str:
 
 
 def ending_of(client: str | None) -> str:
-    """Return how the names of all combinations of a client end."""
+    """Return how the names of all combinations of a client end: an erasure of the client finds it after a space."""
     if client is None:
         return ""
     if len(client) > _LONGEST_CLIENT:
         client = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_SIZE).hexdigest()
-    return f":{client}"
+    return f" {client}"
 
 
 class CombinedSource:

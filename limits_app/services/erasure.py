@@ -15,7 +15,7 @@ from django.db import models, router, transaction
 from django.db.models import Q
 
 from limits_app import audit
-from limits_app.engine import EntityName, check_entity, scope_of, shadow_scope, total_scope
+from limits_app.engine import EntityName, check_entity, own_keys, scope_of, shadow_scope, total_scope
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.models import (
     Alert,
@@ -34,6 +34,7 @@ from limits_app.models import (
 from limits_app.models.patterns import check_client
 from limits_app.models.snapshots import batches
 from limits_app.models.users import entity_name
+from limits_app.services.combinations import COMBINATION
 from limits_app.services.usage import add_counts
 from limits_app.stores.registry import aliases, resilient_store
 from limits_app.usage.reading import storable
@@ -128,13 +129,14 @@ def _forget_state(mark: audit.Identifier) -> None:
         (resource, name if entity == stored.identifier else entity)
         for model in (UsageSnapshot, Denial)
         for resource, entity in _counted(model, mark).order_by().values_list("resource", "entity").distinct()
-        if resource and stored.out_of(entity) != entity
+        if resource and _without_client(stored, entity) != entity
     }
     used |= {(resource, name) for resource in Resource.objects.using(write_alias()).values_list("name", flat=True)}
-    scopes = [scope_of(*use) for use in used]
+    on_resources = [scope_of(*use) for use in used]
     entities = {name, *(entity for _, entity in used)}
-    scopes += [total_scope(entity, of_system=of_system) for entity in entities for of_system in (False, True)]
-    keys = [key for scope in scopes for key in (scope.key, shadow_scope(scope).key)]
+    totals = [total_scope(entity, of_system=of_system) for entity in entities for of_system in (False, True)]
+    keys = [key for scope in on_resources for key in own_keys(scope)]
+    keys += [scope.key for scope in totals] + [shadow_scope(scope).key for scope in (*on_resources, *totals)]
     for alias in aliases():
         for batch in batches(keys):
             resilient_store(alias).reset(batch)
@@ -144,6 +146,11 @@ def _counted(model: type[models.Model], mark: audit.Identifier) -> models.QueryS
     """The rows of a table of counts that may have the identifier; a member of a pool may have the same name."""
     rows = model._default_manager.using(router.db_for_write(model)).filter(bucket=BucketKind.ENTITY)
     return rows.filter(entity__contains=storable(mark.identifier))
+
+
+def _without_client(mark: audit.Identifier, entity: str) -> str:
+    """An entity without the identifier, which it may have as a part; a combination has that of its client."""
+    return mark.out_of(entity, is_about=entity.startswith(COMBINATION))
 
 
 class _Erasure:
@@ -215,8 +222,9 @@ class _Erasure:
         identifiers: dict[str, list[object]] = {}
         rows = _counted(model, self._mark)
         for key, entity in rows.values_list("pk", "entity"):
-            if self._stored.out_of(entity) != entity:
-                identifiers.setdefault(self._stored.out_of(entity)[:_ENTITY], []).append(key)
+            renamed = _without_client(self._stored, entity)
+            if renamed != entity:
+                identifiers.setdefault(renamed[:_ENTITY], []).append(key)
         for entity, keys in identifiers.items():
             for batch in batches(keys):
                 rows.filter(pk__in=batch).update(entity=entity, **others)
