@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from limits_app import InvalidRequest, limits
-from limits_app.models import AuditEvent, Policy
+from limits_app.models import AuditEvent, Limit, Policy, Resource
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,7 +71,8 @@ def test_an_error_on_one_resource_leaves_the_others_as_they_were() -> None:
 
 
 def test_so_many_resources_are_named_instead() -> None:
-    for number in range(101):
-        limits.set_resource_limits(f"model/{number}", f"calls={number + 2}/min")
+    resources = Resource.objects.bulk_create([Resource(name=f"model/{number}") for number in range(101)])
+    policies = Policy.objects.bulk_create([Policy(resource=resource) for resource in resources])
+    Limit.objects.bulk_create([Limit(policy=policy, key="call_count", text="5/min") for policy in policies])
     with pytest.raises(InvalidRequest, match="101 resources have their own limits for tenant:blue"):
         boosted()
