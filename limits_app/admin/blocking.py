@@ -22,9 +22,12 @@ from limits_app.admin.changelists import UsageListAdmin
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.engine.errors import LimitsError
 from limits_app.integrations.identity import entity_of_user
-from limits_app.models import Entity
+from limits_app.models import Entity, Policy, PolicyEffect
+from limits_app.models.patterns import is_pattern
 from limits_app.models.validators import validate_text
-from limits_app.services import block_confirmation
+from limits_app.services import block_confirmation, definitions
+from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.exempt_clients import policy_of_effect
 from limits_app.services.rights import Action, may, to_create_entity
 
 
@@ -45,10 +48,12 @@ class BlockingAdmin(UsageListAdmin):
         """Ask for confirmation, or block the entity; one that has no row gets one."""
         identifier = request.POST.get("entity") or request.GET.get("entity", "")
         entity = self._entity(identifier)
-        if not may(request.user, Action.BLOCK, *to_create_entity(identifier)):
+        covers_many = is_pattern(identifier)
+        if not may(request.user, Action.EXEMPT if covers_many else Action.BLOCK, *to_create_entity(identifier)):
             raise PermissionDenied
         form = BlockReasonForm(request.POST if request.method == "POST" else None)
-        if form.is_valid() and self._blocked(request, entity, form):
+        block = self._pattern_blocked if covers_many else self._blocked
+        if form.is_valid() and block(request, entity, form):
             message = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": identifier}
             self.message_user(request, message, messages.SUCCESS)
             return HttpResponseRedirect(self._back(request, identifier))
@@ -115,12 +120,28 @@ class BlockingAdmin(UsageListAdmin):
             entity.save()
         return True
 
+    def _pattern_blocked(self, request: HttpRequest, entity: Entity, form: BlockReasonForm) -> bool:
+        """Block all clients of a network or a pattern, by a policy; errors are shown in the form."""
+        reason = form.cleaned_data["reason"]
+        with self.acting(request, reason):
+            try:
+                definition = policy_of_effect(PolicyEffect.BLOCKED, entity.identifier, reason=reason)
+            except InvalidDefinition as error:
+                form.add_error(None, str(error))
+                return False
+            problem = block_problem(request, [(Policy, None, block_confirmation.state_of(definition.row))])
+            if problem and not form.cleaned_data[CONFIRM]:
+                form.add_error(CONFIRM, problem)
+                return False
+            definitions.save(definition)
+        return True
+
     def _back(self, request: HttpRequest, identifier: str) -> str:
         """The page that led here, or that of the client, or what the user may view."""
         back = request.GET.get("next", "")
         if url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()}, require_https=request.is_secure()):
             return back
-        if may(request.user, Action.VIEW_LIMITS):
+        if may(request.user, Action.VIEW_LIMITS) and not is_pattern(identifier):
             return reverse(f"{self.admin_site.name}:limits_app_client", query={"entity": identifier})
         return self.list_or_index(request)
 

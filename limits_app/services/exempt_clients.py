@@ -12,6 +12,7 @@ from limits_app.models import Endpoint, Entity, Policy, PolicyEffect, write_alia
 from limits_app.models.entity import IS_UNLIMITED
 from limits_app.policies import is_exempting
 from limits_app.services import definitions
+from limits_app.services.definitions import Definition
 from limits_app.services.listing import NamedScope
 
 
@@ -39,12 +40,17 @@ def exempt(entity: str | None, plan: str | None, *, actor: str, reason: str = ""
 
     Raises InvalidDefinition with everything that is wrong, also where they have a policy that always applies.
     """
-    data = {"entity": entity, "plan": plan, "effect": PolicyEffect.UNLIMITED.value, "reason": reason}
     with audit.acting(actor=actor, source="admin", reason=reason):
-        definition = definitions.read(Policy(), data, find=definitions.find_or_new)
+        definition = policy_of_effect(PolicyEffect.UNLIMITED, entity, plan, reason=reason)
         definitions.save(definition)
     policy: Policy = definition.row
     return policy
+
+
+def policy_of_effect(effect: PolicyEffect, entity: str | None, plan: str | None = None, *, reason: str) -> Definition:
+    """Read a policy that exempts or blocks an entity or a pattern, or else a plan, without saving it; see `exempt`."""
+    data = {"entity": entity, "plan": plan, "effect": effect.value, "reason": reason}
+    return definitions.read(Policy(), data, find=definitions.find_or_new)
 
 
 def conflicting(entity: str | None, plan: str | None) -> Policy | None:

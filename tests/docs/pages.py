@@ -17,7 +17,7 @@ WITH_CODE: Final = [
     *sorted(DOCS.glob("howto/*.md")),
     *sorted(DOCS.glob("reference/*.md")),
 ]
-WALKS: Final = (ROOT / "README.md", DOCS / "tutorial.md", DOCS / "celery.md")
+WALKS: Final = (ROOT / "README.md", DOCS / "tutorial.md", DOCS / "celery.md", DOCS / "howto" / "per-plan.md")
 """Pages that build a project of their own, file by file; tests/packaging follows the first two."""
 
 _FENCE: Final = re.compile(

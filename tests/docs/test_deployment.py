@@ -19,7 +19,7 @@ PAGE = DOCS / "howto" / "docker-and-kubernetes.md"
 MANIFESTS: dict[str, Any] = {
     block.text.split("\n", 1)[0].removeprefix("# "): yaml.safe_load(block.text) for block in blocks(PAGE, "yaml")
 }
-SHARED, ALONE = [block.text for block in blocks(PAGE, "python") if "LIMITS = {" in block.text]
+SHARED, SENTINEL, ALONE = [block.text for block in blocks(PAGE, "python") if "LIMITS = {" in block.text]
 LIMITS_COMMAND = re.compile(r"python manage\.py limits ([^&;\"`\n]+)")
 
 

@@ -55,6 +55,26 @@ def test_two_tasks_are_done_and_the_third_one_waits(tmp_path: Path) -> None:
     assert lines[-1] in printed.read_text()
 
 
+@pytest.mark.release  # a site is made and migrated, which takes some seconds
+def test_keys_have_the_plan_of_the_groups_of_their_user(tmp_path: Path) -> None:
+    page, section = DOCS / "howto" / "per-plan.md", "API keys with the plans of groups"
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"} | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    lines = "".join(block.text for block in blocks(page, "console", below=section)).splitlines()
+    _install, start, *commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    subprocess.run(start, shell=True, cwd=tmp_path, env=environment, check=True)  # noqa: S602 - it is our own page
+    for block in blocks(page, "python", below=section):
+        with (tmp_path / str(file_of(block))).open("a") as file:
+            file.write(f"\n{block.text}")
+    command = ["bash", "-e", "-c", "\n".join(commands)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = [line for line in lines if not line.startswith("$ ")]
+    assert done.stdout.splitlines()[-len(expected) :] == expected
+
+
 def test_limit_sets_limit_fastapi_without_settings() -> None:
     code = [block.text for block in blocks(DOCS / "howto" / "fastapi.md", "python")]
     without_django = code[: next(number for number, text in enumerate(code) if "django.setup()" in text)]
@@ -65,8 +85,9 @@ def test_limit_sets_limit_fastapi_without_settings() -> None:
 
 
 def test_a_store_behind_a_sentinel_counts(settings: Settings, transactional_db: None) -> None:
-    block = next(one for one in blocks(DOCS / "stores.md", "python") if "SentinelClient" in one.text)
-    shown: dict[str, Any] = {}
+    page = DOCS / "howto" / "docker-and-kubernetes.md"
+    block = next(block for block in blocks(page, "python") if "SentinelClient" in block.text)
+    shown: dict[str, Any] = {"os": os}
     exec(block.text, shown)  # noqa: S102 - it is our own documentation
     with redis_sentinel() as (*_, sentinel):
         shown["CACHES"]["default"]["OPTIONS"]["SENTINELS"] = [("127.0.0.1", sentinel.port)]

@@ -136,6 +136,29 @@ def test_an_entity_is_blocked_in_two_clicks_and_audited(admin_client: Client) ->
     assert AuditEvent.objects.latest("number").reason == "abuse"
 
 
+@pytest.mark.parametrize("pattern", ["ip:203.0.113.0/24", "key:trial-*"])
+def test_a_network_is_blocked_by_a_policy_that_needs_the_right_to_add_one(
+    pattern: str, admin_client: Client, admin_user: User, visitor: Visitor
+) -> None:
+    address = reverse("admin:limits_app_entity_block", query={"entity": pattern})
+    support = visitor("block_entity", "add_entity", "change_entity", "view_entity")
+    assert support.post(address, {"reason": "attack"}).status_code == 403
+    assert admin_client.post(address, {"reason": "attack"}).status_code == 302
+    policy = Policy.objects.get()
+    assert (policy.entity.identifier, policy.effect) == (pattern, "blocked")  # type: ignore[union-attr]  # it has one
+    event = AuditEvent.objects.filter(object_type="policy").latest("number")
+    assert (event.reason, event.actor) == ("attack", admin_user.get_username())
+    assert "errorlist" in admin_client.post(address, {"reason": "again"}).content.decode()
+
+
+def test_a_block_of_the_network_of_its_author_asks_for_confirmation(admin_client: Client) -> None:
+    address = reverse("admin:limits_app_entity_block", query={"entity": "ip:127.0.0.0/8"})
+    assert "errorlist" in admin_client.post(address, {"reason": "attack"}).content.decode()
+    assert not Policy.objects.exists()
+    assert admin_client.post(address, {"reason": "attack", "confirm_block": "on"}).status_code == 302
+    assert Policy.objects.get().effect == "blocked"
+
+
 @pytest.mark.parametrize("entity", ["", "a\0", "vip"])
 def test_what_cannot_be_blocked_is_an_error_in_the_form(entity: str, admin_client: Client) -> None:
     Entity.objects.create(identifier="vip", unlimited=True)
