@@ -14,49 +14,52 @@
 local requests, emptiest_first, others
 requests, emptiest_first, others, plan_at = unpack_from('<ddd', plan, plan_at)
 
-local turns, numbers_at = {nil}, NUMBERS_AT
-for index = 1, requests do
-  local first_key, place, first_label, size
-  first_key, place, first_label, size, plan_at = unpack_from('<dddd', plan, plan_at)
-  local version, amounts_at = unpack_from('<d', numbers, numbers_at)
-  numbers_at = numbers_at + size
-  turns[index] = {
-    number = index - 1, first_key = first_key, version = version, place = place, first_label = first_label,
-    amounts_at = amounts_at, load = 0,
-  }
-end
+-- Where each is in the plan and in the numbers. Only those of which the emptiest goes first are in a list: a table costs
+-- more than to read this.
+local turn_at, numbers_at, turns = plan_at, NUMBERS_AT, nil
 if emptiest_first > 0 then
-  for _, turn in ipairs(turns) do
+  turns = {}
+  for index = 1, requests do
+    local first_key, place, _, size = unpack_from('<dddd', plan, turn_at)
     writes = nil
-    local scopes, calendar = load_request(turn.place, turn.first_key, turn.amounts_at, now)
+    local scopes, calendar = load_request(place, first_key, numbers_at + 8, now)
     if not scopes then return 'C' .. pack('<d', now) .. calendar end
-    turn.scopes, turn.after_amounts = scopes, after_amounts
+    local load = 0
     for _, scope in ipairs(scopes) do
       for _, limit in ipairs(scope.limits) do
         local used = algorithms[limit.letter]('used', limit.state, 0, limit)
-        turn.load = math.max(turn.load, used / limit.capacity)
+        load = math.max(load, used / limit.capacity)
       end
     end
-    turn.writes = writes -- such as the removal of leases that have expired, which its states do not count any more
+    -- The writes are such as the removal of leases that have expired, which the states do not count any more.
+    turns[index] = {
+      number = index - 1, turn_at = turn_at, numbers_at = numbers_at, load = load, scopes = scopes, writes = writes,
+      after_amounts = after_amounts,
+    }
+    turn_at, numbers_at = turn_at + 32, numbers_at + size
   end
   table.sort(turns, function(a, b) return a.load < b.load or a.load == b.load and a.number < b.number end)
 end
 
 local reply = ''
 for index = 1, others == 1 and requests or 1 do
-  local turn = turns[index]
-  local scopes, calendar = turn.scopes, nil
-  writes = turn.writes
-  if turn.version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= turn.version then return 'S' end
-  if scopes then
-    after_amounts = turn.after_amounts
-  else
-    scopes, calendar = load_request(turn.place, turn.first_key, turn.amounts_at, now)
+  local turn, number, scopes, calendar = turns and turns[index], index - 1, nil, nil
+  writes = nil
+  if turn then
+    number, turn_at, numbers_at, scopes = turn.number, turn.turn_at, turn.numbers_at, turn.scopes
+    writes, after_amounts = turn.writes, turn.after_amounts
+  end
+  local first_key, place, first_label, size = unpack_from('<dddd', plan, turn_at)
+  local version, amounts_at = unpack_from('<d', numbers, numbers_at)
+  turn_at, numbers_at = turn_at + 32, numbers_at + size
+  if version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= version then return 'S' end
+  if not scopes then
+    scopes, calendar = load_request(place, first_key, amounts_at, now)
     if not scopes then return 'C' .. pack('<d', now) .. calendar end
   end
 
   -- Charge the amounts to the states, while all fit.
-  local is_admitted, amount, amount_at = others < 2, nil, turn.amounts_at
+  local is_admitted, amount, amount_at = others < 2, nil, amounts_at
   for _, scope in ipairs(scopes) do
     for _, limit in ipairs(scope.limits) do
       if is_admitted then
@@ -71,7 +74,7 @@ for index = 1, others == 1 and requests or 1 do
     end
   end
   if token_has_ended then return 'E' end
-  reply = reply .. pack('<c1dd', is_admitted and 'A' or 'R', turn.number, now)
+  reply = reply .. pack('<c1dd', is_admitted and 'A' or 'R', number, now)
   if is_admitted then
     -- New scopes are saved first, since only the first write is refused where memory is full. Counted usage gives way first.
     local values, has_written = {nil}, false
@@ -95,7 +98,7 @@ for index = 1, others == 1 and requests or 1 do
     if writes then write_now() end
     for _, scope in ipairs(scopes) do
       if scope.counts and scope.starts_hour then -- it is noted, so that its usage is collected; that of an earlier hour is finished
-        local label = label_of(scope, turn.first_label)
+        local label = label_of(scope, first_label)
         if scope.stored_sums then add_finished_usage(label, scope.stored_sums) end
         keep_usage('o', scope.usage_field .. scope.key .. '\0' .. label)
       end
@@ -106,7 +109,7 @@ for index = 1, others == 1 and requests or 1 do
   -- A caller that is rejected receives the states as they are, and then what it needs of logs.
   if others < 2 then
     writes = nil
-    scopes = load_request(turn.place, turn.first_key, turn.amounts_at, now)
+    scopes = load_request(place, first_key, amounts_at, now)
     -- States that were written before the clock was set back are saved, so that time passes for them from now on; and
     -- those that were carried over, so that the present rules apply from now on.
     for _, scope in ipairs(scopes) do
@@ -115,7 +118,7 @@ for index = 1, others == 1 and requests or 1 do
     if writes then write_now() end
   end
   local entries = ''
-  amount_at = turn.amounts_at
+  amount_at = amounts_at
   for _, scope in ipairs(scopes) do
     for _, limit in ipairs(scope.limits) do
       local state, change = limit.state, rejected and rejected[limit.letter]
