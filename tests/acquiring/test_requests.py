@@ -222,7 +222,7 @@ NEVER = [
 
 
 @pytest.mark.parametrize(("limit", "requested", "most"), NEVER)
-def test_more_than_a_limit_can_ever_admit_is_refused_at_once(
+def test_more_than_a_limit_can_ever_admit_is_refused_immediately(
     limit: LimitDefinition, requested: dict[str, float] | None, most: float, store: MemoryStore
 ) -> None:
     limits = limit_set(store, limit, ResourceLimit("other", 1))

@@ -153,7 +153,7 @@ def test_a_save_is_undone_as_a_whole_or_not_at_all(admin_client: Client) -> None
     assert Resource.objects.count() == 0
 
 
-def test_a_trial_is_told_in_words() -> None:
+def test_a_trial_is_reported_in_words() -> None:
     policy = limits.set_resource_limits("api", "60/min")
     said = []
     for limits_text, act in (

@@ -86,7 +86,7 @@ def test_dates_and_numbers_are_formatted_in_one_module_only() -> None:
     assert formatting == ["display.py"]
 
 
-def test_thousandths_are_told_where_they_matter() -> None:
+def test_thousandths_are_reported_where_they_matter() -> None:
     assert (bar("", 1.2345, 5).used, bar("", 1.2345, 5).level) == ("1.234", "ok")
     assert (bar("", 12_345.678, 10_000).used, bar("", 12_345.678, 10_000).level) == ("12,345.7", "full")
     assert bar("", 0, 0).width == 100

@@ -507,7 +507,7 @@ def test_the_history_of_an_object_has_what_was_changed_from_elsewhere(
     assert admin_client.get(address("policy_history", 999)).status_code == 302
 
 
-def test_the_history_of_a_part_is_told_by_its_page(admin_client: Client) -> None:
+def test_the_history_of_a_part_is_reported_by_its_page(admin_client: Client) -> None:
     member = PoolMember.objects.create(pool=Pool.objects.create(name="regions"), name="eu")
     assert admin_client.get(address("poolmember_history", member.pk)).status_code == 200
 

@@ -166,7 +166,7 @@ def test_a_superuser_comes_everywhere_but_to_what_nobody_may_do(admin_user: User
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_who_is_not_staff_comes_nowhere(is_known: bool, client: Client) -> None:
+def test_user_who_is_not_staff_comes_nowhere(is_known: bool, client: Client) -> None:
     if is_known:
         client.force_login(User.objects.create_user("somebody", is_superuser=True))
     for name, address in addresses():

@@ -44,7 +44,7 @@ def test_words_are_searched_for_by_the_parameter_of_the_api(root: APIClient, mon
     assert root.get(f"{ROOT}resources/?q=tw").status_code == 400
 
 
-def test_moments_are_told_in_full_and_can_be_sent_back(root: APIClient, settings: Settings) -> None:
+def test_moments_are_reported_in_full_and_can_be_sent_back(root: APIClient, settings: Settings) -> None:
     settings.REST_FRAMEWORK = {"DATETIME_FORMAT": "%Y-%m-%d %H:%M", "DATETIME_INPUT_FORMATS": ["%d.%m.%Y %H:%M"]}
     ends = {"valid_from": "2027-01-01T10:11:12Z", "valid_until": "2027-01-01T10:11:42Z"}
     made = root.post(f"{ROOT}policies/", {"limits": [LIMIT], **ends}, format="json")

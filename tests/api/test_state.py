@@ -171,7 +171,7 @@ def test_a_caller_sees_their_own_usage_and_nobody_elses(user: User, root: APICli
     assert root.get(f"{ROOT}me/?period=hour").data["results"][0]["usage"] == {}
 
 
-def test_usage_is_told_apart_as_is_wanted_the_largest_first(root: APIClient) -> None:
+def test_usage_is_distinguished_as_is_wanted_the_largest_first(root: APIClient) -> None:
     used("user:1", 30, refused=10)
     used("user:2", 50)
     used("user:1", 500, key="tpm", resource="llm")
@@ -217,7 +217,7 @@ def test_usage_comes_in_pages(root: APIClient) -> None:
     assert root.get(f"{ROOT}usage/?by=entity&page_size=2&page=4").status_code == 404
 
 
-def test_refusals_are_told_minute_by_minute(root: APIClient) -> None:
+def test_refusals_are_reported_minute_by_minute(root: APIClient) -> None:
     now = timezone.now().replace(second=0, microsecond=0)
     times = {"first": now, "last": now}
     for number in (1, 2, 3):

@@ -109,7 +109,7 @@ def race(*changes: tuple[str, str, dict[str, str], dict[str, str]]) -> list[int]
         return sorted(pool.map(send, changes))
 
 
-def test_of_two_admins_at_the_same_moment_one_wins_and_the_other_is_told(site: None) -> None:
+def test_of_two_admins_at_the_same_moment_one_wins_and_the_other_is_notified(site: None) -> None:
     row = policy()
     client = as_user(User(username="root", is_superuser=True, pk=1))
     for number in range(ROUNDS):

@@ -157,7 +157,7 @@ def test_a_file_that_is_too_long_is_not_read() -> None:
         read_document("name: x #".ljust(limits_file.MAX_CHARACTERS + 1, "#"), "f")
 
 
-def test_of_very_many_problems_some_are_told() -> None:
+def test_of_very_many_problems_some_are_reported() -> None:
     with pytest.raises(InvalidFile) as caught:
         limits_file.read_content("resources: {" + ", ".join(f"{n}: {{}}" for n in range(200)) + "}")
     assert len(caught.value.problems) == 200
@@ -178,7 +178,7 @@ def test_without_yaml_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     assert run("export --format json").code == 0
 
 
-def test_hours_that_cannot_be_read_are_in_nobodys_way() -> None:
+def test_hours_that_cannot_be_read_are_ignored() -> None:
     for hours in ("sometimes", "never"):
         policy = Policy.objects.create(weekly_hours="sat", time_zone="UTC")
         QuerySet.update(Policy.objects.filter(pk=policy.pk), weekly_hours=hours)
@@ -314,7 +314,7 @@ def test_what_is_only_referred_to_is_made_and_stays_while_it_is() -> None:
 
 
 @pytest.mark.parametrize("orders", [(5, 0), (0, 5), (3, 3)])
-def test_endpoints_of_one_name_are_told_apart_by_their_order_wherever_they_stand(orders: tuple[int, int]) -> None:
+def test_endpoints_of_one_name_are_distinguished_by_their_order_wherever_they_stand(orders: tuple[int, int]) -> None:
     first, second = (
         f"{{name: e, path: /{n}/, resource: api, order: {order}}}" for n, order in enumerate(orders, start=1)
     )
@@ -328,7 +328,7 @@ def test_endpoints_of_one_name_are_told_apart_by_their_order_wherever_they_stand
     assert not Endpoint.objects.exists()
 
 
-def test_endpoints_of_one_name_and_order_are_told_apart_by_their_place() -> None:
+def test_endpoints_of_one_name_and_order_are_distinguished_by_their_place() -> None:
     rows = ["{name: e, path: /a/, resource: api}", "{name: e, path: /b/, resource: api}"]
     applied(f"endpoints: [{', '.join(rows)}]")
     assert limits_file.plan(limits_file.read_content(f"endpoints: [{', '.join(rows)}]")).drift is False
@@ -336,7 +336,7 @@ def test_endpoints_of_one_name_and_order_are_told_apart_by_their_place() -> None
     assert [step.entry.label for step in planned.of(PlannedChange.DELETE)] == ["endpoint e (2)"]
 
 
-def test_a_database_that_refuses_is_told_and_nothing_is_left() -> None:
+def test_a_database_that_refuses_is_reported_and_nothing_is_left() -> None:
     def refuse(execute: Callable[..., Any], sql: str, *details: Any) -> Any:
         if sql.startswith("INSERT") and Policy._meta.db_table in sql:
             raise IntegrityError("a constraint failed")

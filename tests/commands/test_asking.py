@@ -188,7 +188,7 @@ def test_top_goes_on_until_somebody_presses_ctrl_c(pausing: Pausing) -> None:
     assert (ran.code, ran.out.count("resource"), ran.err.count(" UTC\n")) == (0, 6, 3)
 
 
-def test_usage_is_told_apart_as_asked() -> None:
+def test_usage_is_distinguished_as_asked() -> None:
     limits.set_resource_limits("api", [TPM])
     use(10, "user:1")
     use(30, "user:2")

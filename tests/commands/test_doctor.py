@@ -253,7 +253,7 @@ def test_hours_that_cannot_be_read_are_found() -> None:
     assert "policy system sometimes never applies" in found("D011")[0]
 
 
-def test_of_many_findings_of_a_kind_some_are_told() -> None:
+def test_of_many_findings_of_a_kind_some_are_reported() -> None:
     apply(read_content("resources: {" + ", ".join(f"r{number}: {{}}" for number in range(14)) + "}"))
     messages = found("D014")
     assert (len(messages), messages[-1]) == (11, "more resources have no limits: 4")
@@ -409,7 +409,7 @@ def test_what_never_answers_is_left_behind(never: Event) -> None:
     assert answers(never.wait, 0.01) == "it did not answer within 0.01 seconds"
 
 
-def test_a_store_that_hangs_holds_nobody_up(never: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_hangs_delays_no_request(never: Event, monkeypatch: pytest.MonkeyPatch) -> None:
     class Hanging(MemoryStore):
         def version(self, namespace: str = "") -> int:
             never.wait()

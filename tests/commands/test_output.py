@@ -251,7 +251,7 @@ def all_of(master: int) -> Iterator[str]:
             yield os.read(master, 100_000).decode()
 
 
-def test_a_screen_of_a_terminal_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_screen_of_a_terminal_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)

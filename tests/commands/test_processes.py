@@ -76,7 +76,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_traceback(environment
         assert (process.returncode, err) == (1, "")
 
 
-def test_a_full_disk_is_told_without_a_traceback(environment: Mapping[str, str]) -> None:
+def test_a_full_disk_is_reported_without_a_traceback(environment: Mapping[str, str]) -> None:
     words = [*COMMAND, "export", "--schema"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

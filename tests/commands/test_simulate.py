@@ -290,7 +290,7 @@ WRONG: Final = {
 }
 
 
-def test_a_csv_that_cannot_be_read_is_told_by_line(tmp_path: Path) -> None:
+def test_a_csv_that_cannot_be_read_is_reported_by_line(tmp_path: Path) -> None:
     file = tmp_path / "events.csv"
     for name, (text, said) in WRONG.items():
         file.write_text(text)

@@ -377,7 +377,7 @@ def test_the_audit_log_is_for_reading(admin_client: Client, api: Resource) -> No
     assert admin_client.get(reverse("admin:limits_app_auditevent_add")).status_code == 403
 
 
-def test_who_may_only_look_at_policies_sees_their_limits_and_changes_none(
+def test_user_who_may_only_look_at_policies_sees_their_limits_and_changes_none(
     client: Client, policy: Policy, limit: Limit
 ) -> None:
     staff(client, "view_policy")
@@ -387,7 +387,7 @@ def test_who_may_only_look_at_policies_sees_their_limits_and_changes_none(
     assert send(client, "policy_change", form, policy.pk).status_code == 403
 
 
-def test_who_may_change_policies_may_change_their_limits(client: Client, policy: Policy, limit: Limit) -> None:
+def test_user_who_may_change_policies_may_change_their_limits(client: Client, policy: Policy, limit: Limit) -> None:
     staff(client, "change_policy")
     form = policy_form(
         limit_form(limit, capacity="1"), {**LIMIT, "key": "rpm"}, existing=1, resource=policy.resource_id
@@ -396,7 +396,7 @@ def test_who_may_change_policies_may_change_their_limits(client: Client, policy:
     assert {row.key: row.text for row in policy.limits.all()} == {"tpm": "1/min", "rpm": "1000/min"}
 
 
-def test_who_may_add_policies_may_give_them_limits(client: Client) -> None:
+def test_user_who_may_add_policies_may_give_them_limits(client: Client) -> None:
     staff(client, "add_policy")
     assert send(client, "policy_add", policy_form(LIMIT)).status_code == 302
     assert Limit.objects.get().key == "tpm"
@@ -470,7 +470,7 @@ def test_numbers_are_shown_as_people_write_them(
     assert 'inputmode="decimal"' in str(form["capacity"])
 
 
-def test_who_may_only_look_reads_numbers_as_people_write_them(client: Client, policy: Policy) -> None:
+def test_user_who_may_only_look_reads_numbers_as_people_write_them(client: Client, policy: Policy) -> None:
     rate(policy).save()
     [limit] = (
         staff(client, "view_policy")

@@ -53,7 +53,7 @@ def test_a_good_value_is_taken_as_it_is_meant(key: conf.SettingKey[Any], given: 
         assert conf.problems() == []
 
 
-def test_an_override_counts_at_once_and_ends_with_its_block() -> None:
+def test_an_override_counts_immediately_and_ends_with_its_block() -> None:
     with override_settings(LIMITS={"MAP_MEGABYTES": 8}):
         assert conf.get(conf.MAP_MEGABYTES) == 8
         with override_settings(LIMITS=None):

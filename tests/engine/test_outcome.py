@@ -143,7 +143,7 @@ def test_one_sentence_for_people(status: dict[str, Any], expected: str) -> None:
         assert error.outcome is outcome
 
 
-def test_where_a_limit_comes_from_is_told(store: MemoryStore) -> None:
+def test_where_a_limit_comes_from_is_reported(store: MemoryStore) -> None:
     limits = scoped_set(store, TPM, DB)
     (tpm, db) = limits.try_acquire({"tpm": 1}).outcome.passed
     for status in (tpm, db):

@@ -78,7 +78,7 @@ def test_a_region_that_fails_costs_nobody_anything_and_is_left_alone() -> None:
     assert int(left) == 80
 
 
-def test_regions_can_be_set_anew() -> None:
+def test_regions_can_be_set_again() -> None:
     set_regions({"east": 100, "west": 100})
     set_regions({"north": 10})
     assert [one.config["member"] for one in limits.pool(POOL)] == ["north"]

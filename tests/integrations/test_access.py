@@ -260,7 +260,7 @@ EXEMPTS: Mapping[str, tuple[Callable[[User], Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", EXEMPTS)
-def test_who_is_exempt_is_charged_nothing(name: str, send: Send, ann: User, settings: Settings) -> None:
+def test_exempt_client_is_charged_nothing(name: str, send: Send, ann: User, settings: Settings) -> None:
     act, setting = EXEMPTS[name]
     settings.LIMITS = settings.LIMITS | {"EXEMPT": setting}
     act(ann)
@@ -274,7 +274,7 @@ def test_who_is_exempt_is_charged_nothing(name: str, send: Send, ann: User, sett
     assert [send(path, user=bob) for path in paths] == [429] * 5
 
 
-def test_who_is_exempt_takes_no_member_of_a_pool_and_no_total(send: Send, ann: User) -> None:
+def test_exempt_client_takes_no_member_of_a_pool_and_no_total(send: Send, ann: User) -> None:
     serve("ruled", make_pool({"m": [CallLimit(1, 60)]}))
     limits.set_system_limits("1/min", counted="total")
     free(NETWORK)
@@ -288,7 +288,7 @@ def test_a_parent_of_an_exempt_client_keeps_its_limits(send: Send, ann: User) ->
     assert [send("/ruled/", user=ann) for _ in range(3)] == [200, 200, 429]
 
 
-def test_the_default_of_the_system_blocks_and_exempts_nobody(send: Send) -> None:
+def test_the_default_of_the_system_blocks_and_exempts_no_client(send: Send) -> None:
     limits.set_system_limits([], effect="unlimited")
     assert [send("/ruled/") for _ in range(6)] == [200] * 5 + [429]
     limits.set_system_limits([], effect="blocked")
@@ -468,7 +468,7 @@ def test_the_emergency_switch_lifts_blocks_and_counts_them_in_shadow(send: Send)
     assert send(ip=INSIDE) == 403
 
 
-def test_a_block_in_shadow_mode_rejects_nobody_and_is_counted(send: Send, ann: User) -> None:
+def test_a_block_in_shadow_mode_rejects_nothing_and_is_counted(send: Send, ann: User) -> None:
     block(NETWORK, enforcement="shadow")
     before = limits.shadow_refusals().get("", {}).get("blocked", 0)
     assert send(ip=INSIDE, user=ann) == 200
@@ -591,7 +591,7 @@ def test_a_membership_counts_on_the_next_request(send: Send, ann: User) -> None:
     assert send(user=ann) == 200
 
 
-def test_a_client_that_changes_is_checked_anew_on_the_next_request(send: Send, ann: User) -> None:
+def test_a_client_that_changes_is_checked_again_on_the_next_request(send: Send, ann: User) -> None:
     limits.set_plan_limits("banned", [], effect="blocked")
     team = Entity.objects.create(identifier="team:9", plan=Plan.objects.get(name="banned"))
     assert [send(where, user=ann, X_Key="k") for where in ("/", "/ruled/")] == [200, 200]

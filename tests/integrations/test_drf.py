@@ -325,7 +325,7 @@ def told(response: Any) -> Any:
     return response.get("RateLimit")
 
 
-def test_the_middleware_tells_of_throttles_too(send: Any, serve: Any) -> None:
+def test_the_middleware_reports_throttles_too(send: Any, serve: Any) -> None:
     serve({"": view_of(throttle("first"), throttle("second"))})
     limit("first", CallLimit(2, 60))
     limit("second", CallLimit(9, 60))

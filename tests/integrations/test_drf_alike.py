@@ -172,7 +172,7 @@ def test_a_refusal_says_when_to_come_back_in_whole_seconds(
     assert refused.data["detail"].code == "throttled"
 
 
-def test_of_several_waits_the_longest_is_told(module: ModuleType) -> None:
+def test_of_several_waits_the_longest_is_reported(module: ModuleType) -> None:
     view = view_of(
         of(module, "UserRateThrottle", scope="short", rate="1/min"),
         of(module, "UserRateThrottle", scope="long", rate="1/hour"),

@@ -241,7 +241,7 @@ def test_a_change_is_read_with_two_queries(django_assert_num_queries: DjangoAsse
     ],
     ids=["update", "bulk_update", "bulk_create", "save"],
 )
-def test_every_way_of_writing_counts_at_once(change: Any) -> None:
+def test_every_way_of_writing_counts_immediately(change: Any) -> None:
     row = endpoint(limit("api"), "/old/")
     assert endpoints.current().find(of("/new/")) == ()
     change(row)

@@ -174,7 +174,7 @@ def test_what_was_given_back_for_a_refusal_is_not_told(ask: Ask, serve: Any) -> 
     assert told(ask(who="bob"))["RateLimit"].startswith('"api:call_count";r=8;t=7, "call_count";r=7;t=14, ')
 
 
-def test_of_two_scopes_with_the_same_limit_the_fuller_one_is_told(ask: Ask, serve: Any) -> None:
+def test_of_two_scopes_with_the_same_limit_the_fuller_one_is_reported(ask: Ask, serve: Any) -> None:
     serve({"": limited("api", entity="tenant:acme")(fine)})
     endpoint(limit("api", CallLimit(5, 60)))
     ask(who="bob")
@@ -205,7 +205,7 @@ def test_whoever_is_blocked_has_nothing(ask: Ask, serve: Any) -> None:
     assert told(ask()) == {"RateLimit-Policy": '"blocked";q=0', "RateLimit": '"blocked";r=0'}
 
 
-def test_where_nothing_is_limited_nothing_is_told(ask: Ask, serve: Any) -> None:
+def test_where_nothing_is_limited_nothing_is_reported(ask: Ask, serve: Any) -> None:
     serve({"": fine})
     services.set_entity_limits("ann", [], effect="unlimited")
     assert told(ask()) == {}
@@ -219,7 +219,7 @@ def test_a_policy_in_the_shadow_is_told_to_nobody(ask: Ask, serve: Any) -> None:
     assert [(one.status_code, told(one)) for one in (ask(), ask())] == [(200, {}), (200, {})]
 
 
-def test_what_a_view_takes_by_itself_is_told(ask: Ask, serve: Any) -> None:
+def test_what_a_view_takes_by_itself_is_reported(ask: Ask, serve: Any) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         request.limits.acquire("api", requested={"tpm": 4})  # type: ignore[attr-defined]  # the middleware adds it
         return fine(request)
@@ -348,7 +348,7 @@ def test_a_site_may_say_no_in_its_own_way(
     assert caplog.text.count("LIMITS['REFUSAL_HANDLER']") == logged
 
 
-def test_a_view_that_goes_on_after_a_refusal_tells_of_all_that_holds(ask: Ask, serve: Any) -> None:
+def test_a_view_that_goes_on_after_a_refusal_reports_all_that_holds(ask: Ask, serve: Any) -> None:
     def view(request: Any) -> HttpResponse:
         try:
             request.limits.acquire("inner")

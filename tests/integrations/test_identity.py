@@ -212,7 +212,7 @@ def test_who_it_is_is_asked_once_per_request(settings: Settings) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
-def test_users_are_told_apart_by_their_sessions_and_visitors_cost_no_query(
+def test_users_are_distinguished_by_their_sessions_and_visitors_cost_no_query(
     kind: str, settings: Settings, serve: Any, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}

@@ -89,7 +89,7 @@ def test_who_is_refused_after_authentication_has_cost_nobody_anything(send: Send
     assert (left("api", "user:1"), left("api", CLIENT)) == ({"call_count": 0}, {"call_count": 2})
 
 
-def test_who_may_not_come_in_has_been_charged_by_the_endpoint(send: Send, serve: Any) -> None:
+def test_user_who_may_not_come_in_has_been_charged_by_the_endpoint(send: Send, serve: Any) -> None:
     serve({"": view_of(throttle("api"), permission_classes=[])})
     endpoint(limit("api", CallLimit(10, 60, RateLimitAlgorithm.FIXED_WINDOW)))
     send()

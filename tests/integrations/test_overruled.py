@@ -262,7 +262,7 @@ def test_a_view_that_returns_a_rejection_is_refunded(decorate: Any, is_async: bo
 
 
 @by_wsgi
-def test_of_several_refusals_the_one_that_is_the_response_is_told(ask: Ask, put: Put) -> None:
+def test_of_several_refusals_the_one_that_is_the_response_is_reported(ask: Ask, put: Put) -> None:
     first, second = (limited(name)(fine) for name in ("first", "second"))
 
     def outer(request: HttpRequest) -> HttpResponse:

@@ -65,7 +65,7 @@ def processes(tmp_path: Path) -> Iterator[list[Process]]:
         process.wait()
 
 
-def test_processes_share_a_limit_and_every_change_counts_at_once_in_each(processes: list[Process]) -> None:
+def test_processes_share_a_limit_and_every_change_counts_immediately_in_each(processes: list[Process]) -> None:
     admin, *servers = processes
     admin("allow 10")
     answers = [server(f"get {PING}") for _ in range(10) for server in servers]

@@ -177,7 +177,7 @@ def test_administrators_have_the_last_word() -> None:
     assert statuses(view, 3) == [200, 200, 429]
 
 
-def test_without_blocking_the_view_is_told() -> None:
+def test_without_blocking_the_view_is_notified() -> None:
     def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse(str(request.limited))  # type: ignore[attr-defined]  # the decorator adds it
 
@@ -209,7 +209,7 @@ def test_behind_the_middleware_and_in_coroutines(block: bool, view: Callable[...
     assert (second.status_code, second["RateLimit"].split(";")[1]) == (429 if block else 200, "r=0")
 
 
-def test_a_coroutine_by_itself_is_told_of_too(serve: Any, settings: Settings, ask: Ask) -> None:
+def test_a_coroutine_by_itself_is_reported_too(serve: Any, settings: Settings, ask: Ask) -> None:
     settings.MIDDLEWARE = settings.MIDDLEWARE[:-1]
     serve({"": ratelimit(key="ip", rate=None)(ratelimit(key="ip", rate="1/m")(afine))})
     assert [ask().status_code for _ in range(2)] == [200, 429]

@@ -317,7 +317,7 @@ def test_a_request_below_a_kept_share_begins_no_block(log_in: Any, ask: Ask) -> 
     assert ask("/login/").headers["Retry-After"] == "7200", "the limit itself was exceeded"
 
 
-def test_an_unavailable_store_blocks_nobody(log_in: Any, ask: Ask, take_down: Any) -> None:
+def test_an_unavailable_store_blocks_no_client(log_in: Any, ask: Ask, take_down: Any) -> None:
     log_in(limits="5/h", block_for="1h")
     assert ask("/login/").status_code == 200
     take_down()

@@ -110,7 +110,9 @@ def codes(ask: Ask, times: int = 3, **who: str) -> list[int]:
     return [ask(**who).status_code for _ in range(times)]
 
 
-def test_endpoints_are_enforced_there_and_changes_of_them_count_at_once(serve: Any, ask: Ask, far: Resource) -> None:
+def test_endpoints_are_enforced_there_and_changes_of_them_count_immediately(
+    serve: Any, ask: Ask, far: Resource
+) -> None:
     serve({"": fine})
     rule = endpoint(far)
     assert codes(ask) == [200, 200, 429]

@@ -360,7 +360,7 @@ def test_schema_without_the_right_to_use_it_is_not_taken_for_an_empty_one() -> N
 
 
 @pytest.mark.usefixtures("migrated")
-def test_groups_that_cannot_be_read_exempt_nobody_unless_the_setting_allows(settings: Settings, serve: Any) -> None:
+def test_groups_that_cannot_be_read_exempt_no_client_unless_the_setting_allows(settings: Settings, serve: Any) -> None:
     Endpoint.objects.update(exempt_groups="pro")
     serve({"x/": fine})
     settings.MIDDLEWARE = [*settings.MIDDLEWARE]

@@ -225,7 +225,7 @@ def value(registry: CollectorRegistry, labels: dict[str, str]) -> float:
     return registry.get_sample_value("limits_evaluations_total", labels) or 0
 
 
-def test_policies_in_the_shadow_and_stores_in_trouble_are_told_of(
+def test_policies_in_the_shadow_and_stores_in_trouble_are_reported(
     registry: CollectorRegistry, settings: Settings
 ) -> None:
     Policy.objects.update(enforcement="shadow")

@@ -97,7 +97,7 @@ async def test_a_broken_upstream_is_asked_rarely_and_found_again() -> None:
 
 
 @on_a_fake_clock
-async def test_a_probe_whose_caller_goes_away_blocks_nobody() -> None:
+async def test_a_probe_whose_caller_goes_away_blocks_no_client() -> None:
     breaker = Breaker(RULES, name="eu")
     client = Scripted([answer(500)] * 4 + [answer()], takes_seconds=3)
     guarded = BreakerClient(client, breaker)

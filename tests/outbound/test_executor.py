@@ -105,7 +105,7 @@ async def test_an_error_is_that_of_its_caller_alone() -> None:
 
 
 @on_a_fake_clock
-async def test_its_depth_is_told() -> None:
+async def test_its_depth_is_reported() -> None:
     watch, work = Recorder(), Work()
     async with Executor(1, name="calls", observer=watch) as executor:
         await asyncio.gather(*[executor.run(work.call(number)) for number in range(2)])

@@ -87,7 +87,7 @@ async def test_a_caller_that_is_cancelled_in_the_moment_of_its_turn_passes_it_on
 
 
 @on_a_fake_clock
-async def test_a_turn_that_cannot_come_in_time_is_refused_at_once() -> None:
+async def test_a_turn_that_cannot_come_in_time_is_refused_immediately() -> None:
     pace = Pace(Quota("rps", 1, 10.0))
     async with pace.turn():
         pass
@@ -149,7 +149,7 @@ async def test_who_comes_while_an_upstream_is_held_hears_when_to_come_back() -> 
 
 
 @on_a_fake_clock
-async def test_what_is_learned_is_told_and_kept() -> None:
+async def test_what_is_learned_is_reported_and_kept() -> None:
     watch = Recorder()
     client = Scripted([answer(RateLimit_Policy='"rps";q=2;w=1')])
     paced = PacedClient(client, Pace(observer=watch))

@@ -56,7 +56,7 @@ def test_what_is_required_has_a_range_and_a_pin(extra: str) -> None:
         assert named(requirement) in pinned()
 
 
-def test_each_extra_is_told_apart_in_the_pins() -> None:
+def test_each_extra_is_distinguished_in_the_pins() -> None:
     told = set(re.findall(r"^# extra: ([a-z-]+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
     assert told == set(EXTRAS) - ELSEWHERE - {"all"}
 

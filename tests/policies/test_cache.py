@@ -154,7 +154,7 @@ def test_sets_of_mode_process_use_the_store_of_the_site(settings: Settings, tmp_
     gate.store.close()
 
 
-def test_other_settings_count_at_once(settings: Settings) -> None:
+def test_other_settings_count_immediately(settings: Settings) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}, "other": {"KIND": "memory"}}}
     first = _store_of_limits()
     settings.LIMITS = {**settings.LIMITS, "STORE": "other"}

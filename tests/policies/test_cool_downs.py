@@ -116,7 +116,9 @@ def test_reports_of_many_rejected_requests_of_a_member_are_one_change(clock: Fak
     assert limits.pool(NAME).cooling_seconds(0) == pytest.approx(29.55)
 
 
-def test_a_report_counts_at_once_in_its_process_and_another_one_reads_it(clock: FakeClock, seconds: Seconds) -> None:
+def test_a_report_counts_immediately_in_its_process_and_another_one_reads_it(
+    clock: FakeClock, seconds: Seconds
+) -> None:
     serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover"))
     other = Balancers(clock=seconds)
     balancer = other.find(NAME, "failover", (1, 1))

@@ -121,7 +121,7 @@ def test_a_check_consumes_nothing() -> None:
         limits.check("api", requested={"call_count": 2})
 
 
-def test_refusals_are_told(heard: Callable[..., list[Outcome]]) -> None:
+def test_refusals_are_reported(heard: Callable[..., list[Outcome]]) -> None:
     refusals = heard(signals.limit_exceeded)
     limits.set_resource_limits("api", [CallLimit(1, 60)])
     limits.acquire("api")

@@ -120,7 +120,7 @@ def test_a_block_that_ends_by_itself_says_so() -> None:
     assert changes == f"The limits may change at {tomorrow:%Y-%m-%d %H:%M:%S} UTC."
 
 
-def test_a_block_that_is_tried_in_the_shadow_is_told_as_one() -> None:
+def test_a_block_that_is_tried_in_the_shadow_is_reported_as_one() -> None:
     limits.set_system_limits([CallLimit(5, 60)])
     limits.set_resource_limits("api", [], effect="blocked", enforcement="shadow")
     assert (
@@ -140,7 +140,7 @@ def test_what_changes_at_the_end_of_the_calendar_is_explained(edge: str) -> None
     assert explanation.as_dict()["changes_at"] == "9999-12-31T23:59:59.999999+00:00"
 
 
-def test_a_chain_is_told_link_by_link(wall: Wall) -> None:
+def test_a_chain_is_reported_link_by_link(wall: Wall) -> None:
     tenant = Entity.objects.create(identifier="tenant:acme")
     Entity.objects.create(identifier="user:1", parent=tenant, cascade=True)
     limits.set_system_limits([CallLimit(100, 60), RateLimit("tpm", 50, 60)])

@@ -220,7 +220,7 @@ def test_only_so_many_are_looked_at() -> None:
     assert found.consumers[0].entity == f"user:{MOST + 2}"
 
 
-def test_names_that_meet_only_in_the_query_are_told_apart() -> None:
+def test_names_that_meet_only_in_the_query_are_distinguished() -> None:
     used("api", "user:1", 50)
     used("reports", "user:2", 50)
     used("api", "user:2", 1)

@@ -53,7 +53,7 @@ def test_a_pool_by_its_name_lends_each_permit_once_also_after_a_change() -> None
     assert by_member("db") == [0]
 
 
-def test_a_set_that_is_resolved_anew_is_the_same_set() -> None:
+def test_a_set_that_is_resolved_again_is_the_same_set() -> None:
     limits.set_resource_limits("api", [DB])
     with limits.acquire("api"):
         limits.set_resource_limits("api", [DB, CallLimit(9, 60)])

@@ -200,7 +200,7 @@ def assert_policies_were_obeyed(up: dict[str, Counter[str]], down: dict[str, Cou
 
 
 @pytest.mark.alone
-def test_a_frozen_redis_keeps_nobody_waiting(server: RedisServer) -> None:
+def test_a_frozen_redis_delays_no_request(server: RedisServer) -> None:
     def course() -> Load:
         load = Load()
         with load.running():

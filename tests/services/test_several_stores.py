@@ -141,7 +141,7 @@ def test_a_pool_is_counted_in_the_store_of_the_resource_that_it_serves() -> None
     assert resolver.get(("far", "a", (), None)).members is resolver.get(("farther", "a", (), None)).members
 
 
-def test_a_resource_that_moves_starts_anew_at_once_and_finds_what_it_left() -> None:
+def test_a_resource_that_moves_starts_again_at_once_and_finds_what_it_left() -> None:
     assert admitted("far") == 3
     move("far", "")
     assert admitted("far") == 3

@@ -58,7 +58,7 @@ def test_all_shares_are_charged_each_with_its_amounts() -> None:
     assert (left("api")["tpm"], left("exports")["slots"]) == (90, 2)
 
 
-def test_a_refusal_charges_nothing_and_is_told(heard: Callable[..., list[object]]) -> None:
+def test_a_refusal_charges_nothing_and_is_reported(heard: Callable[..., list[object]]) -> None:
     limit("api", CallLimit(10, 60, SLIDING))
     limit("exports", CallLimit(1, 60, SLIDING))
     shares = [Share("api", "ann"), Share("exports", "ann")]

@@ -161,7 +161,7 @@ def test_a_store_without_versions_fails() -> None:
         StoreConformance().test_old_and_unknown_limits_are_stale_and_charge_nothing(HasNoVersions(clock=FakeClock()))
 
 
-def test_a_store_that_wakes_nobody_fails() -> None:
+def test_a_store_that_wakes_no_waiter_fails() -> None:
     clock = WaiterClock()
     store = clock.store = WakesNobody(clock=clock)
     limits = limits_of(store, ResourceLimit("db", 1))

@@ -35,7 +35,7 @@ def test_one_more_than_all_is_an_error_once_a_caller_has_found_the_server_silent
     assert limit.check_out(0)
 
 
-def test_one_more_than_all_does_not_wait_for_ever(limit: ConnectionLimit) -> None:
+def test_one_more_than_all_does_not_wait_indefinitely(limit: ConnectionLimit) -> None:
     used = [limit.check_out(0) for _ in range(MOST_CONNECTIONS)]
     with pytest.raises(StoreUnavailable, match=r"not answered for 0\.5 s"):
         limit.check_out(0.005)

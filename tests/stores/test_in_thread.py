@@ -64,7 +64,7 @@ def test_the_error_is_the_task_s(work: Work) -> None:
 
 @pytest.mark.parametrize("error", [None, StoreUnavailable("out of reach")])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_task_that_is_cancelled_is_not_kept_waiting_and_how_it_ends_is_told(
+def test_a_task_that_is_cancelled_is_not_kept_waiting_and_how_it_ends_is_reported(
     work: Work, times: int, error: StoreUnavailable | None
 ) -> None:
     work.error = error
@@ -83,7 +83,7 @@ def test_a_task_that_is_cancelled_is_not_kept_waiting_and_how_it_ends_is_told(
     assert work.told == [error or "done"]
 
 
-def test_a_result_that_nobody_has_taken_yet_is_told(work: Work) -> None:
+def test_a_result_that_nobody_has_taken_yet_is_reported(work: Work) -> None:
     work.may_end.set()
 
     async def scenario() -> None:

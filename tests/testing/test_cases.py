@@ -96,7 +96,7 @@ def with_base(base: type[TestCase]) -> type[TestCase]:
 
 
 @pytest.mark.parametrize("case", [Pages, Decorated], ids=["mixin", "decorators"])
-def test_each_test_of_a_case_begins_anew(case: type[TestCase]) -> None:
+def test_each_test_of_a_case_begins_again(case: type[TestCase]) -> None:
     result = ran(case)
     assert result.testsRun >= 2
     assert result.wasSuccessful(), result.failures + result.errors

@@ -53,7 +53,7 @@ def test_the_stores_of_the_site_come_back_when_the_block_raises() -> None:
 
 
 @pytest.mark.django_db
-def test_nobody_is_put_aside_any_more_and_turns_begin_anew() -> None:
+def test_nobody_is_put_aside_any_more_and_turns_begin_again() -> None:
     make_pool({"a": [], "b": []})
     for _ in range(2):
         with fresh_limits():
@@ -75,7 +75,7 @@ def test_a_store_that_was_down_is_asked_again() -> None:
         assert not store.failing
 
 
-def test_what_was_told_once_is_told_again() -> None:
+def test_what_was_reported_once_is_reported_again() -> None:
     near: list[float] = []
 
     def hear(threshold: float, **details: object) -> None:

@@ -297,7 +297,7 @@ def test_without_usage_nothing_is_counted(noted: Denials, settings: Settings) ->
 
 
 @pytest.mark.usefixtures("site")
-def test_every_refusal_that_is_told_is_counted() -> None:
+def test_every_refusal_that_is_reported_is_counted() -> None:
     limits.set_resource_limits("api", [CallLimit(1, HOUR)])
     limits.set_entity_limits("tenant:1", [CallLimit(1, HOUR)], resource="api")
     told: list[Outcome] = []

@@ -62,7 +62,7 @@ def test_enormous_amounts_have_a_sum(amounts: list[int], total: int) -> None:
     assert sums == {"call_count": total // 1_000 if total % 1_000 == 0 else total / 1_000, "tokens": 40}
 
 
-def test_usage_is_told_apart_by_resource_entity_and_period() -> None:
+def test_usage_is_distinguished_by_resource_entity_and_period() -> None:
     put("user:1", 10)
     put("user:2", 20)
     put("user:1", 5, resource="reports", start=NOON + timedelta(hours=1))

@@ -75,7 +75,7 @@ def test_hours_and_days_sum_up_what_was_admitted(store: MemoryStore, clock: Fake
 
 
 @pytest.mark.django_db
-def test_buckets_are_told_apart(store: MemoryStore) -> None:
+def test_buckets_are_distinguished(store: MemoryStore) -> None:
     limit = CallLimit(10, HOUR)
     scopes = [
         scope_of("api", None),

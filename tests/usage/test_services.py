@@ -141,7 +141,7 @@ def test_what_is_older_than_the_settings_keep_is_deleted() -> None:
 
 
 @pytest.mark.django_db
-def test_what_is_to_be_kept_for_ever_is(settings: Settings) -> None:
+def test_what_is_to_be_kept_indefinitely_is(settings: Settings) -> None:
     settings.LIMITS = {"USAGE_HOURS_KEPT": None, "USAGE_DAYS_KEPT": None, "DENIALS_HOURS_KEPT": None}
     put_hours(3)
     assert prune(now=NOW) == {}

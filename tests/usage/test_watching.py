@@ -92,7 +92,7 @@ def use(times: int, entity: str = "user:1", **kwargs: Any) -> None:
             acquisition.update(kwargs.get("requested", {}))
 
 
-def test_a_limit_that_is_near_its_end_is_told_of_once(near: Near) -> None:
+def test_a_limit_that_is_near_its_end_is_reported_once(near: Near) -> None:
     has(CallLimit(10, HOUR, FIXED))
     use(7)
     assert near == []
@@ -100,7 +100,7 @@ def test_a_limit_that_is_near_its_end_is_told_of_once(near: Near) -> None:
     assert near == [("user:1 call_count", 0.8)]
 
 
-def test_each_threshold_is_told_of_and_the_highest_of_several_at_once(near: Near, settings: Settings) -> None:
+def test_each_threshold_is_reported_and_the_highest_of_several_at_once(near: Near, settings: Settings) -> None:
     settings.LIMITS = {"NEAR_THRESHOLDS": [1, 0.5, 0.9]}
     has(CallLimit(10, HOUR, FIXED))
     use(10)
@@ -118,7 +118,7 @@ def test_each_threshold_is_told_of_and_the_highest_of_several_at_once(near: Near
         pytest.param(CallLimit(10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW), HOUR + 60, id="sliding window"),
     ],
 )
-def test_it_is_told_again_in_the_next_window(
+def test_it_is_reported_again_in_the_next_window(
     near: Near, clock: FakeClock, limit: LimitDefinition, seconds: int
 ) -> None:
     has(limit)
@@ -128,7 +128,7 @@ def test_it_is_told_again_in_the_next_window(
         clock.advance(seconds)
 
 
-def test_a_window_that_ends_early_for_the_last_one_is_told_of(near: Near, clock: FakeClock) -> None:
+def test_a_window_that_ends_early_for_the_last_one_is_reported(near: Near, clock: FakeClock) -> None:
     has(CallLimit(10, HOUR, FIXED))
     use(1)
     clock.advance(HOUR - 10)
@@ -139,13 +139,13 @@ def test_a_window_that_ends_early_for_the_last_one_is_told_of(near: Near, clock:
 
 
 @pytest.mark.parametrize("period", ["hour", "day", "week", "month", None])
-def test_quotas_are_told_of(near: Near, period: str | None) -> None:
+def test_quotas_are_reported(near: Near, period: str | None) -> None:
     has(QuotaLimit("budget", 10, period, session_seconds=None if period else 60))
     use(3, requested={"budget": 3})
     assert near == [("user:1 budget", 0.8)]
 
 
-def test_permits_are_told_of_once_a_minute(near: Near, clock: FakeClock) -> None:
+def test_permits_are_reported_once_a_minute(near: Near, clock: FakeClock) -> None:
     has(ResourceLimit("db", 2))
     for expected in (1, 1, 2):
         with limits.acquire("api", entity="user:1"), limits.acquire("api", entity="user:1", requested={"db": 1}):
@@ -168,7 +168,7 @@ def test_what_another_process_has_told_is_not_told_again(near: Near) -> None:
     assert len(near) == 1
 
 
-def test_use_that_is_reported_later_is_told_of_with_the_next_request(near: Near) -> None:
+def test_use_that_is_reported_later_is_reported_with_the_next_request(near: Near) -> None:
     has(RateLimit("tokens", 100, HOUR, FIXED))
     with limits.acquire("api", entity="user:1", requested={"tokens": 0}) as acquisition:
         acquisition.update({"tokens": 90})
@@ -186,7 +186,7 @@ def test_what_was_told_is_forgotten_when_it_is_too_much(near: Near) -> None:
     assert few.crossings(acquired[0])
 
 
-def test_a_request_that_comes_again_is_told_of_once(near: Near, seen: Seen) -> None:
+def test_a_request_that_comes_again_is_reported_once(near: Near, seen: Seen) -> None:
     has(CallLimit(1, HOUR))
     for _ in range(3):
         assert limits.try_acquire("api", entity="user:1", idempotency_key="order 7")
@@ -222,7 +222,7 @@ def test_a_store_that_fails_then_harms_nobody(
     assert near == []
 
 
-def test_in_asyncio_it_is_told_from_a_thread(near: Near, seen: Seen) -> None:
+def test_in_asyncio_it_is_reported_from_a_thread(near: Near, seen: Seen) -> None:
     has(CallLimit(1, HOUR))
 
     async def work() -> None:

@@ -228,7 +228,7 @@ def test_workers_need_no_django() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=ROOT, timeout=SECONDS, check=True)
 
 
-def test_gathering_raises_the_first_error_at_once() -> None:
+def test_gathering_raises_the_first_error_immediately() -> None:
     never: Future[int] = Future()
     failed: Future[int] = Future()
     failed.set_exception(LookupError("one"))
@@ -244,7 +244,7 @@ def test_gathering_waits_no_longer_than_it_is_told() -> None:
     assert gather([], timeout=0) == []
 
 
-def test_what_is_done_is_told_apart_from_what_is_not() -> None:
+def test_what_is_done_is_distinguished_from_what_is_not() -> None:
     never: Future[int] = Future()
     done: Future[int] = Future()
     done.set_result(1)

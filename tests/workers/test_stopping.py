@@ -68,7 +68,7 @@ def test_a_block_that_raises_cancels_what_has_not_begun(gate: Event) -> None:
     assert [future.cancelled() for future in futures] == [False, True, True]  # type: ignore[attr-defined]
 
 
-def test_a_thread_that_does_not_end_is_told_of(gate: Event) -> None:
+def test_a_thread_that_does_not_end_is_reported(gate: Event) -> None:
     keeper, futures = blocked(gate)
     with pytest.raises(TimeoutError, match="calls are still running"):
         keeper.stop(timeout=0)

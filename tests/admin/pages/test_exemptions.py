@@ -247,7 +247,7 @@ def test_who_is_not_exempt_all_the_same_is_said(admin_client: Client) -> None:
     assert "It is not exempt yet" in said(add(admin_client, entity="user:2"))[-1]
 
 
-def test_who_may_see_and_add(visitor: Visitor, django_user_model: type[User]) -> None:
+def test_user_who_may_see_and_add(visitor: Visitor, django_user_model: type[User]) -> None:
     limits.set_entity("user:1", unlimited=True)
     limits.set_entity_limits("key:*", [], effect="unlimited")
     Endpoint.objects.create(name="r", path="/", limits="calls=1/min", exempt_staff=True)

@@ -281,7 +281,7 @@ def test_what_may_be_misspelled_is_said_before_it_is_saved(admin: Client, fields
 @pytest.mark.parametrize(
     "fields", [{"target": "/admin/*"}, {"who": "entity", "entity": "user:7"}, {"who": "entity", "entity": "key:*"}]
 )
-def test_what_is_known_is_saved_at_once(admin: Client, fields: Any) -> None:
+def test_what_is_known_is_saved_immediately(admin: Client, fields: Any) -> None:
     used("other", "user:7", "call_count", 1)
     assert post(admin, **fields).status_code == 302
 
@@ -519,7 +519,7 @@ def test_only_ten_minutes_are_for_undo(admin: Client) -> None:
     assert Policy.objects.exists()
 
 
-def test_who_may_not_revert_is_offered_no_undo(admin: Client, client: Client) -> None:
+def test_user_who_may_not_revert_is_offered_no_undo(admin: Client, client: Client) -> None:
     user = User.objects.create_user("staff", is_staff=True)
     names = ["add_policy", "add_resource", "add_endpoint", "add_entity", "change_policy", "delete_policy"]
     user.user_permissions.set(Permission.objects.filter(codename__in=names))
@@ -568,7 +568,7 @@ def test_links_fill_the_form_in(admin: Client) -> None:
     assert URL in admin.get("/admin/limits_app/").content.decode()
 
 
-def test_who_may_not_add_limits_may_not_see_the_form(client: Client) -> None:
+def test_user_who_may_not_add_limits_may_not_see_the_form(client: Client) -> None:
     user = User.objects.create_user("staff", is_staff=True)
     client.force_login(user)
     assert client.get(URL).status_code == 403

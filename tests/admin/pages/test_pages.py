@@ -124,7 +124,7 @@ def test_an_explanation_tells_of_pools_and_of_what_is_only_tried(admin_client: C
     assert "Would reject (shadow mode)" in page
 
 
-def test_an_explanation_tells_of_dates_hours_and_rollouts(admin_client: Client) -> None:
+def test_an_explanation_reports_dates_hours_and_rollouts(admin_client: Client) -> None:
     now, day = datetime.now(UTC), timedelta(1)
     limits.set_resource_limits("api", [], effect="unlimited", valid_from=now - day, valid_until=now + day)
     limits.set_resource_limits("api", ["credits=5/day@UTC"], rollout_percent=50)
@@ -409,7 +409,7 @@ def test_the_live_state_has_totals_and_the_tightest_limits(admin_client: Client)
     assert f"{reverse(f'admin:{EXPLAIN}')}?resource=api&amp;entity=user%3A1" in state["tightest"]
 
 
-def test_who_may_not_explain_gets_no_link_to_it(visitor: Visitor) -> None:
+def test_user_who_may_not_explain_gets_no_link_to_it(visitor: Visitor) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(4)])
     used("api", "user:1", "call_count", 1)
     tightest = get(visitor("view_usagesnapshot"), STATE).json()["tightest"]

@@ -144,7 +144,7 @@ def test_credit_that_ends_within_an_entry_stays_when_older_ones_expire() -> None
     assert window.used(NOW + 11 * SECOND) == 0
 
 
-def test_a_sliding_window_of_which_all_was_forgotten_begins_anew() -> None:
+def test_a_sliding_window_of_which_all_was_forgotten_begins_again() -> None:
     window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
     assert window.take(NOW, 1)
     credit(window, NOW, 1)

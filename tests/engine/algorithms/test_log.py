@@ -83,7 +83,7 @@ def test_the_log_is_as_fine_as_a_thousandth_of_the_window() -> None:
     assert longest >= 1000
 
 
-def test_running_totals_start_anew_before_they_grow_out_of_a_double() -> None:
+def test_running_totals_start_again_before_they_grow_out_of_a_double() -> None:
     # Each turn of a window charges 2^49 units, as if that had been reported: 2^53 would be reached after 16.
     tested, now = Driven(RateLimit("k", 10, 1, SLIDING_WINDOW)), NOW
     for _ in range(100):
@@ -99,7 +99,7 @@ def test_running_totals_start_anew_before_they_grow_out_of_a_double() -> None:
     assert tested.take(now + SECOND // 2, 10)
 
 
-def test_totals_stay_exact_when_they_start_anew_with_half_of_the_log_gone() -> None:
+def test_totals_stay_exact_when_they_start_again_with_half_of_the_log_gone() -> None:
     tested, huge = Driven(RateLimit("k", 10, 1, SLIDING_WINDOW)), 2**50
     for ms, amount, used in [
         (0, huge, huge),

@@ -201,7 +201,7 @@ def test_an_earlier_lease_is_remembered_when_the_clock_goes_back() -> None:
     assert tested.state[3] == NOW - SECOND + LEASE_US
 
 
-def test_the_first_lease_counts_anew_when_nothing_is_held_any_more() -> None:
+def test_the_first_lease_counts_again_when_nothing_is_held_any_more() -> None:
     tested = Driven(ResourceLimit("db", 3))
     tested.take(NOW, 1)
     tested.settle(NOW, -1)

@@ -126,7 +126,7 @@ def test_nobody_waits_for_the_turn_of_who_waits_for_him(store: DatabaseStore) ->
         assert waiting.result(60)
 
 
-def test_another_file_that_is_locked_is_in_nobodys_way(store: DatabaseStore, tmp_path: Path) -> None:
+def test_another_file_that_is_locked_is_ignored(store: DatabaseStore, tmp_path: Path) -> None:
     elsewhere = {"NAME": str(tmp_path / "other.sqlite3"), "OPTIONS": {"transaction_mode": "IMMEDIATE"}}
     connections.settings["twin"] = {**connections.settings[ALIAS], **elsewhere}
     impatient = DatabaseStore(ALIAS, lock_timeout=0.01)

@@ -143,7 +143,7 @@ def test_a_scope_that_counts_is_not_idle_until_what_it_counted_is_too_old(open_s
     assert sum(collected(store).values()) == 300_000
 
 
-def test_what_nobody_can_read_stays_where_it_is(open_store: Open) -> None:
+def test_what_cannot_be_read_stays_where_it_is(open_store: Open) -> None:
     taken(counting(open_store(), CallLimit(3, YEAR)))
     LayoutDefinition._default_manager.using(ALIAS).all().delete()
     assert open_store().collect_counts() is None

@@ -34,7 +34,7 @@ def file_store(sqlite: Settings, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 
 @pytest.mark.parametrize("definitions", [None, b"[1, [[]]]"], ids=["gone", "of_a_newer_version"])
-def test_what_nobody_can_read_counts_as_unused(open_store: Open, definitions: bytes | None) -> None:
+def test_what_cannot_be_read_counts_as_unused(open_store: Open, definitions: bytes | None) -> None:
     assert limits_of(open_store(), CallLimit(3, YEAR)).try_acquire()
     rows = LayoutDefinition._default_manager.using(ALIAS)
     if definitions is None:
@@ -47,7 +47,7 @@ def test_what_nobody_can_read_counts_as_unused(open_store: Open, definitions: by
     assert [bool(limits.try_acquire()) for _ in range(5)] == [True] * 4 + [False]
 
 
-def test_what_nobody_can_read_is_forgotten(file_store: DatabaseStore) -> None:
+def test_what_cannot_be_read_is_forgotten(file_store: DatabaseStore) -> None:
     assert limits_of(file_store, CallLimit(3, YEAR)).try_acquire()
     LayoutDefinition._default_manager.using(ALIAS).all().delete()
     other = DatabaseStore(ALIAS)

@@ -51,7 +51,7 @@ def test_state_that_takes_longer_than_a_server_can_count_is_kept_as_long_as_it_c
     store.close()
 
 
-def test_state_under_limits_that_are_set_for_an_entity_alone_is_kept_for_ever(
+def test_state_under_limits_that_are_set_for_an_entity_alone_is_kept_indefinitely(
     client: Redis, redis: RedisServer
 ) -> None:
     store = store_on(redis)
@@ -84,7 +84,9 @@ def test_an_amount_of_nothing_keeps_the_state_of_a_window_for_as_long_as_it_coun
     store.close()
 
 
-def test_state_that_is_kept_for_ever_stays_so_while_somebody_waits_for_it(client: Redis, redis: RedisServer) -> None:
+def test_state_that_is_kept_indefinitely_stays_so_while_somebody_waits_for_it(
+    client: Redis, redis: RedisServer
+) -> None:
     store = store_on(redis)
     own = LimitSet.composed([replace(scoped(store, ResourceLimit("db", 1)), lasting=True)], store)
     with own.try_acquire() as held:

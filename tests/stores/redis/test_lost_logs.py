@@ -79,7 +79,7 @@ def test_what_stood_in_it_counts_until_the_last_of_all_has_expired(
     assert used(limits, LIMIT.key) == 0
 
 
-def test_who_asks_next_begins_another_that_does_not_live_for_ever(
+def test_who_asks_next_begins_another_that_does_not_live_indefinitely(
     store: RedisStore, client: Redis, clock: FakeClock
 ) -> None:
     limits = limits_of(store, LIMIT)

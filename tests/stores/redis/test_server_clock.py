@@ -90,7 +90,7 @@ def test_permits_of_a_holder_that_died_are_free_a_lease_after_a_step_back(
     assert limits.try_acquire()
 
 
-def test_the_longest_hold_of_a_permit_begins_anew_with_an_hour_back(store: RedisStore, set_clock: SetClock) -> None:
+def test_the_longest_hold_of_a_permit_begins_again_with_an_hour_back(store: RedisStore, set_clock: SetClock) -> None:
     limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=WINDOW))
     held = limits.try_acquire()
     store.renewer.discard(held.claim)

@@ -107,7 +107,7 @@ def test_a_lost_script_cache_is_reloaded_silently(store: RedisStore, client: Red
     assert used(limits) == pytest.approx(5, abs=0.1)
 
 
-def test_a_server_that_has_forgotten_everything_starts_anew(store: RedisStore, client: Redis) -> None:
+def test_a_server_that_has_forgotten_everything_starts_again(store: RedisStore, client: Redis) -> None:
     limits = limits_of(store, CallLimit(1, HOUR), version=store.version())
     assert limits.try_acquire()
     assert not limits.try_acquire()
@@ -115,7 +115,7 @@ def test_a_server_that_has_forgotten_everything_starts_anew(store: RedisStore, c
     assert limits.try_acquire()
 
 
-def test_holders_are_told_when_the_server_has_forgotten_everything(
+def test_holders_are_notified_when_the_server_has_forgotten_everything(
     store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = limits_of(store, ResourceLimit("db", 1))
@@ -175,7 +175,7 @@ def test_what_cannot_be_sent_says_so(redis: RedisServer, client: Redis) -> None:
         RedisStore(url=redis.url, client=client)
 
 
-def test_a_client_of_somebody_else_will_do(client: Redis) -> None:
+def test_a_client_of_another_client_will_do(client: Redis) -> None:
     store = RedisStore(client=client, prefix=prefix(), **PATIENT)
     assert limits_of(store, CALLS).try_acquire()
     store.close()
@@ -334,7 +334,7 @@ def test_state_with_leases_lives_as_long_as_they_are_renewed(store: RedisStore, 
     assert all(client.ttl(one) > 60 for one in (key, key + b":held:db"))
 
 
-def test_a_lease_keeps_its_name_when_its_longest_hold_begins_anew(redis: RedisServer, client: Redis) -> None:
+def test_a_lease_keeps_its_name_when_its_longest_hold_begins_again(redis: RedisServer, client: Redis) -> None:
     clock = FakeClock()
     store = store_on(redis, clock=clock)
     limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30))
