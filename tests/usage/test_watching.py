@@ -63,8 +63,8 @@ class Seen:
     def __init__(self) -> None:
         self.all: list[object] = []
 
-    def admitted(self, resource: str) -> None:
-        self.all.append(("admitted", resource))
+    def admitted(self, resource: str, priority: str = "") -> None:
+        self.all.append(("admitted", resource, priority) if priority else ("admitted", resource))
 
     def refused(self, outcome: Outcome, *, waited: bool) -> None:
         self.all.append(("timed out" if waited else "refused", outcome.violations[0].resource))
