@@ -114,13 +114,34 @@ def test_the_question_before_an_action_can_be_answered_by_everybody_and_on_a_pho
     assert window.run("return document.documentElement.scrollWidth") <= PHONE[0]
 
 
-@pytest.mark.parametrize("name", ["explain", "usage", "live"])
+@pytest.mark.parametrize("name", OURS)
 def test_a_page_has_dark_colours_that_can_be_read(name: str, window: Browser) -> None:
     window.darken()
+    for width in (1280, 390):
+        window.resize((width, 844))
+        window.open(OURS[name])
+        settle(window, name)
+        window.take(f"{name}-dark-{width}")
+        assert window.barriers() == []
+        assert window.run("return document.documentElement.scrollWidth") <= width
+
+
+_CRUMBS = """
+    const crumbs = document.querySelector(".breadcrumbs");
+    const {backgroundColor, color} = getComputedStyle(crumbs);
+    const parts = [...crumbs.querySelectorAll("li")];
+    const isLine = parts.every((part) => Math.abs(part.offsetTop - parts[0].offsetTop) < 4);
+    const hasMark = (part) => part.display === "list-item" && part.listStyleType !== "none";
+    return {backgroundColor, color, isLine, isMarked: parts.map((part) => getComputedStyle(part)).some(hasMark)};
+"""
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_breadcrumbs_look_like_those_of_other_pages(name: str, window: Browser) -> None:
+    window.open("admin/auth/user/")
+    look = window.run(_CRUMBS)
     window.open(OURS[name])
-    settle(window, name)
-    window.take(f"{name}-dark")
-    assert window.barriers() == []
+    assert window.run(_CRUMBS) == look | {"isLine": True, "isMarked": False}
 
 
 @pytest.mark.parametrize("name", ["explain-pool", "explain-shadow"])

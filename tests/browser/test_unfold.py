@@ -16,16 +16,15 @@ from tests.browser.test_pages import OURS
 pytestmark = [pytest.mark.slow, pytest.mark.release, pytest.mark.product]
 
 PHONE = (390, 844)
-PAGES = [
-    "overview", "client", "client-boost", "limit", "rejections", "usage", "exemptions", "explain", "candidates",
-    "policies", "entities", "resources", "audit", "revert", "boost", "emergency",
-]  # fmt: skip
+PAGES = [name for name in OURS if name != "live"]  # it is filled by a script, and looks like the others
+_WITHOUT_MENU = {"index", "import"}
 _FIELDS = """
     const light = (color) => {
         const [red, green, blue, alpha] = color.match(/[\\d.]+/g).map(Number);
         return alpha === 0 ? null : (red + green + blue) / 3;
     };
-    const parts = ".limits-page :is(input:not([type=hidden], [type=radio], [type=checkbox]), select, button)";
+    const inputs = "input:not([type=hidden], [type=radio], [type=checkbox])";
+    const parts = `:is(.limits-page, .field-line) :is(${inputs}, select, button)`;
     return [...document.querySelectorAll(parts)].filter((field) => {
         const {backgroundColor, color} = getComputedStyle(field);
         const behind = light(backgroundColor) ?? light(color);
@@ -66,7 +65,8 @@ def test_a_page_does_not_need_the_styles_of_the_stock_admin(name: str, unfolded:
             unfolded.resize(size)
             unfolded.darken(is_dark)
             unfolded.open(OURS[name])
-            unfolded.one(".limits-tabs")
+            if name not in _WITHOUT_MENU:
+                unfolded.one(".limits-tabs")
             unfolded.take(f"unfold-{name}-{size[0]}{'-dark' * is_dark}")
             assert unfolded.barriers() == []
             assert unfolded.run(_FIELDS) == []
