@@ -50,6 +50,10 @@ _TOGETHER: Final = 200
 """How many entities are looked at in one step of the store, since others wait for it."""
 
 
+MOST_ADDED_UP: Final = 10_000
+"""The use of more known entities is not added up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The usage of each limit, by key; the fields of each are those of `LimitSet.get_stats`.
@@ -57,8 +61,8 @@ class Status:
     `in_slices` is what this process has charged in advance and not spent, where there is any.
     The key of a total over all resources begins with `total:`, as in `total:tokens`.
 
-    For a resource as a whole, `entities` says how many known entities were looked at,
-    and `used_by_all` what they and the site itself use together.
+    For a resource as a whole, `entities` says how many known entities were looked at, and `used_by_all` what they and
+    the site itself use together. With more than 10,000 known entities, these are None and empty.
     `members` are the limits of each member of the pool that serves the resource, by the member's name.
     `priority` is that of requests that name none.
     """
@@ -141,10 +145,16 @@ def _with_slices(alias: str, limits: LimitSet) -> dict[str, Stats]:
     return stats
 
 
-def _used_by_all(resource: str, alias: str) -> tuple[int, dict[str, Amount]]:
-    """The number of known entities, and their use with that of the site itself; shared limits are counted once."""
-    row = Resource.objects.filter(name=resource).first() or Resource(name=resource)
-    entities = Entity.objects.exclude(patterns_in("identifier")).iterator(_TOGETHER)
+def _used_by_all(resource: str, alias: str) -> tuple[int | None, dict[str, Amount]]:
+    """The number of known entities, and their use with that of the site itself; shared limits are counted once.
+
+    None and nothing where there are more than `MOST_ADDED_UP`.
+    """
+    row = Resource(name=resource)
+    known = Entity.objects.exclude(patterns_in("identifier")).order_by("pk").values_list("identifier", flat=True)
+    if known[MOST_ADDED_UP : MOST_ADDED_UP + 1]:
+        return None, {}
+    entities = (Entity(identifier=identifier) for identifier in known.iterator(_TOGETHER))
     pairs: Iterator[Pair] = chain([(row, None)], ((row, entity) for entity in entities))
     looked_at, own, shared = 0, Counter[str](), dict[str, Amount]()
     while some := list(islice(pairs, _TOGETHER)):

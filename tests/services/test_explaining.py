@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.management import call_command
+from django.db.models import QuerySet
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
@@ -237,6 +239,20 @@ def test_the_status_of_a_resource_sums_its_known_entities() -> None:
     assert status.limits["call_count"]["used"] == 1
     assert status.entities == 2
     assert status.used_by_all == {"call_count": 3, "tpm": 6}
+
+
+def test_the_status_of_a_resource_adds_up_no_more_than_10000_entities(
+    capsys: pytest.CaptureFixture[str], django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60)])
+    limits.acquire("api").release()
+    QuerySet(Entity).bulk_create([Entity(identifier=f"user:{number}") for number in range(10_001)], batch_size=5_000)
+    with django_assert_max_num_queries(10):
+        status = limits.status("api")
+    assert status.limits["call_count"]["used"] == 1
+    assert (status.entities, status.used_by_all) == (None, {})
+    call_command("limits", "status", "api")
+    assert "The usage of more than 10,000 known entities is not added up" in capsys.readouterr().err
 
 
 def test_the_status_of_a_resource_looks_at_many_entities_at_a_time(

@@ -34,6 +34,7 @@ from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, findings, severest_first
 from limits_app.services.explain_text import emergency_text
 from limits_app.services.limit_words import limit_name
+from limits_app.services.status import MOST_ADDED_UP
 from limits_app.services.url_matching import rules_for_path
 from limits_app.services.usage import add_counts
 
@@ -157,6 +158,11 @@ def status(options: Namespace, out: Output) -> None:
     if status.used_by_all:
         used = ", ".join(f"{limit_name(key)} {amount}" for key, amount in status.used_by_all.items())
         out.note(f"Total usage of the site itself and all known entities ({status.entities}): {used}.")
+    elif options.entity is None and status.entities is None:
+        out.note(
+            f"The usage of more than {MOST_ADDED_UP:,} known entities is not added up: "
+            f"see `limits usage --resource {options.resource}`."
+        )
 
 
 def _summarize(out: Output) -> None:
