@@ -26,13 +26,15 @@ _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "limits doctor": ("large_command", "doctor"),
     "limits snapshot": ("large_command", "snapshot"),
     "limits simulate, an hour": ("large_command", "simulate", "--resource", "api/1", "--since", "1h"),
+    "limits status of a resource": ("large_command", "status", "api/1"),
     "limits apply, 300 clients": ("large_apply", "300"),
+    "limits apply, 10,000 clients": ("large_apply", "10000"),
     "limits usage, 30 days by client": ("large_command", "usage", "--by", "entity", "--most", "20"),
     "limits denials": ("large_command", "denials"),
     "limits prune, of all but 24 hours": ("large_command", "prune"),
 }
 """Programs of the site; the last one deletes what the pages show."""
-_MOST_SECONDS: Final = {"limits apply, 300 clients": 10}
+_MOST_SECONDS: Final = {"limits apply, 300 clients": 10, "limits apply, 10,000 clients": 30}
 
 
 def _site(effort: Effort) -> Iterable[Line]:
@@ -42,6 +44,10 @@ def _site(effort: Effort) -> Iterable[Line]:
         sizes = [effort.sized(rows, rows // _FEWER) for rows in (_CLIENTS, _POLICIES, _COUNTED, _EVENTS)]
         site.run("fill_large", *sizes, timeout=_SECONDS)
         yield from _pages(site)
+        preview = site.run("large_preview", timeout=_SECONDS)
+        yield Line(
+            "preview of a limit on everything", Figure(preview["processors"], preview["seconds"]), "s", at_most(1)
+        )
         for name, program in _COMMANDS.items():
             figures = replace(site, limits={**site.limits, **kept}).run(*program, timeout=_SECONDS)
             bar = at_most(_MOST_SECONDS[name]) if name in _MOST_SECONDS else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from limits_app.acquiring import Store
 from limits_app.engine import EPOCH, MICROSECOND, Noted, PriceList, ScopedLimits, StoredPrice
@@ -19,6 +20,9 @@ from limits_app.policies.prices import stored_prices
 from limits_app.policies.resolved_set import compiled
 from limits_app.policies.stored import plans_of_clients, stored_code_limits
 from limits_app.policies.stores import VersionedStore
+
+_MOST_CLIENTS: Final = 65_536
+"""Most clients use several resources."""
 
 
 class ProposedPolicy(NamedTuple):
@@ -59,10 +63,17 @@ class ProposedRows:
 
 
 class ProposedLimits:
-    """The limits of clients by proposed rows; pools are left out. `store` is the one that they are compiled for."""
+    """The limits of clients by proposed rows; pools are left out. `store` is the one that they are compiled for.
 
-    def __init__(self, rows: ProposedRows, using: str, store: Store) -> None:
-        self._collector = proposed_collector(rows, using)
+    With `clients`, users have the plans of their groups where they are among these.
+    """
+
+    def __init__(self, rows: ProposedRows, using: str, store: Store, *, clients: Collection[str] | None = None) -> None:
+        by_groups = None
+        if clients is not None:
+            by_groups = plans_of_clients(using, clients, with_members=False, proposed=_plans_of_groups(rows))
+        self._collector = proposed_collector(rows, using, by_groups=by_groups)
+        self._client = lru_cache(_MOST_CLIENTS)(self._collector.client)
         self._store_version = VersionedStore("proposed", store, 0)
         self._proposed_prices, self._prices = rows.prices, dict[str, PriceList]()
 
@@ -71,7 +82,7 @@ class ProposedLimits:
         if entity in self._collector.known:
             return None
         position = rollout_position(entity) if self._collector.rolls_out else 0
-        return resource, entity is None, position, self._collector.client(entity or "")._replace(entity="")
+        return resource, entity is None, position, self._client(entity or "")._replace(entity="")
 
     def of(self, resource: str, entity: str | None, now: datetime) -> tuple[Sequence[ScopedLimits], datetime | None]:
         """The limits of a client at a time, and when they change next (None: never)."""

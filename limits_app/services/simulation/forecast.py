@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
+from itertools import islice
 from math import ceil
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ from limits_app.models.fields import aware, in_site_time
 from limits_app.models.usage import CappedSum
 from limits_app.services.costs import Chosen, spends
 from limits_app.services.simulation.events import share_of
-from limits_app.services.simulation.proposal import Proposal
+from limits_app.services.simulation.proposal import ProposedPlaces
 from limits_app.usage.reading import By, without_members
 
 STEP_SECONDS: Final = 300
@@ -195,7 +196,7 @@ class _UsageSince:
     """The usage since a time to which a policy applies; not that of entities for which another one replaces it."""
 
     def __init__(self, policy: Policy, since: datetime) -> None:
-        self._applies = cache(Proposal.of_policy(policy).first_applies)
+        self._places = ProposedPlaces(policy)
         self._has_exceptions = False
         self._chosen = Chosen(
             resource=None if policy.resource is None else policy.resource.name,
@@ -267,8 +268,10 @@ class _UsageSince:
         self, chosen: Chosen, by: Sequence[By], whose: Whose, currency: str
     ) -> Iterator[tuple[Whose, int, int]]:
         """The consumer, the hour and the amount of each cost in a currency, where the policy applies."""
-        for spend in spends(chosen, by):
-            if spend.currency == currency and self._applies(spend.resource or "", spend.entity or None):
+        spent = [spend for spend in spends(chosen, by) if spend.currency == currency]
+        applying = self._places.among({(spend.resource or "", spend.entity or "") for spend in spent})
+        for spend in spent:
+            if (spend.resource or "", spend.entity or "") in applying:
                 names = {"resource": spend.resource or "", "entity": spend.entity or "", "key": currency}
                 hour = 0 if spend.start is None else _hour_since_1970(spend.start)
                 yield tuple([names[field] for field in whose]), hour, ceil(spend.amount * MICRO) * MILLI
@@ -280,15 +283,20 @@ class _UsageSince:
         for the heaviest consumers first, until the next ones cannot be among the heaviest.
         """
         bounds = rows.values_list(*whose).annotate(bound=CappedSum("admitted_milli")).filter(bound__gt=above)
+        bounds = bounds.order_by("-bound", *whose)
         totals, size, first = Counter[Whose](), _FIRST_PART, 0
-        while part := [*bounds.order_by("-bound", *whose)[first : first + size]]:
+        if whose == _FIELDS:  # their usage is either all or nothing
+            applying = islice(self._by_consumer(bounds, whose), MOST + 1)
+            return Counter({consumer: total for consumer, (total,) in applying})
+        while part := [*bounds[first : first + size]]:
             of_part = Counter[Whose]()
             filters = {f"{field}__in": {row[index] for row in part} for index, field in enumerate(whose)}
             by_entity = rows.filter(**filters).values_list(*_FIELDS).annotate(total=CappedSum("admitted_milli"))
             for consumer, (total,) in self._by_consumer(by_entity, whose):
                 of_part[consumer] += total
             totals.update({row[:-1]: total for row in part if (total := of_part[row[:-1]]) > above})
-            if len(heaviest := totals.most_common(MOST + 1)) > MOST and heaviest[-1][1] >= part[-1][-1]:
+            is_last = len(part) < size
+            if is_last or (len(heaviest := totals.most_common(MOST + 1)) > MOST and heaviest[-1][1] >= part[-1][-1]):
                 break
             first, size = first + size, _FURTHER_PARTS
         return totals
@@ -296,11 +304,14 @@ class _UsageSince:
     def _by_consumer(self, rows: Any, whose: Whose) -> Iterator[tuple[Whose, Sequence[Any]]]:
         """The consumer, and the columns after its fields, of each row to which the policy applies."""
         indexes = [_FIELDS.index(field) for field in whose]
-        for row in rows.iterator():
-            if self._applies(row[0], row[1] or None):
-                yield tuple(row[index] for index in indexes), row[len(_FIELDS) :]
-            else:
-                self._has_exceptions = True
+        rest, size = rows.iterator(), _FIRST_PART
+        while part := [*islice(rest, size)]:
+            applying, size = self._places.among({row[:2] for row in part}), _FURTHER_PARTS
+            for row in part:
+                if row[:2] in applying:
+                    yield tuple(row[index] for index in indexes), row[len(_FIELDS) :]
+                else:
+                    self._has_exceptions = True
 
 
 def _hour_since_1970(start: datetime) -> int:
