@@ -151,10 +151,10 @@ def _used_by_all(resource: str, alias: str) -> tuple[int | None, dict[str, Amoun
     None and nothing where there are more than `MOST_ADDED_UP`.
     """
     row = Resource(name=resource)
-    known = Entity.objects.exclude(patterns_in("identifier")).order_by("pk").values_list("identifier", flat=True)
-    if known[MOST_ADDED_UP : MOST_ADDED_UP + 1]:
+    identifiers = Entity.objects.exclude(patterns_in("identifier")).order_by("pk").values_list("identifier", flat=True)
+    if identifiers[MOST_ADDED_UP : MOST_ADDED_UP + 1]:
         return None, {}
-    entities = (Entity(identifier=identifier) for identifier in known.iterator(_TOGETHER))
+    entities = (Entity(identifier=identifier) for identifier in identifiers.iterator(_TOGETHER))
     pairs: Iterator[Pair] = chain([(row, None)], ((row, entity) for entity in entities))
     looked_at, own, shared = 0, Counter[str](), dict[str, Amount]()
     while some := list(islice(pairs, _TOGETHER)):

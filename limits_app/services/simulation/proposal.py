@@ -159,7 +159,7 @@ class ProposedPlaces:
             proposal = self._all or self._proposal({entity for _, entity in unknown if entity})
             for resource, entity in unknown:
                 self._applies[resource, entity] = proposal.first_applies(resource, entity or None)
-        return {place for place in places if self._applies[place]}
+        return {pair for pair in places if self._applies[pair]}
 
     def _has_more(self, most: int) -> bool:
         """Whether there are more rows of clients."""
