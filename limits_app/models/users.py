@@ -100,12 +100,7 @@ def has_usual_key(identifier: str) -> bool:
     """
     text = identifier.removeprefix(_PREFIX)
     is_usual = text.isascii() and text.isdecimal() and not text.startswith("0")
-    return is_usual and _has_integer_keys(settings.AUTH_USER_MODEL)
-
-
-@cache
-def _has_integer_keys(_name: str) -> bool:
-    return isinstance(get_user_model()._meta.pk, IntegerField)
+    return is_usual and isinstance(user_model()._meta.pk, IntegerField)
 
 
 def is_user(identifier: str) -> bool:
