@@ -232,10 +232,10 @@ def _limit(
         case "quota":
             calendar = (window.lower(), zone or DEFAULT_ZONE)
             starts = options.get(_START, "")
-            return QuotaLimit(key, capacity, *calendar, soft=soft, starts=starts, keep=keep, is_money=is_money)  # type: ignore[arg-type]
+            return QuotaLimit(key, capacity, *calendar, soft=soft, starts=starts, keep=keep, is_money=is_money)
         case "session":
             seconds = parse_seconds(window)
-            return QuotaLimit(key, capacity, session_seconds=seconds, soft=soft, keep=keep, is_money=is_money)  # type: ignore[arg-type]
+            return QuotaLimit(key, capacity, session_seconds=seconds, soft=soft, keep=keep, is_money=is_money)
     algorithms = [option for option in options if option in _ALGORITHMS]
     if len(algorithms) > 1:
         raise InvalidLimit(f"{' and '.join(algorithms)} are two algorithms: choose one")

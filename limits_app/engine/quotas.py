@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, MINYEAR, datetime, timedelta
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
-from limits_app.engine.amounts import MAX_MICRO, shown
+from limits_app.engine.amounts import MAX_MICRO, Amount, shown
 from limits_app.engine.clock import DEFAULT_ZONE, zone_of
 from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
 from limits_app.engine.limit_checks import (
@@ -52,7 +52,7 @@ class QuotaLimit(LimitOfSet):
     """
 
     key: str
-    capacity: int
+    capacity: Amount
     period: str | None = None
     time_zone: str = DEFAULT_ZONE
     session_seconds: float | None = None
@@ -66,7 +66,7 @@ class QuotaLimit(LimitOfSet):
         def __init__(  # noqa: PLR0917 - the fields
             self,
             key: str,
-            capacity: int,
+            capacity: Amount,
             period: str | None = None,
             time_zone: str = DEFAULT_ZONE,
             session_seconds: float | timedelta | None = None,
@@ -98,7 +98,7 @@ class QuotaLimit(LimitOfSet):
         keep_plain(self, "session_seconds")
 
     @property
-    def ceiling(self) -> int:
+    def ceiling(self) -> Amount:
         """The largest amount that can be admitted at one time."""
         return self.capacity
 
@@ -131,29 +131,35 @@ class QuotaLimit(LimitOfSet):
 
     @classmethod
     def per_hour(
-        cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, keep: GivenKeep = ()
+        cls, key: str, capacity: Amount, time_zone: str = DEFAULT_ZONE, *, soft: bool = False, keep: GivenKeep = ()
     ) -> Self:
         """At most `capacity` per full hour of the clock."""
         return cls(key, capacity, QuotaPeriod.HOUR, time_zone, soft=soft, keep=keep)
 
     @classmethod
-    def per_day(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, **options: Unpack[QuotaOptions]) -> Self:
+    def per_day(
+        cls, key: str, capacity: Amount, time_zone: str = DEFAULT_ZONE, **options: Unpack[QuotaOptions]
+    ) -> Self:
         """At most `capacity` from midnight to midnight, or with another start."""
         return cls(key, capacity, QuotaPeriod.DAY, time_zone, **options)
 
     @classmethod
-    def per_week(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, **options: Unpack[QuotaOptions]) -> Self:
+    def per_week(
+        cls, key: str, capacity: Amount, time_zone: str = DEFAULT_ZONE, **options: Unpack[QuotaOptions]
+    ) -> Self:
         """At most `capacity` from Monday to Sunday, or with another start."""
         return cls(key, capacity, QuotaPeriod.WEEK, time_zone, **options)
 
     @classmethod
-    def per_month(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, **options: Unpack[QuotaOptions]) -> Self:
+    def per_month(
+        cls, key: str, capacity: Amount, time_zone: str = DEFAULT_ZONE, **options: Unpack[QuotaOptions]
+    ) -> Self:
         """At most `capacity` per month of the calendar, or with another start."""
         return cls(key, capacity, QuotaPeriod.MONTH, time_zone, **options)
 
     @classmethod
     def per_session(
-        cls, key: str, capacity: int, session_seconds: float, *, soft: bool = False, keep: GivenKeep = ()
+        cls, key: str, capacity: Amount, session_seconds: float, *, soft: bool = False, keep: GivenKeep = ()
     ) -> Self:
         """At most `capacity` within `session_seconds` from the first use on."""
         return cls(key, capacity, session_seconds=session_seconds, soft=soft, keep=keep)
@@ -165,7 +171,7 @@ class QuotaLimit(LimitOfSet):
         The periods are hour, day, week and month; `k`, `M` and `G` are thousands, millions and thousands of them.
         """
         capacity, (period, zone) = parse_per("quota", text, _period_and_zone, "'1000/day' or '5M/month@Europe/Berlin'")
-        return cls(key, capacity, period, zone, soft=soft)  # type: ignore[arg-type]  # checked when made
+        return cls(key, capacity, period, zone, soft=soft)
 
     def _check_calendar(self) -> None:
         periods = ", ".join(QuotaPeriod)

@@ -92,7 +92,7 @@ def _process_share(limit: AnyLimit) -> AnyLimit:
         case Blocked() | CountedUnit():
             return limit
         case ResourceLimit() | QuotaLimit():
-            return replace(limit, capacity=max(limit.capacity // processes, 1))
+            return replace(limit, capacity=max(int(limit.capacity) // processes, 1))
         case _:
             burst = None if limit.burst is None else _part_of(limit.burst, processes)
             return replace(limit, capacity=_part_of(limit.capacity, processes), burst=burst)

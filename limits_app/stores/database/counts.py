@@ -138,4 +138,6 @@ def _pack(rows: Iterable[Sequence[bytes]], *, is_full: bool) -> bytes:
 
 def _unpack(name: str, packed: bytes) -> Batch:
     is_full, counts, rejections = json.loads(packed)
-    return Batch(name, [unsealed(Count(*count)) for count in counts], is_full, unpacked_rejections(rejections))
+    return Batch(
+        name, [unsealed(Count(*count)) for count in counts], is_full, unpacked_rejections(map(tuple, rejections))
+    )

@@ -154,7 +154,9 @@ class Usage:
             for key, part in _parts(namespace, stored):
                 txn.put(key, part)
         name, counts, is_full, rejections = json.loads(stored)
-        return Batch(name, [unsealed(Count(*count)) for count in counts], is_full, unpacked_rejections(rejections))
+        return Batch(
+            name, [unsealed(Count(*count)) for count in counts], is_full, unpacked_rejections(map(tuple, rejections))
+        )
 
     def add_rejections(self, txn: Txn, rejections: RejectionCounts, *, namespace: str) -> None:
         """See `CountingStore.add_rejections`; of those that were not collected for too long, the oldest are deleted."""

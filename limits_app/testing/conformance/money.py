@@ -51,7 +51,7 @@ class Money(Contract):
         assert used(limits, "usd") == 1
 
     def test_the_part_of_a_millionth_is_charged_as_a_whole_one(self, store: Store) -> None:
-        limits = _budget(store, *_COUNTED, QuotaLimit.per_day("usd", 0.000003))  # type: ignore[arg-type]  # money
+        limits = _budget(store, *_COUNTED, QuotaLimit.per_day("usd", 0.000003))
         assert [bool(limits.try_acquire({"cached": 1})) for _ in range(4)] == [True, True, True, False]
 
     def test_a_rate_in_money_refills(self, store: Store, clock: FakeClock) -> None:
