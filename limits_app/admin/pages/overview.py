@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import conf, services
+from limits_app import conf
 from limits_app.acquiring import BreakerState
 from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.audit_words import clients_of
@@ -23,16 +23,19 @@ from limits_app.admin.pages.common import bring_up_to_date, check, client_name, 
 from limits_app.admin.pages.live import named, tightest_limits
 from limits_app.admin.pages.usage import chart_of
 from limits_app.conf import OnUnavailable
+from limits_app.engine import parse_limits
+from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
-from limits_app.models import AuditEvent, BucketKind, CandidateState, Policy, UsagePeriod
+from limits_app.models import TOTALS, AuditEvent, BucketKind, Candidate, CandidateState, Policy, UsagePeriod
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.boosts import boosted_together, is_boost
+from limits_app.services.candidates import reports
 from limits_app.services.clients import client_names, with_name
 from limits_app.services.display import amount, moment, percent
 from limits_app.services.limit_words import limit_name, limits_in_words
-from limits_app.services.policy_words import policies_in_words
+from limits_app.services.policy_words import PolicySubject, policies_in_words, subject_in_words
 from limits_app.services.rights import Action, may
-from limits_app.services.rule_labels import resource_labels
+from limits_app.services.rule_labels import resource_labels, rules_of_resources
 from limits_app.services.status import store_health
 from limits_app.services.usage import usage_by_unit
 from limits_app.usage.reading import Use, most_rejected
@@ -120,13 +123,12 @@ def _totals(uses: list[Use], tightest: list[dict[str, Any]], ending: list[Any] |
 
 def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
     """Limits that are tried, and how much they would reject."""
-    tried = [report for report in services.candidates()[:_MOST] if report.state == CandidateState.TESTING]
-    rows = Policy.objects.select_related("resource", "entity", "plan").prefetch_related("limits")
-    policies = rows.in_bulk([report.policy_id for report in tried]) if tried else {}
-    words = dict(zip(policies, policies_in_words(policies.values(), {}), strict=True))
-    for report in tried:
+    rows = Candidate.objects.filter(state=CandidateState.TESTING)
+    tried = [*rows.select_related("policy__resource", "policy__entity", "policy__plan")[:_MOST]]
+    rules = rules_of_resources(row.policy.resource.name for row in tried if row.policy.resource is not None)
+    for row, report in zip(tried, reports(tried), strict=True):
         values = {
-            "policy": words.get(report.policy_id, report.policy),
+            "policy": subject_in_words(_tried_subject(row), {}, rules),
             "limits": limits_in_words(report.limits),
             "share": percent(report.rejected_percent / 100),
         }
@@ -134,6 +136,19 @@ def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
             "what": gettext("%(policy)s: %(limits)s would reject %(share)s") % values,
             "url": reverse(f"{site.name}:limits_app_candidate_changelist"),
         }
+
+
+def _tried_subject(candidate: Candidate) -> PolicySubject:
+    """Whom a trial is about, by the limits that are tried."""
+    policy = candidate.policy
+    entity, plan, resource = (
+        None if row is None else str(row) for row in (policy.entity, policy.plan, policy.resource)
+    )
+    try:
+        shared = tuple([noted.shared for noted in parse_limits(candidate.limits)])
+    except InvalidLimit:  # written past the validation of the model
+        shared = ()
+    return PolicySubject(entity, plan, resource, is_total=policy.scope in TOTALS, shared=shared)
 
 
 def _warnings() -> Iterator[str]:
