@@ -11,9 +11,16 @@ from weakref import ref
 
 from limits_app.acquiring.blocks import Block, enter_block, running
 from limits_app.acquiring.bound_limits import BoundLimits
-from limits_app.acquiring.reported_use import UsageReport, beyond_first_request, is_unrequested, unreported, uses_by_key
+from limits_app.acquiring.reported_use import (
+    UsageReport,
+    beyond_first_request,
+    is_requested,
+    is_unrequested,
+    unreported,
+    uses_by_key,
+)
 from limits_app.acquiring.runtime import PROCESS, lock_over_forks
-from limits_app.acquiring.shares import shares, used_before
+from limits_app.acquiring.shares import shares, used_before, used_of_sums
 from limits_app.acquiring.store import is_remote
 from limits_app.engine import (
     LEASE_LEVEL,
@@ -320,13 +327,14 @@ class Acquisition(Claim):
         if type(usage) is not dict and not isinstance(usage, Mapping):
             raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
         if self._is_alone:
-            self.used = self._used_with(self, usage)
+            self.used = self._used_with(self, usage, usage)
             return
         own = beyond_first_request(self.extensions, self.requested, usage) if self.is_repeated else usage
-        self._reports = {**self._reports, **own}
         parts = self.parts()
-        for part, used in zip(parts, [self._used_with(part, own) for part in parts], strict=True):
-            part.used = used
+        reports = {**self._reports, **{key: own[key] for key in own if is_requested(parts, key)}}
+        for part, used in zip(parts, [self._used_with(part, own, reports) for part in parts], strict=True):
+            part.used = {**used, **used_of_sums(parts, part, reports)}
+        self._reports = reports
         if self.companion is not None:
             self.companion.update(usage)
 
@@ -592,8 +600,13 @@ class Acquisition(Claim):
         if is_required and self.admitted and (missing := unreported(self.parts(), self._reports)):
             raise UsageNotReported(missing)
 
-    def _used_with(self, part: Acquisition, usage: Mapping[str, object]) -> dict[int, int]:
-        """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""
+    def _used_with(
+        self, part: Acquisition, usage: Mapping[str, object], reports: Mapping[str, object]
+    ) -> dict[int, int]:
+        """Return the use of a part with a report; raises InvalidRequest for an invalid amount.
+
+        `reports` are the reported amounts by key, with those of earlier reports.
+        """
         amounts, by_key = part.amounts, part.shape.by_key
         used = {**part.used} if part.used else {}
         for key in usage:
@@ -606,7 +619,7 @@ class Acquisition(Claim):
                 parts = amount * limit.rule.parts_per_amount if type(amount) is int else -1
                 if not 0 <= parts <= amounts[limit.position] or limit.adds_up:
                     report = UsageReport(part, limit, key, amount, expects_overuse=self.expects_overuse)
-                    parts = report.checked_parts(self.parts(), self._reports)
+                    parts = report.checked_parts(self.parts(), reports)
                 used[limit.position] = parts
         return used
 
@@ -689,6 +702,7 @@ class Acquisition(Claim):
         """Make an extension that was admitted a part with the usage that was reported before, and renew its permits."""
         extension.used = used_before(self.parts(), extension)
         self.extensions, self._is_alone = (*self.extensions, extension), False
+        self._add_up()
         if extension.shape.permits:
             if self._in_block:
                 extension._block = enter_block(extension, extension.limit_set, running())
@@ -698,6 +712,13 @@ class Acquisition(Claim):
         """Refund an extension that was interrupted."""
         extension.give_up()
         self.extensions = tuple([part for part in self.extensions if part is not extension])
+        self._add_up()
+
+    def _add_up(self) -> None:
+        """Add up the use of several keys again: what an extension has requested counts as used until it is reported."""
+        parts = self.parts()
+        for part in parts if self._reports else ():
+            part.used = {**part.used, **used_of_sums(parts, part, self._reports)}
 
     def _report_extension(self, extension: Acquisition, *, in_task: bool) -> None:
         """Report the decision on an extension; raise where it was rejected, or came too late."""

@@ -66,9 +66,14 @@ class UsageReport(NamedTuple):
             logger.warning("%s: %s used, but only %s requested: %s", key, self.amount, requested, effect)
 
 
+def is_requested(parts: Sequence[Part], key: str) -> bool:
+    """Return whether a part has requested a key."""
+    return any(key in part.shape.by_key for part in parts)
+
+
 def is_unrequested(parts: Sequence[Part], key: str, amount: object) -> bool:
     """Return whether no part has requested a reported key; InvalidRequest for an invalid amount of such a key."""
-    if any(key in part.shape.by_key for part in parts):
+    if is_requested(parts, key):
         return False
     check_amounts("usage", {key: amount})
     return True

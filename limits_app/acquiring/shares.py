@@ -43,12 +43,13 @@ def shares(parts: Sequence[P]) -> Sequence[tuple[P, ReportedUse]]:
     """Return the parts, each with its share of the reported use by position.
 
     Use is assigned to the parts in the order in which they were charged. The last part of a bucket receives what is
-    left, also what exceeds the sum. So unused amounts are refunded to the latest charges. The cost of units with prices
-    follows from the share of each part, at its own prices.
+    left, also what exceeds the sum; a part that charges it only money for units is not the last one. So unused amounts
+    are refunded to the latest charges. The cost of units with prices follows from the share of each part, at its own
+    prices.
     """
     if len(parts) == 1:
         return [(parts[0], parts[0].used)]
-    last = {bucket: part for part in parts for bucket in part.plan.buckets}
+    last = {part.plan.buckets[limit.position]: part for part in parts for limit in part.shape.limits if limit.keys}
     earlier: dict[Bucket, int] = {}
     shared: list[tuple[P, ReportedUse]] = []
     for part in parts:
@@ -119,6 +120,20 @@ def sum_used(parts: Sequence[Part], limit: PlannedLimit, reports: Mapping[str, o
         else:
             used += sum([parts_of(limit, part.requested.get(key, 0)) for part in parts])
     return used
+
+
+def used_of_sums(parts: Sequence[Part], part: Part, reports: Mapping[str, object]) -> ReportedUse:
+    """Return the use of the limits of a part that add up several keys, where any of these was reported.
+
+    The part itself may have requested other keys of the limit.
+    """
+    if not part.shape.has_sums:
+        return {}
+    return {
+        limit.position: sum_used(parts, limit, reports)
+        for limit in part.shape.limits
+        if limit.is_sum and not reports.keys().isdisjoint(limit.every_key)
+    }
 
 
 def _same_bucket(parts: Sequence[Part], other: Part, limit: PlannedLimit) -> Iterator[tuple[Part, PlannedLimit]]:

@@ -244,6 +244,16 @@ def test_reported_money_is_of_the_earlier_charge_up_to_its_own_amount(
     assert used(limits) == 2 + charged
 
 
+@pytest.mark.parametrize(("reported", "charged"), [("0.10", 0.1), ("0.25", 0.25), ("0.60", 0.6)])
+def test_reported_money_stays_with_the_last_charge_that_named_some(reported: str, charged: float) -> None:
+    limits = priced_set("usd=50/month", TOKENS)
+    acquisition = limits.try_acquire({"input_tokens": 400_000, "usd": "0.25"})
+    acquisition.extend({"output_tokens": 100_000})
+    acquisition.update({"usd": reported})
+    acquisition.release()
+    assert used(limits) == 2 + charged
+
+
 def test_an_extension_beyond_the_budget_is_rejected() -> None:
     limits = priced_set("usd=1/month", TOKENS)
     with limits.acquire({"output_tokens": 90_000}) as acquisition:

@@ -116,6 +116,49 @@ def test_an_extension_of_several_resources_is_part_of_the_sum() -> None:
     assert used() == {"entity_total:tokens": 51}
 
 
+SUMS_OF_REPORTS: dict[str, tuple[str, dict[str, float], int]] = {
+    "more of the first": ("draw", {"chat:tokens": 50}, 50 + 5 + 7),
+    "less of the first": ("draw", {"chat:tokens": 20}, 20 + 5 + 7),
+    "both": ("draw", {"chat:tokens": 20, "draw:tokens": 3}, 20 + 3),
+    "more of the other": ("chat", {"draw:tokens": 30}, 30 + 7 + 30),
+    "less of the other": ("chat", {"draw:tokens": 1}, 30 + 7 + 1),
+    "none of the other": ("chat", {"draw:tokens": 0}, 30 + 7),
+}
+
+
+@pytest.mark.parametrize("is_early", [False, True], ids=["reported after the extension", "reported before it"])
+@pytest.mark.parametrize(("extended", "usage", "used_up"), SUMS_OF_REPORTS.values(), ids=SUMS_OF_REPORTS)
+def test_what_an_extension_has_requested_counts_until_it_is_reported(
+    extended: str, usage: dict[str, float], used_up: int, is_early: bool
+) -> None:
+    limits.set_entity_limits(WHO, [TOKENS], counted="total")
+    acquisition = limits.acquire({"chat": {"tokens": 30}, "draw": {"tokens": 5}}, entity=WHO)
+    if is_early:
+        acquisition.update(usage)
+    acquisition.extend({f"{extended}:tokens": 7})
+    if not is_early:
+        acquisition.update(usage)
+    acquisition.release()
+    assert used() == {"entity_total:tokens": used_up}
+
+
+def test_an_invalid_report_changes_no_sum() -> None:
+    limits.set_entity_limits(WHO, [TOKENS], counted="total")
+    with limits.acquire({"chat": {"tokens": 30}, "draw": {"tokens": 20}}, entity=WHO) as acquisition:
+        with pytest.raises(InvalidRequest):
+            acquisition.update({"chat:tokens": -1})
+        acquisition.update({"draw:tokens": 10})
+        acquisition.update({"chat:tokens": 25})
+    assert used() == {"entity_total:tokens": 35}
+
+
+def test_a_key_that_was_not_requested_is_in_no_sum() -> None:
+    limits.set_entity_limits(WHO, [TOKENS], counted="total")
+    with limits.acquire({"chat": {"tokens": 30}, "draw": {}}, entity=WHO) as acquisition:
+        acquisition.update({"chat:tokens": 25, "draw:tokens": 40})
+    assert used() == {"entity_total:tokens": 25}
+
+
 def test_shares_of_different_entities_have_their_own_totals_and_a_common_parent_one() -> None:
     parent = Entity.objects.create(identifier=WHO)
     for name in ("user:1", "user:2"):
