@@ -13,5 +13,5 @@ function algorithms.f(verb, state, amount, rule)
   if (verb == 'take' or verb == 'settle') and (has_ended or count == 0) then start, count = now, 0 end
   if verb == 'take' and count + amount > rule.capacity then return nil end
   state[3], state[4] = start, math.min(math.max(count + amount, 0), MOST_DEBT)
-  return start + window
+  return state[4] > 0 and start + window or 0
 end

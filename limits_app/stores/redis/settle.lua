@@ -44,7 +44,8 @@ for _, scope in ipairs(scopes) do
       local rule = limit.other or limit
       -- Another rule counts in other parts: then nothing was in use before, so that less is returned.
       rule.before = rule == limit and verb == 'undo' and unpack_from('<d', numbers, before_at + change_at - changes_at - 8) or 0
-      scope.full_at = math.max(scope.full_at, settle(scope, limit, rule, change))
+      limit.full_at = settle(scope, limit, rule, change)
+      scope.full_at = math.max(scope.full_at, limit.full_at)
       scope.changed, limit.changed = true, true
       -- Permits that are returned were used; those of a request that was undone were not.
       if limit.usage > 0 and verb ~= 'again' and (limit.letter ~= 'p' or verb == 'undo') then
@@ -53,11 +54,31 @@ for _, scope in ipairs(scopes) do
     end
   end
 end
+
+-- When a scope equals an unused one after a request was undone; nil where it is kept until the same time as before.
+-- Permits have the number of the last holder.
+local function unused_at(scope)
+  if verb ~= 'undo' or scope.full_at == math.huge or scope.kept_until == ALWAYS then return nil end
+  local full_at = 0
+  for _, limit in ipairs(scope.limits) do
+    local rule = limit.other or limit
+    if rule.letter == 'p' then return nil end
+    if algorithms[rule.letter]('used', limit.state, 0, rule) > 0 then
+      if not limit.changed then return nil end
+      full_at = math.max(full_at, limit.full_at)
+    end
+  end
+  local is_alone = redis.call('HLEN', scope.key) <= scope.stored + (scope.stored_sums and 1 or 0)
+  return is_alone and full_at or nil -- else other limits are kept there
+end
+
 for _, scope in ipairs(scopes) do
   if scope.changed then
+    local full_at = unused_at(scope)
+    if full_at then scope.full_at, scope.kept_until = full_at, 0 end -- else requests that are undone would fill the store
     local is_late = scope.counts and scope.starts_hour -- it was charged in another hour than the current one
     scope.counts = scope.counts and not is_late
-    save(scope, true)
+    save(scope, not full_at)
     if is_late then add_finished_usage(label_of(scope, 0), scope.sums) end
     local watched_until = call('HGET', scope.key, '!')
     -- The scope is saved: an announcement that is denied must not make this an error, after which it would be repeated.

@@ -9,13 +9,14 @@ from django.test import override_settings
 from redis import Redis
 
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import record, scoped, store_on
 from tests.stores.support import limits_of
 
+HOUR_MS = 3_600_000
 TEN_HOURS = CallLimit(10, 36_000)
 """A call comes back after an hour."""
 
@@ -81,6 +82,51 @@ def test_an_amount_of_nothing_keeps_the_state_of_a_window_for_as_long_as_it_coun
     assert own.try_acquire({"tokens": 60})
     assert usual.try_acquire({"tokens": 0})
     assert client.pttl(record(store, usual)) > 3600 * 1000
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        *[CallLimit(5, 864_000, algorithm) for algorithm in RateLimitAlgorithm],
+        QuotaLimit("call_count", 5, period="month"),
+    ],
+    ids=[*RateLimitAlgorithm, "quota"],
+)
+def test_a_scope_in_which_all_was_undone_is_forgotten(client: Redis, redis: RedisServer, limit: AnyLimit) -> None:
+    store = store_on(redis)
+    limits = limits_of(store, limit)
+    first, second = limits.try_acquire({"call_count": 1}), limits.try_acquire({"call_count": 1})
+    first.undo(has_run=True)
+    assert client.pttl(record(store, limits)) > HOUR_MS, "the other request is counted"
+    second.undo(has_run=True)
+    assert 0 < client.pttl(record(store, limits)) < HOUR_MS
+    assert limits.get_stats()["call_count"]["used"] == pytest.approx(0, abs=0.1)
+    assert limits.try_acquire({"call_count": 1})
+    assert client.pttl(record(store, limits)) > HOUR_MS
+    store.close()
+
+
+def test_what_else_is_kept_of_a_scope_in_which_all_was_undone_stays(client: Redis, redis: RedisServer) -> None:
+    store = store_on(redis)
+    before = limits_of(store, CallLimit(5, 864_000), RateLimit("tokens", 5, 864_000))
+    assert before.try_acquire({"tokens": 3})
+    after = limits_of(store, CallLimit(5, 864_000))
+    after.try_acquire().undo()
+    assert client.pttl(record(store, after)) > HOUR_MS
+    assert before.get_stats()["tokens"]["used"] == pytest.approx(3, abs=0.1)
+    store.close()
+
+
+def test_an_amount_of_nothing_is_no_use_of_a_fixed_window(client: Redis, redis: RedisServer) -> None:
+    store = store_on(redis)
+    limits = limits_of(store, CallLimit(1, 864_000, RateLimitAlgorithm.FIXED_WINDOW))
+    assert limits.try_acquire({"call_count": 0})
+    assert 0 < client.pttl(record(store, limits)) < HOUR_MS
+    assert limits.try_acquire()
+    assert not limits.try_acquire()
+    assert limits.try_acquire({"call_count": 0})
+    assert client.pttl(record(store, limits)) > HOUR_MS
     store.close()
 
 
