@@ -71,16 +71,21 @@ def is_limited(limits: RequestLimits, key: ChargeKey | None = None) -> bool:
 
 
 def _verdicts(limits: RequestLimits, key: ChargeKey | None) -> list[tuple[str | None, AccessVerdict]]:
-    """The verdicts on a request and a charge of it, with the resource whose blocks decide (None: all)."""
+    """The verdicts on a request and a charge of it, with the resource whose blocks decide (None: all).
+
+    A combination of parts of the request is judged by itself, and by its client.
+    """
     if not (limits.settings[conf.ENABLED.name] and limits.read_table().needs_verdict):
         return []
     access = limits.table.access
     verdicts: list[tuple[str | None, AccessVerdict]] = [(None, verdict_of(limits))]
     if key is not None:
         resource, entity = key
-        verdicts.append((None, verdict_of(limits, entity=entity)))
-        if access.is_blocked_for_some(resource):
-            verdicts.append((resource, verdict_of(limits, resource, entity)))
+        clients = [charge.client for charge in limits.by_rules if charge.key == key and charge.client is not None]
+        for name in (entity, *clients):
+            verdicts.append((None, verdict_of(limits, entity=name)))
+            if access.is_blocked_for_some(resource):
+                verdicts.append((resource, verdict_of(limits, resource, name)))
     return verdicts
 
 

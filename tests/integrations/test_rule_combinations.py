@@ -194,6 +194,51 @@ def test_a_combination_has_the_plan_of_its_client(rule: Any, settings: Settings)
     assert [client.get("/x/?q=a").status_code for _ in range(4)] == [200, 200, 200, 429]
 
 
+COUNTED: dict[str, dict[str, str]] = {
+    "header": {"counted_by": "header", "header": "X-Tenant"},
+    "session": {"counted_by": "session"},
+    "ip": {"counted_by": "ip"},
+    "entity": {"counted_by": "entity"},
+}
+
+
+@pytest.mark.parametrize("where", ["everywhere", "on the resource"])
+@pytest.mark.parametrize("counted", COUNTED.values(), ids=COUNTED)
+def test_a_blocked_client_is_blocked_with_every_value(rule: Any, counted: dict[str, str], where: str) -> None:
+    row = rule("query:q", **counted)
+    resource = Endpoint.objects.get(pk=row.pk).resource_name if where == "on the resource" else None
+    client, other = signed_in("ann"), signed_in("bob")
+    charge = client.get("/x/").wsgi_request.limits.by_rules[0]
+    services.set_entity_limits(charge.client, [], resource=resource, effect="blocked")
+    assert [client.get(f"/x/?q={value}").status_code for value in "ab"] == [403, 403]
+    if counted["counted_by"] != "ip":
+        assert [other.get(f"/x/?q={value}").status_code for value in "aa"] == [200, 429]
+
+
+@pytest.mark.parametrize("counted", COUNTED.values(), ids=COUNTED)
+def test_a_client_without_limits_has_none_with_any_value(rule: Any, counted: dict[str, str]) -> None:
+    rule("query:q", **counted)
+    client = signed_in("ann")
+    charge = client.get("/x/").wsgi_request.limits.by_rules[0]
+    services.set_entity_limits(charge.client, [], effect="unlimited")
+    assert [client.get(f"/x/?q={value}").status_code for value in "aab"] == [200, 200, 200]
+
+
+def test_a_combination_is_blocked_by_itself(rule: Any) -> None:
+    rule("query:q", counted_by="header", header="X-Tenant")
+    client = signed_in("ann")
+    charge = client.get("/x/?q=a").wsgi_request.limits.by_rules[0]
+    services.set_entity_limits(charge.entity, [], effect="blocked")
+    assert [client.get(f"/x/?q={value}").status_code for value in "ab"] == [403, 200]
+
+
+def signed_in(name: str) -> Client:
+    """A client with a session, a name and a header of its own."""
+    client = Client(headers={"X-Tenant": name, "X-Who": name})
+    client.force_login(User.objects.create_user(name))
+    return client
+
+
 @pytest.mark.parametrize(
     "parts",
     ["x", "header", "header:", "header:a b", "nothing:x", "form:a:b", "\n".join(f"query:{n}" for n in range(6))],
