@@ -54,7 +54,7 @@ from limits_app.policies.precedence import (
     with_candidates,
     without_others,
 )
-from limits_app.policies.prices import stored_prices
+from limits_app.policies.prices import price_lists, stored_prices
 from limits_app.policies.query import policies_for, policies_of_each
 from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
 from limits_app.policies.stores import StoreVersions, VersionedStore
@@ -243,27 +243,31 @@ def read_policies(
     generation: int | None = None,
     *,
     chain: PolicyChain | None = None,
+    prices: PriceList | None = None,
 ) -> Reading:
     """Read the policies of all entities that are charged, the members of the pool of the resource, and the store.
 
-    `generation` is that of `PoolCache`. `chain` has the policies where they have just been read.
+    `generation` is that of `PoolCache`. `chain` and `prices` are what has just been read.
     """
     missing = None
     while True:
         chain = chain or policy_source.read(subject, write_alias(), at)
         try:
-            return _reading(chain, subject.resource or "", versions, generation)
+            return _reading(chain, subject.resource or "", versions, generation=generation, prices=prices)
         except UnknownPool:
             if chain.pool == missing:
                 raise
-            missing, chain = chain.pool, None  # it may have been renamed between the two queries
+            missing, chain, prices = chain.pool, None, None  # it may have been renamed between the two queries
 
 
-def _reading(chain: PolicyChain, resource: str, versions: StoreVersions, generation: int | None) -> Reading:
+def _reading(
+    chain: PolicyChain, resource: str, versions: StoreVersions, *, generation: int | None, prices: PriceList | None
+) -> Reading:
     store_version, members = versions.of(chain.store), None
     if chain.pool is not None:
         members = pool_cache.members(chain.pool, write_alias(), store_version.store, generation)
-    prices = stored_prices(resource, chain.pool) if chain.has_prices else PriceList()
+    if prices is None:
+        prices = stored_prices(resource, chain.pool) if chain.has_prices else PriceList()
     return Reading(chain, members, store_version, prices)
 
 
@@ -307,17 +311,19 @@ def resolve_each(
 ) -> tuple[list[Resolution], PolicyChain]:
     """`resolve` for an entity on each of several resources, and its policies over all resources.
 
-    All policies are read in one query for 100 resources. `of_code` are the limits that code sets, by resource.
+    All policies are read in one query for 100 resources, and all prices in one.
+    `of_code` are the limits that code sets, by resource.
     """
     for resource in resources:
         check_names(resource, entity)
     at, versions = datetime.fromtimestamp(now, UTC), StoreVersions()
     subjects = [Subject(resource, entity) for resource in resources]
     *chains, over_all = _chains([*subjects, Subject(None, entity)], at)
-    resolutions = []
-    for subject, chain in zip(subjects, chains, strict=True):
-        reading = read_policies(subject, at, versions, chain=chain)
-        resource = subject.resource or ""
+    places = [(resource, chain.pool) for resource, chain in zip(resources, chains, strict=True) if chain.has_prices]
+    resolutions, prices = [], price_lists(places) if places else {}
+    for subject, chain, resource in zip(subjects, chains, resources, strict=True):
+        of_resource = prices.get((resource, chain.pool))
+        reading = read_policies(subject, at, versions, chain=chain, prices=of_resource)
         resolutions.append(resolution_of(reading, resource, of_code.get(resource, ()), at))
     return resolutions, over_all
 

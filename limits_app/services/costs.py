@@ -134,6 +134,11 @@ def _decimals(cost: Mapping[str, Fraction] | None) -> dict[str, Decimal]:
     return {currency: exact_decimal(amount) for currency, amount in sorted((cost or {}).items())}
 
 
+def has_costs(keys: Iterable[str]) -> bool:
+    """Whether usage of these limits may cost something: some are money themselves, or the site has prices."""
+    return any(map(given_currency, keys)) or Price.objects.using(write_alias()).exists()
+
+
 def spends(chosen: Chosen, by: Collection[By]) -> list[Spend]:
     """What the usage costs, summed up over limits: the latest period first, and in it the highest amount."""
     columns = columns_of(by)

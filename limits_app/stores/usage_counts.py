@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import islice
 from typing import Final
@@ -29,16 +30,32 @@ _MOST_REJECTIONS: Final = 100_000
 """How many limits and minutes wait to be collected in a namespace."""
 
 
+_Finished = tuple[int, Scope, str]
+"""An hour of a scope, for a plan."""
+
+
 class _Counts:
     """The usage of one namespace: the scopes whose records are counting, the finished hours, and the waiting batch."""
 
     def __init__(self) -> None:
         self.counting: dict[str, tuple[str, str | None, str | None, bool, str | None, bool]] = {}
         """The scopes as plain tuples of texts, which the garbage collector need not visit."""
-        self.finished: dict[tuple[int, Scope, str], dict[str, int]] = {}
-        """The sums of a finished hour of a scope, for each plan."""
-        self.rejections: dict[Rejected, Times] = {}
+        self.finished: OrderedDict[_Finished, dict[str, int]] = OrderedDict()
+        """The sums of a finished hour of a scope, for each plan; the oldest are removed without a look at others."""
+        self.rejections: OrderedDict[Rejected, Times] = OrderedDict()
         self.batch: Batch | None = None
+        self.moved: tuple[list[_Finished], list[Rejected]] = [], []
+        """What is in a batch and has yet to be removed from `finished` and `rejections`."""
+
+    def remove_moved(self) -> None:
+        """Remove what is in a batch; whatever interrupts this, the next call goes on."""
+        hours, rejections = self.moved
+        while hours:
+            self.finished.pop(hours[-1], None)
+            hours.pop()
+        while rejections:
+            self.rejections.pop(rejections[-1], None)
+            rejections.pop()
 
 
 class UsageCounts:
@@ -61,6 +78,7 @@ class UsageCounts:
     def give_way(self) -> bool:
         """Drop the oldest hour of a scope in some namespace; returns whether there was one."""
         for counts in self._by_namespace.values():
+            counts.remove_moved()
             if counts.finished:
                 del counts.finished[next(iter(counts.finished))]
                 return True
@@ -84,6 +102,7 @@ class UsageCounts:
         """Take over the finished usage of a stored record."""
         if record.finished:
             counts = self._of(scope.key)
+            counts.remove_moved()
             while record.finished:
                 _take(counts, scope, record)
             _remove_old(counts, now)
@@ -104,6 +123,7 @@ class UsageCounts:
         counts = self._by_namespace.get(namespace_digest(namespace))
         if counts is None:
             return None
+        counts.remove_moved()
         if counts.batch is None:
             is_full = max(len(counts.counting), len(counts.finished), len(counts.rejections)) > _BATCH
             for key in list(islice(counts.counting, _BATCH)):
@@ -117,7 +137,9 @@ class UsageCounts:
 
     def add_rejections(self, rejections: RejectionCounts, namespace: str) -> None:
         """Add rejections; those of too many limits and minutes replace the oldest."""
-        waiting = self._in(namespace_digest(namespace)).rejections
+        counts = self._in(namespace_digest(namespace))
+        counts.remove_moved()
+        waiting = counts.rejections
         for rejected, times in rejections.items():
             waiting[rejected] = waiting[rejected].merged(times) if rejected in waiting else times
         for oldest in list(islice(waiting, max(len(waiting) - _MOST_REJECTIONS, 0))):
@@ -160,14 +182,16 @@ def _remove_old(counts: _Counts, now: int) -> None:
 
 def _fill_batch(counts: _Counts, *, is_full: bool) -> None:
     """Move the oldest counts into a batch, unless there are none."""
-    usage = [
-        Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts, plan)
-        for (hour, scope, plan), amounts in islice(counts.finished.items(), _BATCH)
-    ]
-    rejections = dict(islice(counts.rejections.items(), _BATCH))
-    if usage or rejections:
-        batch = Batch(unique_name(), usage, is_full, rejections)
-        left = dict(islice(counts.finished.items(), _BATCH, None))
-        left_rejections = dict(islice(counts.rejections.items(), _BATCH, None))
+    hours = [*islice(counts.finished, _BATCH)]
+    rejections = {rejected: counts.rejections[rejected] for rejected in islice(counts.rejections, _BATCH)}
+    if hours or rejections:
+        usage = [
+            Count(
+                scope.resource, scope.entity, scope.shared, scope.member, hour, counts.finished[hour, scope, plan], plan
+            )
+            for hour, scope, plan in hours
+        ]
+        batch, moved = Batch(unique_name(), usage, is_full, rejections), (hours, [*rejections])
         # Without a call in between, where a signal handler could raise.
-        counts.batch, counts.finished, counts.rejections = batch, left, left_rejections
+        counts.batch, counts.moved = batch, moved
+        counts.remove_moved()

@@ -12,16 +12,16 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from django.db.models import Case, Exists, F, Max, OuterRef, Q, QuerySet, Sum, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Sum, Value, When
 
-from limits_app.engine import KEYS_OF_REQUESTS, EntityName
+from limits_app.engine import KEYS_OF_REQUESTS, MEMBER_MARK, EntityName
 from limits_app.engine.limits import CallLimit
 from limits_app.models import UsagePeriod, UsageSnapshot
 from limits_app.models.usage import CappedSum
 from limits_app.usage.reading import By, Use, columns_of, snapshots, use_of, without_members
 
 _REQUESTS: Final = Q(key__in=sorted(KEYS_OF_REQUESTS))
-_IS_OTHER_KEY: Final = Case(When(key__in=sorted(KEYS_OF_REQUESTS - {CallLimit.key}), then=1), default=0)
+_IS_OTHER_KEY: Final = Q(key__in=sorted(KEYS_OF_REQUESTS - {CallLimit.key}))
 _UNIT: Final = Case(When(_REQUESTS, then=Value(CallLimit.key)), default=F("key"))
 _MOST_NAMES: Final = 500
 """With more names than these, all rows are read: databases limit the number of parameters."""
@@ -66,14 +66,32 @@ def read_units(
     most: int | None,
 ) -> list[Use]:
     """Sum up usage as `reading.read` does, by unit in place of limit; `most` is the number of rows."""
-    keys = None if unit is None else sorted(KEYS_OF_REQUESTS) if unit_of(unit) == CallLimit.key else unit
-    rows = without_members(snapshots(resource, entity, keys, plan=None, period=period, since=since, until=until))
-    sums = [*_sums(rows, by).annotate(several=Max(_IS_OTHER_KEY))[:most]]
-    if not any(row["several"] for row in sums):  # sums of rows that are left out are not larger
-        return [use_of({**row, "key": row["unit"]}) for row in sums]
-    uses = [use_of({**row, "key": row["unit"]}) for row in _sums(_once(rows), by)[:most]]
-    rejected = {_group(row, by): row["denied"] for row in _sums(_of_groups(rows, uses, by), by)}
-    columns = columns_of(by)
+    keys = None if unit is None else sorted(KEYS_OF_REQUESTS) if unit_of(unit) == CallLimit.key else [unit]
+    rows = snapshots(resource, entity, keys, plan=None, period=period, since=since, until=until)
+    if keys is None or any(MEMBER_MARK in key for key in keys):
+        rows = without_members(rows)
+    uses = _counted_once(rows, by, most)
+    return _each_once(rows, by, most) if uses is None else uses
+
+
+def _counted_once(rows: QuerySet[UsageSnapshot], by: Collection[By], most: int | None) -> list[Use] | None:
+    """The sums, if one key has counted all requests of each of them; else None.
+
+    Their rows are grouped by the stored key: to compute the unit of each row takes longer than to sum them up.
+    """
+    if most is not None and rows.filter(_IS_OTHER_KEY).exists():  # a smaller sum may be one of the same requests
+        return None
+    stored = [use_of(row) for row in _sums(rows, "key", by)[:most]]
+    uses = [replace(use, key=unit_of(use.key)) for use in stored]
+    groups = {(use.bucket, use.key, *[getattr(use, name) for name in columns_of(by)]) for use in uses}
+    return uses if len(groups) == len(uses) else None
+
+
+def _each_once(rows: QuerySet[UsageSnapshot], by: Collection[By], most: int | None) -> list[Use]:
+    """The sums of the larger ones of rows that have counted the same requests, with the rejections of all."""
+    of_units, columns = rows.annotate(unit=_UNIT), columns_of(by)
+    uses = [use_of({**row, "key": row["unit"]}) for row in _sums(_once(of_units), "unit", by)[:most]]
+    rejected = {_group(row, columns): row["denied"] for row in _sums(_of_groups(of_units, uses, by), "unit", by)}
     return [
         replace(use, refused=rejected[use.bucket.value, use.key, *[getattr(use, name) for name in columns]])
         for use in uses
@@ -89,14 +107,14 @@ def _once(rows: QuerySet[UsageSnapshot]) -> QuerySet[UsageSnapshot]:
     return rows.exclude(_REQUESTS & Exists(same.filter(larger | first_of_equal)))
 
 
-def _sums(rows: QuerySet[UsageSnapshot], by: Collection[By]) -> QuerySet[UsageSnapshot, dict[str, Any]]:
+def _sums(rows: QuerySet[UsageSnapshot], column: str, by: Collection[By]) -> QuerySet[UsageSnapshot, dict[str, Any]]:
+    """The sums of rows by some fields and by a column that is the key or the unit."""
     columns = columns_of(by)
     order = ["-start"] if By.PERIOD in by else []
     sums: QuerySet[UsageSnapshot, dict[str, Any]] = (
-        rows.annotate(unit=_UNIT)
-        .values("bucket", "unit", *columns)
+        rows.values("bucket", column, *columns)
         .annotate(admitted=CappedSum("admitted_milli"), denied=Sum("refused"))
-        .order_by(*order, "-admitted", "-denied", "unit", "bucket", *columns)
+        .order_by(*order, "-admitted", "-denied", column, "bucket", *columns)
     )
     return sums
 
@@ -107,5 +125,5 @@ def _of_groups(rows: QuerySet[UsageSnapshot], uses: Collection[Use], by: Collect
     return rows.filter(entity__in=names) if By.ENTITY in by and len(names) <= _MOST_NAMES else rows
 
 
-def _group(row: dict[str, Any], by: Collection[By]) -> tuple[Any, ...]:
-    return (row["bucket"], row["unit"], *[row[name] for name in columns_of(by)])
+def _group(row: dict[str, Any], columns: Collection[str]) -> tuple[Any, ...]:
+    return (row["bucket"], row["unit"], *[row[name] for name in columns])

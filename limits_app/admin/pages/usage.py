@@ -28,7 +28,7 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.models import BucketKind, CollectedBatch, UsagePeriod
 from limits_app.models.fields import aware
 from limits_app.services.clients import client_names, client_of, with_name
-from limits_app.services.costs import Spend, cost_cells
+from limits_app.services.costs import Spend, cost_cells, has_costs
 from limits_app.services.display import amount, clock, day, moment, money, percent
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
@@ -206,7 +206,7 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
     clients = usage_by_unit(by="entity", most=_MOST_CONSUMERS, **chosen)
     names = client_names({use.entity or "" for use in clients} | {entity or ""})
     where: dict[str, Any] = {"resource": resource, **ask}
-    spends = spend(by="entity", most=_MOST_CONSUMERS, **where)
+    spends = spend(by="entity", most=_MOST_CONSUMERS, **where) if has_costs(keys) else []
     resources = sorted({use.resource for use in of_resources if use.resource} | {resource or ""} - {""})
     urls = resource_labels(resources)
     of_limit = [use for use in of_resources if use.key == key]
