@@ -58,7 +58,7 @@ def test_pages_take_as_many_queries_for_many_rows_as_for_few(
     few = queries_by_page(admin_client, f"user:{user.pk}")
     fill(range(FEW, MANY), has_prices=has_prices, user=f"user:{user.pk}")
     many = queries_by_page(admin_client, f"user:{user.pk}")
-    more = 1  # names of the first row of a kind that only one of the two shows
+    more = 1  # for names of a kind that only one of the two shows
     assert {page: queries for page, queries in many.items() if queries > few[page] + more} == {}
     assert {page: queries for page, queries in many.items() if queries > most} == {}
 
