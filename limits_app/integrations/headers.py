@@ -96,9 +96,10 @@ def _shown(outcomes: Iterable[Outcome]) -> list[LimitStatus]:
     """
     statuses: list[LimitStatus] = []
     for outcome in filterfalse(_DEGRADED, outcomes):
-        violations = outcome.violations
-        block = next((status for status in violations if status.level == BLOCK_LEVEL), None) if violations else None
-        of_limits = sorted(outcome.violations + outcome.passed, key=_POSITION)
+        of_limits, block = sorted(outcome.violations + outcome.passed, key=_POSITION), None
+        for status in outcome.violations:
+            if status.level == BLOCK_LEVEL:
+                block = status
         if block is not None and len(of_limits) > 1:
             of_limits = [
                 replace(status, remaining=0, reset_after=max(status.reset_after, block.reset_after))

@@ -371,7 +371,8 @@ def test_the_audit_log_is_for_reading(admin_client: Client, api: Resource) -> No
     send(admin_client, "resource_add", {"name": "mail", "description": "<b>"})
     event = AuditEvent.objects.get(source="admin")
     page = admin_client.get(reverse("admin:limits_app_auditevent_change", args=[event.pk])).content.decode()
-    assert "&quot;description&quot;: &quot;&lt;b&gt;&quot;" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
     assert send(admin_client, "auditevent_change", {"actor": "x"}, event.pk).status_code == 403
     assert send(admin_client, "auditevent_delete", {"post": "yes"}, event.pk).status_code == 403
     assert admin_client.get(reverse("admin:limits_app_auditevent_add")).status_code == 403

@@ -109,7 +109,7 @@ def test_concurrent_threads_of_a_view_charge_once(limits: RequestLimits, monkeyp
                 second.join(0.2)  # as long as it would take the other one to be charged, too
             return super().acquire(claim)
 
-    put_store(monkeypatch, Slow())
+    put_store(monkeypatch, Slow(clock=FakeClock()))  # which refills nothing meanwhile
     limits.charge("api", "ann")
     second.join()
     assert left("api")["call_count"] == FULL["call_count"] - 1
