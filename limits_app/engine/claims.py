@@ -96,6 +96,10 @@ class Claim:
             return 0
         return max(limit.rule.used(self.states[limit.position], self.decided_at) - self.amounts[limit.position], 0)
 
+    def window_start(self, limit: PlannedLimit) -> int:
+        """Return the start of the window of a limit that the claim was charged to; see `Rule.window_start`."""
+        return limit.rule.window_start(self.states[limit.position]) if self.states else 0
+
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
         most = 0.0

@@ -346,7 +346,8 @@ def _settle_otherwise(record: Record, limit: PlannedLimit, change: int, *, now: 
         # Another rule counts in other parts: then nothing was in use before, so that less is returned.
         is_same = record.schema is limit.schema or rule.lua == limit.rule.lua
         before = claim.used_before(limit) if is_same else 0
-        state = rule.undo(state, now, -change, taken_at=claim.decided_at, before=before)
+        window = claim.window_start(limit)
+        state = rule.undo(state, now, -change, taken_at=claim.decided_at, before=before, window=window)
     else:
         state = rule.settle(state, now, change, claim.decided_at)
     if index is None:

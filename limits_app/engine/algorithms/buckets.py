@@ -95,7 +95,7 @@ class BucketRule(Rule):
             last = max(last, self._next_tick(now))
         return min(level + change, DEBT_PARTS), last
 
-    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int, window: int) -> State:
         """The amount in use before the charge drains first; what has drained of the charge itself is not returned."""
         passed = now // self._tick_us - taken_at // self._tick_us
         left = parts - max(passed * self._rate - before, 0)

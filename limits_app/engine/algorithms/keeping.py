@@ -37,8 +37,11 @@ class KeepingRule(Rule):
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         return self._rule.settle(state, now, change, taken_at)
 
-    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
-        return self._rule.undo(state, now, parts, taken_at=taken_at, before=before)
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int, window: int) -> State:
+        return self._rule.undo(state, now, parts, taken_at=taken_at, before=before, window=window)
+
+    def window_start(self, state: State) -> int:
+        return self._rule.window_start(state)
 
     def credit(self, state: State, now: int, parts: int) -> State:
         return self._rule.credit(state, now, parts)

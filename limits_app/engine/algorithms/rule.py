@@ -103,12 +103,17 @@ class Rule(ABC):
         `taken_at` is when the amount was charged (None: now). Refunds apply as of the state's own time.
         """
 
-    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int, window: int) -> State:
         """Return the state as if `parts` had not been charged at `taken_at`, when `before` were in use without them.
 
+        `window` is the `window_start` of the state with the charge; 0 where that is not known.
         Unlike a refund by `settle` it works with every algorithm. It never returns more than is left of the charge.
         """
         return self.settle(state, now, -parts, taken_at)
+
+    def window_start(self, state: State) -> int:
+        """Return the start of the window that a state counts, which differs from that of other windows; else 0."""
+        return 0
 
     @abstractmethod
     def credit(self, state: State, now: int, parts: int) -> State:
@@ -123,7 +128,10 @@ class Rule(ABC):
         """Return the time from which the state equals an unused one."""
 
     def recovers_since(self, state: State) -> int:
-        """Return the time from which the use in a state has been returning; never where it returns all at one time.
+        """Return the time from which the use in a state has been returning; by default never.
+
+        Rules whose use returns within a window or gradually return the time; a quota keeps its use until its period
+        ends.
 
         A full store may forget a use of which almost all has returned.
         """

@@ -73,11 +73,17 @@ class FixedWindow(Rule):
             start, count = now, 0
         return start, min(count + change, DEBT_PARTS)
 
-    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int, window: int) -> State:
         start, count = self.current(state, now)
-        if now - start >= self._window_us or taken_at < start:
+        # While the clock is set back, amounts are charged at times before the window that counts them starts.
+        is_of_earlier = taken_at < start and window != start
+        if now - start >= self._window_us or is_of_earlier:
             return state
         return start, max(count - parts, 0)
+
+    def window_start(self, state: State) -> int:
+        start: int = state[0]
+        return start
 
     def credit(self, state: State, now: int, parts: int) -> State:
         return state[0], max(state[1] - parts, 0)
@@ -143,7 +149,7 @@ class SlidingWindow(Rule):
         change = min(change, DEBT_PARTS - self.used(state, now))
         return self._charged(state, now, change) if change > 0 else state
 
-    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int) -> State:
+    def undo(self, state: State, now: int, parts: int, *, taken_at: int, before: int, window: int) -> State:
         """The entry that the amount was charged to becomes smaller; what expires with others stays."""
         forgotten, total, opened, last, oldest, log = state = self.current(state, now)
         until = max(now, last) - self._window_us

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from hashlib import blake2b
+from itertools import chain
 from struct import Struct, pack
 from typing import Final
 
@@ -346,8 +347,8 @@ class Calls:
             valid.append(right)
         numbers = shape.numbers(changes, self.holder(claim) if shape.has_permits else b"", boundaries)
         if verb == b"undo":
-            before = [claim.used_before(limit) for limit in shape.limits]
-            numbers = pack(f"<{1 + len(before)}d", len(before), *before) + numbers
+            charged = [(claim.used_before(limit), claim.window_start(limit)) for limit in shape.limits]
+            numbers = pack(f"<{1 + 2 * len(charged)}d", len(charged), *chain.from_iterable(charged)) + numbers
         prepared, times = plan.settling(verb), (self.clock.time, claim.decided_at)
         if foreign is None:
             return ScriptCall(prepared, times, _with_calendars(numbers, valid))

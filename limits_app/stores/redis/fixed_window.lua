@@ -9,7 +9,7 @@ function algorithms.f(verb, state, amount, rule)
   local has_ended = now - start >= window
   if verb == 'used' then return has_ended and 0 or count end
   if verb == 'settle' and amount <= 0 then return 0 end
-  if verb == 'undo' and (has_ended or charged_at < start) then return 0 end
+  if verb == 'undo' and (has_ended or charged_at < start and rule.window ~= start) then return 0 end
   if (verb == 'take' or verb == 'settle') and (has_ended or count == 0) then start, count = now, 0 end
   if verb == 'take' and count + amount > rule.capacity then return nil end
   state[3], state[4] = start, math.min(math.max(count + amount, 0), MOST_DEBT)

@@ -38,7 +38,8 @@ local function milliseconds(us) return string.format('%d', math.min(math.floor(u
 --   take     charge an amount; returns nil when it does not fit now
 --   settle   charge a positive change, refund a negative one where the algorithm can
 --   credit   a negative change that no claim holds
---   undo     refund a charge as if it had not been made; `rule.before` was in use before it
+--   undo     refund a charge as if it had not been made; `rule.before` was in use before it, and `rule.window` is
+--            the start of the window that it was charged to
 --   used     change nothing, and return the amount in use
 --   current  return whether the state was written before the clock was set back, and then change it as `Rule.current` does
 -- `rejected` has functions without a verb that change the state to what the caller receives; for a log, it also returns

@@ -3,13 +3,13 @@
 -- The plan: settle, again (the answer to the first settlement was lost: usage is not counted twice), credit or undo; for
 -- how long slices are recorded (0: not a slice), the channel on which returned amounts are announced, after its length,
 -- and the request as in acquire.lua. The numbers: to undo, how many limits, and of each how much was in use before the
--- charge; then the changes, the holder, and the boundaries of calendars.
+-- charge and the start of the window that it was charged to; then the changes, the holder, and the boundaries of calendars.
 -- Replies: C and T as in acquire.lua, A done, L done, and a lease had run out, E nothing was done, since the lease of the
 -- token has ended.
 local verb, recorded_us, channel
 verb, recorded_us, channel, plan_at = unpack_from('<sddc0', plan, plan_at)
 local before_at, changes_at = NUMBERS_AT + 8, NUMBERS_AT
-if verb == 'undo' then changes_at = before_at + 8 * unpack_from('<d', numbers, NUMBERS_AT) end
+if verb == 'undo' then changes_at = before_at + 16 * unpack_from('<d', numbers, NUMBERS_AT) end
 local scopes, calendar = load_request(plan_at, 1, changes_at, charged_at, true)
 if not scopes then return 'C' .. pack('<d', now) .. calendar end
 
@@ -42,8 +42,11 @@ for _, scope in ipairs(scopes) do
     change, change_at = unpack_from('<d', numbers, change_at)
     if change ~= 0 then
       local rule = limit.other or limit
-      -- Another rule counts in other parts: then nothing was in use before, so that less is returned.
-      rule.before = rule == limit and verb == 'undo' and unpack_from('<d', numbers, before_at + change_at - changes_at - 8) or 0
+      if verb == 'undo' then
+        rule.before, rule.window = unpack_from('<dd', numbers, before_at + 2 * (change_at - changes_at - 8))
+        -- Another rule counts in other parts: then nothing was in use before, so that less is returned.
+        if rule ~= limit then rule.before = 0 end
+      end
       limit.full_at = settle(scope, limit, rule, change)
       scope.full_at = math.max(scope.full_at, limit.full_at)
       scope.changed, limit.changed = true, true

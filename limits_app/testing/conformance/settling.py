@@ -188,6 +188,35 @@ class Settling(Contract):
         assert (available(limits), holders(limits)) == (10, 0)
 
     @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
+    def test_undoing_refunds_what_was_charged_while_the_clock_was_back(
+        self, store: Store, clock: FakeClock, limit: MeteredLimit
+    ) -> None:
+        drains = getattr(limit, "algorithm", None) in DRAINING  # what may have drained since the charge stays
+        for seconds in (1,) if drains else (1, 1800):
+            limits = limits_of(store, limit, entity=str(seconds))
+            assert limits.try_acquire({KEY: 1})
+            clock.advance(-seconds)
+            limits.try_acquire({KEY: 4}).undo()
+            assert used(limits) == pytest.approx(1, abs=0.001)
+            undone = limits.try_acquire({KEY: 9})
+            clock.advance(seconds)
+            undone.undo()
+            assert used(limits) == pytest.approx(1, abs=0.001)
+
+    def test_undoing_refunds_nothing_of_the_next_window_that_starts_before_the_clock_was_right_again(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 60, RateLimitAlgorithm.FIXED_WINDOW))
+        assert limits.try_acquire({KEY: 1})
+        clock.advance(-30)
+        early = limits.try_acquire({KEY: 5})
+        clock.advance(90)
+        assert limits.try_acquire({KEY: 6})
+        clock.advance(-40)
+        early.undo()
+        assert used(limits) == 6
+
+    @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
     def test_undoing_never_refunds_what_has_returned_by_itself(
         self, store: Store, clock: FakeClock, limit: MeteredLimit
     ) -> None:
