@@ -33,6 +33,13 @@ def ending_of(client: str | None) -> str:
     return f" {client}"
 
 
+def is_combination_of(name: str, client: str) -> bool:
+    """Return whether a name is that of a combination of a client, and not of another one whose name ends like it."""
+    ending = ending_of(client)
+    is_whole = len(name) == len(COMBINATION) + 2 * _DIGEST_SIZE + len(ending)
+    return is_whole and name.startswith(COMBINATION) and name.endswith(ending)
+
+
 class CombinedSource:
     """A `SetResolver` whose limits of combinations have the bound of their client; `clients` has it by combination."""
 

@@ -15,7 +15,7 @@ from limits_app.engine import Requested, block_scope, counted_scope, scope_of
 from limits_app.models import BucketKind, Denial, Endpoint, write_alias
 from limits_app.models.rule_fields import seconds_of_block
 from limits_app.policies import ResolvedSet, resolver
-from limits_app.services.combinations import COMBINATION, ending_of
+from limits_app.services.combinations import COMBINATION, ending_of, is_combination_of
 from limits_app.services.url_matching import endpoints
 from limits_app.services.usage import add_counts
 from limits_app.stores.registry import resilient_store
@@ -77,4 +77,5 @@ def _rejected_combinations(resource: str, client: str, seconds: float) -> Collec
         resource=resource, bucket=BucketKind.ENTITY, minute__gte=since
     )
     of_client = rows.filter(entity__startswith=COMBINATION, entity__endswith=ending_of(client))
-    return [*of_client.order_by().values_list("entity", flat=True).distinct()]
+    names = of_client.order_by().values_list("entity", flat=True).distinct()
+    return [name for name in names if is_combination_of(name, client)]

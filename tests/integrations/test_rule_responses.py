@@ -221,6 +221,16 @@ def test_unblocking_a_client_ends_blocks_of_its_combinations(log_in: Any) -> Non
     assert send("a", address="192.0.2.11") == "7200", "another client stays blocked"
 
 
+def test_unblocking_a_client_ends_no_block_of_another_whose_name_ends_like_it(log_in: Any, ask: Ask) -> None:
+    log_in(limits="1/h:sliding_window", block_for="2h", combined_with="cookie:device", counted_by="entity")
+    for person in ("smith", "ann smith"):
+        assert ask("/login/", who=person, X_Status="401", Cookie="device=a").status_code == 401
+        assert ask("/login/", who=person, Cookie="device=a").headers["Retry-After"] == "7200"
+    lift_blocks("smith")
+    assert ask("/login/", who="smith", Cookie="device=a").headers["Retry-After"] == "3600"
+    assert ask("/login/", who="ann smith", Cookie="device=a").headers["Retry-After"] == "7200"
+
+
 def test_a_block_is_explained(log_in: Any, ask: Ask, clock: FakeClock) -> None:
     log_in(limits="1/min:sliding_window", responses="", block_for="1h")
     resource = Endpoint.objects.get().resource_name
