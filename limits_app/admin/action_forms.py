@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -16,8 +17,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
+from limits_app.admin.choices import RowField
 from limits_app.admin.forms import AmountFormField, Autocomplete, checked_datetime
 from limits_app.admin.own_blocks import ConfirmBlock
+from limits_app.engine import Amount
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Enforcement, Plan, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
@@ -136,15 +139,39 @@ class QuickBoostForm(ReasonForm):
         initial="2",
         widget=forms.RadioSelect,
     )
+    limit = forms.CharField(label=_("Limit"), max_length=400, required=False, widget=forms.Select)
+    number = AmountFormField(
+        label=_("Set to"),
+        required=False,
+        min_value=Decimal("0.000001"),
+        max_digits=18,
+        decimal_places=6,
+        widget=forms.TextInput(attrs={"size": 9, "inputmode": "decimal"}),
+    )
     ends = forms.ChoiceField(label=_("Until"), choices=BoostEnd.choices)
     last_day = forms.DateField(
         label=_("Day"), required=False, widget=forms.DateInput(format="%Y-%m-%d", attrs={"type": "date"})
     )
-    field_order = ["factor", "reason", "ends", "last_day"]
+    field_order = ["factor", "limit", "number", "reason", "ends", "last_day"]
+
+    def offer(self, limits: Iterable[Mapping[str, Any]], client: str) -> None:
+        """Offer limits of a client, as its page shows them: those that are its own, and are counted on one resource."""
+        self.fields["limit"].widget.choices = [
+            (f"{limit['key']} {limit['resource']}", f"{limit['name']}: {limit['words']}")
+            for limit in limits
+            if limit["whose"] == client and not (limit["is_total"] or limit.get("blocked") or limit.get("shared"))
+        ]
+
+    def clean_number(self) -> Amount | None:
+        """A whole number where it is one."""
+        number = self.cleaned_data["number"]
+        return number if number is None else int(number) if number == int(number) else float(number)
 
     def clean(self) -> dict[str, Any]:
         """Set `until`, a moment in the future."""
         cleaned: dict[str, Any] = super().clean() or {}
+        if cleaned.get("number") is not None and not cleaned.get("limit"):
+            self.add_error("limit", self.fields["limit"].error_messages["required"])
         if "ends" not in cleaned or "last_day" not in cleaned:
             return cleaned
         day = cleaned["last_day"]
@@ -243,7 +270,7 @@ class Boosted(models.TextChoices):
 class EntityForm(forms.Form):
     """The resource on which something is done for entities, and the plan of their requests."""
 
-    resource = forms.ModelChoiceField(
+    resource = RowField(
         Resource.objects.all(),
         label=_("Resource"),
         required=False,

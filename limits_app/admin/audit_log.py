@@ -30,7 +30,7 @@ from limits_app.services import block_confirmation
 from limits_app.services.clients import events_of, users_named
 from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_revert
-from limits_app.services.rule_labels import resource_labels
+from limits_app.services.rule_labels import labels_in_words
 
 _LAST_EVENTS: Final = 100
 _MOST_CHOICES: Final = 15
@@ -83,8 +83,7 @@ class ObjectFilter(admin.SimpleListFilter):
         last = AuditEvent.objects.order_by("-number").values_list("object_type", "object_label")[:_LAST_EVENTS]
         chosen = request.GET.get(self.parameter_name, "").partition(" ")[::2]
         objects = [*dict.fromkeys([*([chosen] if chosen[0] else []), *last])][:_MOST_CHOICES]
-        urls = resource_labels(word for _kind, label in objects for word in label.split())
-        words = {label: " ".join(urls.get(word, word) for word in label.split(" ")) for _kind, label in objects}
+        words = labels_in_words([label for _kind, label in objects])
         return [(f"{kind} {label}", f"{kind_in_words(kind)} {words[label]}") for kind, label in objects if label]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
@@ -142,7 +141,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     fieldsets = [
         (None, {"fields": ["what", "at", "actor", "way", "reason"]}),
         (_("What changed"), {"fields": ["differences"]}),
-        (_("In full"), {"classes": ["collapse"], "fields": ["number", "kind", "object_label", "states"]}),
+        (_("In full"), {"classes": ["collapse"], "fields": ["number", "kind", "label", "states"]}),
         (_("Hash chain"), {"classes": ["collapse"], "fields": ["object_id", "previous", "digest"]}),
     ]
 
@@ -180,9 +179,11 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         """Show one event, and a link to revert it, with the permission for that."""
         event = self._event(object_id)
         context = {**(extra_context or {}), "may_revert": event is not None and self._may_revert(request, event)}
-        if event is not None:
-            context["subtitle"] = self.what(event)
         return super().change_view(request, object_id, form_url, context)
+
+    def row_in_words(self, row: AuditEvent) -> str:
+        """What changed."""
+        return self.what(row)
 
     def revert_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for confirmation and revert an event; shows the error if it cannot be reverted."""
@@ -248,6 +249,11 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         """Say what kind of object it is about."""
         return kind_in_words(event.object_type)
 
+    @admin.display(description=_("object"), ordering="object_label")
+    def label(self, event: AuditEvent) -> str:
+        """Name the object, with the URL of the rule that its resource was made for."""
+        return labels_in_words([event.object_label])[event.object_label]
+
     @admin.display(description=_("source"), ordering="source")
     def way(self, event: AuditEvent) -> str:
         """Show the source."""
@@ -310,4 +316,9 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     def _part(self, event: AuditEvent) -> dict[str, Any]:
         """One change of a save that is undone: what happens to its object, and the values now and then."""
         reverting = AuditEvent(object_type=event.object_type, before=audit.state_now(event), after=event.before)
-        return {"event": event, "what": in_sentences([event])[0], "differences": self.differences(reverting)}
+        return {
+            "event": event,
+            "label": self.label(event),
+            "what": in_sentences([event])[0],
+            "differences": self.differences(reverting),
+        }

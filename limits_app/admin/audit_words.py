@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from django.core.exceptions import FieldDoesNotExist
+from django.db.models import DateTimeField
 from django.template.defaultfilters import yesno
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
@@ -23,7 +24,7 @@ from limits_app.services.clients import client_names, with_name
 from limits_app.services.display import amount, moment
 from limits_app.services.limit_words import limit_in_words, limit_name, limits_in_words
 from limits_app.services.policy_words import PolicySubject, rule_in_words, subject_in_words
-from limits_app.services.rule_labels import label_of, rules_of_resources
+from limits_app.services.rule_labels import label_of, resource_labels, rules_of_resources
 
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
@@ -69,10 +70,6 @@ def _part_in_words(part: str) -> str:
 
 def value_in_words(object_type: str, field: str, value: Any) -> str:
     """Say what a field has: of what can be chosen what the form calls it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return str(yesno(value))
     if not isinstance(value, str):
         return _plain(value)
     part, _colon, name = field.rpartition(": ")
@@ -83,7 +80,15 @@ def value_in_words(object_type: str, field: str, value: Any) -> str:
         return limits_in_words(value if key == CallLimit.key else f"{key}={value}")
     if (object_type, field) == (Endpoint._meta.model_name, "limits"):
         return limits_in_words(value)
-    return str(dict(getattr(_found(object_type, field), "flatchoices", ())).get(value, value))
+    if name in _RESOURCES or (object_type, field) == ("resource", "name"):
+        return resource_labels([value]).get(value, value)
+    return _text(_found(object_type, field), value)
+
+
+def _text(field: Any, value: str) -> str:
+    """What a field has that is kept as a text: one of its choices, or a moment."""
+    at = parse_datetime(value) if isinstance(field, DateTimeField) else None
+    return str(dict(getattr(field, "flatchoices", ())).get(value, value)) if at is None else moment(at)
 
 
 def _plain(value: Any) -> str:
@@ -119,6 +124,8 @@ _MOST_CHANGES: Final = 3
 """How many changes a sentence names."""
 _OF_THE_SCOPE: Final = {"scope", "resource", "entity", "plan", "counted"}
 """Fields of a policy that say whom it is about."""
+_RESOURCES: Final = ("resource", "limits_resource")
+"""Fields with the name of a resource, besides that of its own."""
 _NAMES_OF_PARTS: Final = ("name", "key")
 _REASON: Final = "reason"
 """Is shown beside the sentence, which names it only where nothing else changed."""
@@ -135,8 +142,13 @@ def clients_of(events: Iterable[AuditEvent]) -> Iterator[str]:
 def in_sentences(events: Sequence[AuditEvent], names: Mapping[str, str] | None = None) -> list[str]:
     """Say what each event changed; the names of clients are read at once, unless they were."""
     names = client_names(clients_of(events)) if names is None else names
-    rules = rules_of_resources(_state(event).get("resource") for event in events if event.object_type == _POLICY)
+    rules = rules_of_resources(name for event in events for name in _resources(event))
     return [_sentence(event, names, rules) for event in events]
+
+
+def _resources(event: AuditEvent) -> list[str | None]:
+    """The names of resources that the sentence for an event may have."""
+    return [_state(event).get("resource"), *event.object_label.split()]
 
 
 def _state(event: AuditEvent) -> Snapshot:
@@ -170,7 +182,8 @@ def _object(event: AuditEvent, names: Mapping[str, str], rules: Mapping[str, End
     if event.object_type == _RULE and (state := _state(event)).get("limits"):
         fields = {name: state.get(name) or "" for name in ("path", "view_name", "counted_by")}
         return rule_in_words(Endpoint(**fields))
-    return f"{kind_in_words(event.object_type)} {event.object_label}"
+    words = [label_of(rules[word]) if word in rules else word for word in event.object_label.split(" ")]
+    return " ".join([kind_in_words(event.object_type), *words])
 
 
 def _subject(state: Snapshot) -> PolicySubject:

@@ -20,16 +20,18 @@ from django.db.models import QuerySet
 from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import escape
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from limits_app import audit
+from limits_app.admin.choices import RowField, RowsView
 from limits_app.admin.forms import Autocomplete, DateTimeFormField, DateTimeWidget, JSONField, is_primary_key
 from limits_app.admin.menu import menu
 from limits_app.models.snapshots import snapshots
 from limits_app.services.display import moment
+from limits_app.services.policy_words import row_in_words
 from limits_app.services.rights import Action, may, may_change_rows, may_choose
 
 _NUL = "\0"
@@ -45,14 +47,11 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
         """Stay out of the menu, whose entries lead here."""
         return False
 
-    list_title: Any = ""
-    """What the list is about, where that has another name than its model."""
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list."""
         context: dict[str, Any] = {"menu": menu(self.admin_site, request)}
         if IS_POPUP_VAR not in request.GET:
-            context["title"] = capfirst(self.list_title or self.opts.verbose_name_plural)
+            context["title"] = capfirst(self.opts.verbose_name_plural)
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -60,12 +59,25 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
         if super().has_view_permission(request, obj):
             return True
         match = request.resolver_match
-        return match is not None and match.url_name == "autocomplete" and may_choose(request.user, self.model)
+        names = {"autocomplete", f"limits_app_{self.opts.model_name}_autocomplete"}
+        return match is not None and match.url_name in names and may_choose(request.user, self.model)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the address of what pickers find."""
+        view = self.admin_site.admin_view(RowsView.as_view(admin_site=self.admin_site))
+        name = f"limits_app_{self.opts.model_name}_autocomplete"
+        return [path("autocomplete/", view, name=name), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
-        """Show the form."""
+        """Show the form, under the name that lists show."""
         context["menu"] = menu(self.admin_site, request)
+        if options.get("obj") is not None:
+            context["subtitle"] = self.row_in_words(options["obj"])
         return super().render_change_form(request, context, *args, **options)
+
+    def row_in_words(self, row: Any) -> str:
+        """The name of a row in the heading of its page and above it."""
+        return row_in_words(row)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Filter; Django raises errors for NUL and for dates at the ends of the calendar."""
@@ -133,6 +145,7 @@ class AuditedAdmin(RobustListAdmin):
         """Use the autocompletion widget that handles invalid input."""
         if db_field.name in self.get_autocomplete_fields(request):
             kwargs["widget"] = Autocomplete(db_field, self.admin_site, using=kwargs.get("using"))
+            kwargs["form_class"] = RowField
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:

@@ -41,9 +41,13 @@ _USUAL_REVERT_PERCENT: Final = 10
 
 
 _BUTTON: Final = (
-    '<button type="submit" class="button" formaction="{}" formmethod="post" formnovalidate>'
+    '<button type="submit" class="button limits-decide" formaction="{}" formmethod="post" formnovalidate>'
     '{}<span class="visually-hidden"> {}</span></button>'
 )
+
+
+_SHOWN: Final = {"policy": "about", "limits": "limits_in_words"}
+"""What the page of a trial shows instead of fields."""
 
 
 class PromotionForm(ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
@@ -84,7 +88,6 @@ class CandidateAdmin(AuditedAdmin):
 
     list_display = ["about", "limits_in_words", "state", "would_reject", "since_enforced"]
     list_filter = ["state"]
-    list_title = _("trials")
     search_help_text = _(
         "A trial evaluates other limits beside those of a policy, and rejects nothing. “Enforce now” puts them in "
         "force."
@@ -113,12 +116,13 @@ class CandidateAdmin(AuditedAdmin):
         fields = [*super().get_fields(request, obj)]
         if obj is None:
             return fields
+        fields = [_SHOWN.get(field, field) for field in fields]
         results = ["state", "would_reject", "since_enforced"]
         return [*fields, *results, *(["decide"] if self.has_promote_permission(request) else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Results cannot be edited."""
-        return [] if obj is None else ["state", "would_reject", "since_enforced", "decide"]
+        return [] if obj is None else [*_SHOWN.values(), "state", "would_reject", "since_enforced", "decide"]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Read the counts of one candidate."""
@@ -150,7 +154,8 @@ class CandidateAdmin(AuditedAdmin):
             explained = gettext(
                 "The limit in force stays until you enforce this one. Load this page again to see more."
             )
-            texts = {"note": _effect(candidate), "explained": explained}
+            is_known = bool(reports([candidate])[0].trial_evaluated)
+            texts = {"note" if is_known else "hint": _effect(candidate), "explained": explained}
             return confirmation(self, request, form, title=title, button=label, back=back, **texts)
         try:
             with self.acting(request, _effect(candidate) if decision == "promote" else ""):

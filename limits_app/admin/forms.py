@@ -15,6 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.forms import SplitDateTimeField
 from django.forms.fields import InvalidJSONInput
+from django.urls import reverse
 from django.utils.html import escape
 from django.utils.timezone import is_naive
 from django.utils.translation import gettext
@@ -91,7 +92,12 @@ def is_primary_key(text: str) -> bool:
 
 
 class Autocomplete(AutocompleteSelect):
-    """An autocompletion widget that can render any submitted key again."""
+    """An autocompletion widget that can render any submitted key again, and finds rows by the names that lists show."""
+
+    def get_url(self) -> str:
+        """The address of what it finds."""
+        model = self.field.remote_field.model._meta.model_name
+        return reverse(f"{self.admin_site.name}:limits_app_{model}_autocomplete")
 
     def optgroups(self, name: str, value: Sequence[str], attrs: dict[str, Any] | None = None) -> Any:
         """Give the chosen row as an option, if the key can be one."""

@@ -74,7 +74,7 @@ MENU: Final[Mapping[type[Model], tuple[Tab, ...]]] = {
         _list(Plan),
         _list(Resource),
         _list(Price),
-        _list(Candidate, _("trials")),
+        _list(Candidate),
     ),
     ClientsEntry: (
         _list(Entity, _("all clients")),

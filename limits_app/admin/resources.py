@@ -10,7 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db import router
-from django.db.models import Case, Q, Value, When
+from django.db.models import Case, Q, QuerySet, Value, When
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -35,7 +35,7 @@ from limits_app.services.clients import client_names, lately_used, user_names, w
 from limits_app.services.limit_sentences import has_total
 from limits_app.services.limit_words import limits_in_words
 from limits_app.services.rights import Action, may, to_replace_row
-from limits_app.services.rule_labels import resource_labels
+from limits_app.services.rule_labels import resource_labels, resources_of_urls
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import most_rejected, never_used
 
@@ -97,6 +97,14 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
         busiest = gettext("Busiest: %(entity)s") % {"entity": with_name(state.entity, row.names)}
         return format_html("<div>{}{}</div>", busiest, shown)
 
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Search, also for the URLs of the rules that resources were made for."""
+        rows, is_repeating = super().get_search_results(request, queryset, search_term)
+        names = resources_of_urls(search_term)
+        return (rows | queryset.filter(name__in=names) if names else rows), is_repeating
+
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Show in which store each is counted, where there are several."""
         shown = super().get_list_display(request)
@@ -157,7 +165,6 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     It is that of the resources with specific policies, otherwise of the first ones.
     """
 
-    list_title = _("clients")
     list_display = ["client", "status", "in_use", "plan", "parent"]
     list_display_links = None
     list_filter = ["cascade", "unlimited", "blocked", "plan"]

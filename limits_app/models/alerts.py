@@ -34,9 +34,9 @@ class AlertKind(models.TextChoices):
         return member
 
     THRESHOLD = "threshold", _ABOUT_LIMITS, _("a limit has reached a threshold")
-    REJECTIONS = "rejections", _ABOUT_LIMITS, _("many requests of an entity were rejected")
+    REJECTIONS = "rejections", _ABOUT_LIMITS, _("many requests of a client were rejected")
     STORE = "store", _("a store became unavailable or available")
-    CANDIDATE = "candidate", _("a candidate policy was reverted")
+    CANDIDATE = "candidate", _("a trial was reverted")
     EMERGENCY = "emergency", _("the emergency switch was set")
 
 
@@ -70,7 +70,7 @@ class AlertRule(Definable):
         _("rejections per minute"),
         null=True,
         blank=True,
-        help_text=_("For many rejections: an alert is sent above this number, at most one an hour for each entity."),
+        help_text=_("For many rejections: an alert is sent above this number, at most one an hour for each client."),
     )
     resource = models.CharField(
         _("resource"),
@@ -80,11 +80,11 @@ class AlertRule(Definable):
         help_text=_("Only for events about limits; all resources when left empty."),
     )
     entity = ExactTextField(
-        _("entity"),
+        _("client"),
         max_length=255,
         blank=True,
         validators=[validate_identifier],
-        help_text=_("Only for events about limits; all entities when left empty."),
+        help_text=_("Only for events about limits; all clients when left empty."),
     )
     channel = models.CharField(_("channel"), max_length=8, choices=AlertChannel.choices, default=AlertChannel.EMAIL)
     target = models.TextField(

@@ -60,7 +60,7 @@ class Candidate(Configuration):
         _("tried on (%)"),
         default=100,
         validators=_PERCENT,
-        help_text=_("Percentage of entities on which it is tried, without rejecting; always the same ones."),
+        help_text=_("Percentage of clients on which it is tried, without rejecting; always the same ones."),
     )
     revert_percent = models.PositiveSmallIntegerField(
         _("revert above (percent rejected)"),
@@ -68,7 +68,7 @@ class Candidate(Configuration):
         blank=True,
         validators=_PERCENT,
         help_text=_(
-            "Once promoted, revert when requests of more than this percentage of entities, and of at least two, are "
+            "Once promoted, revert when requests of more than this percentage of clients, and of at least two, are "
             "rejected. Empty: never."
         ),
     )
@@ -88,14 +88,14 @@ class Candidate(Configuration):
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
 
     class Meta(Configuration.Meta):
-        verbose_name = _("candidate")
-        verbose_name_plural = _("candidates")
+        verbose_name = _("trial")
+        verbose_name_plural = _("trials")
         ordering = ["-created_at"]
         constraints = [
             models.UniqueConstraint(
                 fields=["policy"],
                 name="limits_app_candidate_one_per_policy",
-                violation_error_message=_("This policy already has a candidate: discard it first."),
+                violation_error_message=_("This policy already has a trial: discard it first."),
             ),
             models.CheckConstraint(
                 name="limits_app_candidate_fields",

@@ -67,7 +67,7 @@ class Entity(Configuration):
         null=True,
         blank=True,
         related_name="children",
-        help_text=_("The entity that it belongs to, such as the tenant of a user; at most 8 levels."),
+        help_text=_("The client that it belongs to, such as the tenant of a user; at most 8 levels."),
     )
     plan = models.ForeignKey(
         Plan,
@@ -76,7 +76,7 @@ class Entity(Configuration):
         null=True,
         blank=True,
         related_name="entities",
-        help_text=_("Its policies apply to this entity; leave empty for the plan of its parent, if it has one."),
+        help_text=_("Its policies apply to this client; leave empty for the plan of its parent, if it has one."),
     )
     cascade = models.BooleanField(
         _("count for the parent too"),
@@ -114,8 +114,8 @@ class Entity(Configuration):
     )
 
     class Meta(Configuration.Meta):
-        verbose_name = _("entity")
-        verbose_name_plural = _("entities")
+        verbose_name = _("client")
+        verbose_name_plural = _("clients")
         ordering = ["identifier"]
         permissions = [
             ("block_entity", "Can block and unblock an entity"),

@@ -41,7 +41,7 @@ class Limit(Configuration):
     )
     text = ExactTextField(_("limit"), max_length=160)
     shared = models.BooleanField(
-        _("shared by all entities"),
+        _("shared by all clients"),
         default=False,
         help_text=_(
             "One counter for all entities instead of one for each entity; each resource is counted separately."

@@ -98,7 +98,7 @@ class Policy(Configuration):
     )
     entity = models.ForeignKey(
         Entity,
-        verbose_name=_("entity"),
+        verbose_name=_("client"),
         on_delete=models.PROTECT,
         null=True,
         blank=True,
@@ -112,7 +112,7 @@ class Policy(Configuration):
         null=True,
         blank=True,
         related_name="policies",
-        help_text=_("Applies to the entities on this plan, each with its own counters; not together with an entity."),
+        help_text=_("Applies to the clients on this plan, each with its own counters; not together with a client."),
     )
     counted = models.CharField(
         _("usage is counted"),
@@ -154,7 +154,7 @@ class Policy(Configuration):
         _("rollout (%)"),
         default=100,
         validators=[MaxValueValidator(100)],
-        help_text=_("Percentage of entities that the policy applies to; always the same ones."),
+        help_text=_("Percentage of clients that the policy applies to; always the same ones."),
     )
     valid_from = models.DateTimeField(
         _("valid from"),

@@ -31,8 +31,8 @@ MAX_SUM: Final = models.BigIntegerField.MAX_BIGINT
 class BucketKind(models.TextChoices):
     """Kinds of buckets."""
 
-    ENTITY = "entity", _("entity")
-    SHARED = "shared", _("shared by all entities")
+    ENTITY = "entity", _("client")
+    SHARED = "shared", _("shared by all clients")
     MEMBER = "member", _("member of the pool")
     OTHERS = "others", _("all others")
 
@@ -75,7 +75,7 @@ class UsageRow(models.Model):
     namespace = models.CharField(_("namespace"), max_length=32, blank=True, default=current_digest, editable=False)
     resource = models.CharField(_("resource"), max_length=64)
     bucket = models.CharField(_("bucket"), max_length=8, choices=BucketKind.choices, default=BucketKind.ENTITY)
-    entity = models.CharField(_("entity or member"), max_length=255, blank=True)
+    entity = models.CharField(_("client or member"), max_length=255, blank=True)
     key = models.CharField(_("limit"), max_length=64)
 
     objects = InNamespace()

@@ -25,7 +25,14 @@ from limits_app.services.candidates import (
 from limits_app.services.emergency import emergency, set_emergency
 from limits_app.services.erasure import Erased, erase
 from limits_app.services.explain import Explanation, aexplain, explain
-from limits_app.services.factor_boosts import PlannedBoost, boost, boost_each, boost_policies, planned_boosts
+from limits_app.services.factor_boosts import (
+    PlannedBoost,
+    boost,
+    boost_each,
+    boost_policies,
+    boost_to,
+    planned_boosts,
+)
 from limits_app.services.listing import (
     get_entity_limits,
     get_plan_limits,
@@ -93,6 +100,7 @@ __all__ = [
     "boost",
     "boost_each",
     "boost_policies",
+    "boost_to",
     "candidates",
     "check",
     "delete_entity_limits",

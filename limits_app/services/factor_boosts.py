@@ -111,6 +111,34 @@ def boost_each(
         return [*kept, *(_boosted_by(times, name, resource, time, plan=plan) for resource in resources)]
 
 
+def boost_to(  # noqa: PLR0917 - which limit of whom becomes how much, until when and why: a sentence
+    entity: str | Account,
+    resource: str,
+    key: str,
+    capacity: Amount,
+    until: datetime,
+    reason: str,
+    *,
+    plan: str | None = None,
+    actor: str = "",
+) -> Policy:
+    """Raise one limit of an entity on a resource to a capacity until a time; the others stay as they are.
+
+    `key` is the key of the limit, and `plan` is as for `top_up`. See `grant_boost`; raises InvalidRequest where the
+    entity has no such limit of its own.
+    """
+    name = check_entity(one_client(entity))
+    check_plan_known(name, plan)
+    check_boost_end(until)
+    with audit.acting(actor=actor, source="service", reason=reason):
+        own = _own(current_choices(name, resource, plan)[resource])
+        limit = next((limit for limit in own if limit.key == key), None)
+        if limit is None:
+            raise InvalidRequest(f"{name} has no limit {shown(key)} of its own on {resource} that could be boosted")
+        raised = replace(limit, capacity=capacity)  # type: ignore[arg-type]  # checked by the limit itself
+        return add_boost(name, resource, [raised], BoostTime(timezone.now(), until, reason), plan=plan)
+
+
 def _limiting(entity: str, plan: str | None) -> tuple[list[str | None], list[str]]:
     """The resources on which other limits apply to an entity than on all others, and None for those last.
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models import TOTALS, CountedBy, Endpoint, Policy
+from limits_app.models import TOTALS, Candidate, CountedBy, Endpoint, Policy, Resource
 from limits_app.services.clients import with_name
 from limits_app.services.display import moment
-from limits_app.services.rule_labels import label_of, rules_of_resources
+from limits_app.services.rule_labels import label_of, resource_labels, rules_of_resources
 
 _WHERE: Final[Mapping[str, Any]] = {
     "on_resource": _("%(whom)s on %(resource)s"),
@@ -55,7 +55,11 @@ class PolicySubject:
 
 
 def row_in_words(row: Any) -> str:
-    """A row as people know it: a policy with whom it is about and when, else its name."""
+    """A row as people know it: a policy with whom it is about and when, a resource by its URL, else its name."""
+    if isinstance(row, Candidate):
+        return policy_in_words(row.policy, {})
+    if isinstance(row, Resource):
+        return resource_labels([row.name]).get(row.name, row.name)
     if not isinstance(row, Policy):
         return str(row)
     words = policy_in_words(row, {})

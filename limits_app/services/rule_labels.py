@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from django.db.models import Q
 
 from limits_app.models import Endpoint, Resource
 from limits_app.models.rule_resources import MADE_FOR_RULE
+
+_MOST_FOUND: Final = 50
 
 
 def label_of(rule: Endpoint) -> str:
@@ -22,6 +25,12 @@ def rules_of_resources(resources: Iterable[str | None]) -> dict[str, Endpoint]:
     return {rule.limits_resource: rule for rule in rules}
 
 
+def labels_in_words(labels: Collection[str]) -> dict[str, str]:
+    """Labels of objects as the audit log keeps them, each with the URLs of the resources that it names."""
+    urls = resource_labels(word for label in labels for word in label.split())
+    return {label: " ".join(urls.get(word, word) for word in label.split(" ")) for label in labels}
+
+
 def resource_of(text: str) -> str:
     """The resource that people mean by a text: its name, or the path or view of the rule for which it was made."""
     if not text or Resource.objects.filter(name=text).exists():
@@ -29,6 +38,16 @@ def resource_of(text: str) -> str:
     rules = Endpoint.objects.filter(Q(path=text) | Q(view_name=text)).exclude(limits_resource="")
     names = {*rules.values_list("limits_resource", flat=True)[:2]}
     return names.pop() if len(names) == 1 else text
+
+
+def resources_of_urls(text: str) -> list[str]:
+    """The first resources that were made for rules whose paths or views begin with a text."""
+    if not text or "\0" in text:
+        return []
+    rules = Endpoint.objects.filter(Q(path__startswith=text) | Q(view_name__startswith=text)).exclude(
+        limits_resource=""
+    )
+    return [*rules.order_by("limits_resource").values_list("limits_resource", flat=True)[:_MOST_FOUND]]
 
 
 def resource_labels(resources: Iterable[str | None]) -> dict[str, str]:

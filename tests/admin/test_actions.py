@@ -340,7 +340,7 @@ def test_one_entity_is_erased_on_a_page_of_its_own(admin_client: Client, policy:
     assert (page.status_code, page.headers["location"]) == (302, f"{address('entity_erase')}?entity=user%3A1")
     assert 'value="user:1"' in admin_client.get(page.headers["location"]).content.decode()
     kept = admin_client.post(address("entity_erase"), {"entity": "user:1", "reason": "asked"})
-    assert "It is still configured: policy entity user:1 on api, entity user:1." in said(kept)
+    assert "It is still configured: policy entity user:1 on api, client user:1." in said(kept)
     admin_client.post(address("entity_erase"), {"entity": "user:1", "with_policies": "on"})
     assert [*Entity.objects.values_list("identifier", flat=True)] == ["user:2"]
     assert said(admin_client.post(address("entity_erase"), {"entity": "user:1"}))[-1] == "No row has this identifier."

@@ -38,7 +38,7 @@ def test_the_audit_log_is_read_in_the_words_of_the_forms(admin_client: Client) -
     ("kind", "field", "words"),
     [
         ("policy", "rollout_percent", "rollout (%)"),
-        ("pool", "members eu: limits tpm: shared", "member eu: limit of tpm: shared by all entities"),
+        ("pool", "members eu: limits tpm: shared", "member eu: limit of tpm: shared by all clients"),
         ("policy", "limits a: b", "limits a: b"),
         ("policy", "colour", "colour"),
         ("policy", "candidates", "candidates"),

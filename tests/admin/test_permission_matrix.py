@@ -161,7 +161,8 @@ def test_a_permission_opens_its_addresses_and_no_others(permissions: str, opened
 
 
 def test_a_superuser_comes_everywhere_but_to_what_nobody_may_do(admin_user: User) -> None:
-    closed = {name for name, address in addresses() if not is_open(admin_user, name, address)}
+    pages = ((name, address) for name, address in addresses() if not name.endswith("_autocomplete"))  # needs a field
+    closed = {name for name, address in pages if not is_open(admin_user, name, address)}
     assert closed == {"alert_add", "alert_delete", "auditevent_add", "auditevent_delete"}
 
 

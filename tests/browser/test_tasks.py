@@ -223,6 +223,20 @@ def test_a_client_is_helped_for_a_while(window: Browser, place: Place, client: s
     assert int(run(place, f"print(Policy.objects.filter(entity__identifier='{client}', extends=True).count())")) > 0
 
 
+def test_a_limit_of_a_client_is_set_to_a_number_for_a_while(window: Browser, place: Place) -> None:
+    run(place, "from limits_app import limits; limits.set_entity_limits('tenant:number', '10/min', resource='billing')")
+    clicks = Clicks(window)
+    clicks.follow("overview/")
+    clicks.find("tenant:number")
+    clicks.press("summary")
+    clicks.type(number="75")
+    window.take("task-set")
+    assert window.barriers() == []
+    clicks.press("button[name=ends][value=today]")
+    assert "may use 75 requests per minute until" in clicks.done()
+    assert clicks.count <= 3
+
+
 def test_everybody_gets_half_as_much_again_until_friday(window: Browser, place: Place) -> None:
     now = datetime.now(UTC)
     friday = (now + timedelta(days=(4 - now.weekday()) % 7 or 7)).replace(hour=23, minute=59)

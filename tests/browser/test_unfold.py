@@ -71,3 +71,31 @@ def test_a_page_does_not_need_the_styles_of_the_stock_admin(name: str, unfolded:
             assert unfolded.barriers() == []
             assert unfolded.run(_FIELDS) == []
             assert unfolded.run("return document.documentElement.scrollWidth") <= size[0]
+
+
+_BACKGROUND = """
+    return [...document.querySelectorAll(arguments[0])].map((part) => {
+        const {backgroundColor, borderTopColor} = getComputedStyle(part);
+        return [backgroundColor, borderTopColor];
+    });
+"""
+_NONE = "rgba(0, 0, 0, 0)"
+
+
+def test_decisions_on_a_trial_look_like_buttons_and_pickers_like_fields(unfolded: Browser) -> None:
+    unfolded.resize(DESKTOP)
+    unfolded.darken(False)
+    unfolded.open(OURS["new-candidate"])
+    borders = unfolded.run(_BACKGROUND, ".select2-selection")
+    assert borders
+    assert {border for _background, border in borders} == {"rgb(138, 138, 138)"}
+    unfolded.fill("#id_limits", "calls=5/min")
+    unfolded.press("[name=_save]")
+    for path in ("", "admin/limits_app/candidate/"):
+        if path:
+            unfolded.open(path)
+        unfolded.one("button[formaction$='/promote/']")
+        buttons = unfolded.run(_BACKGROUND, "button[formaction$='/promote/'], button[formaction$='/discard/']")
+        assert len(buttons) == 2
+        assert _NONE not in {background for background, _border in buttons}
+        assert unfolded.barriers() == []

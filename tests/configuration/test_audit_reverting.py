@@ -113,7 +113,7 @@ def test_what_no_longer_fits_is_refused_and_changes_nothing(full: Policy, user: 
     full.delete()
     deleted = last()
     user.delete()
-    with pytest.raises(CannotRevert, match="entity user:42 does not exist: restore it first"):
+    with pytest.raises(CannotRevert, match="client user:42 does not exist: restore it first"):
         revert(deleted)
     revert(last())
     again = Policy.objects.create(resource=full.resource, entity=Entity.objects.get())

@@ -94,7 +94,10 @@ def _changed(site: AdminSite, request: HttpRequest, identifier: str) -> HttpResp
     except (LimitsError, ValidationError) as error:
         problems = error.messages if isinstance(error, ValidationError) else [str(error)]
         for problem in problems:
-            messages.error(request, problem)
+            if act is _boost:
+                boost.add_error(None, problem)
+            else:
+                messages.error(request, problem)
         return _shown(site, request, identifier, boost)
     if not message:
         return _shown(site, request, identifier, boost)
@@ -107,9 +110,15 @@ def _boost(request: HttpRequest, identifier: str, form: QuickBoostForm) -> str:
     if not form.is_valid():
         return ""
     data = form.cleaned_data
+    if data["number"] is not None:
+        key, _space, resource = data["limit"].partition(" ")
+        how = data["number"], data["until"], data["reason"]
+        limits = _limits_in_words(services.boost_to(identifier, resource, key, *how, plan=""))
+        values = {"client": identifier, "limits": limits, "until": moment(data["until"])}
+        return gettext("“%(client)s” may use %(limits)s until %(until)s.") % values
     services.boost_each(identifier, data["factor"], data["until"], data["reason"], plan="")
     values = {"client": identifier, "factor": amount(float(data["factor"])), "until": moment(data["until"])}
-    return gettext("%(client)s has %(factor)s times its limits until %(until)s.") % values
+    return gettext("“%(client)s” has %(factor)s times its limits until %(until)s.") % values
 
 
 def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
@@ -131,7 +140,7 @@ def _unblock(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> st
         row.blocked = False
         row.save(update_fields=["blocked"])
     end_timed_blocks(identifier)
-    return gettext("%(client)s is not blocked any more.") % {"client": identifier}
+    return gettext("“%(client)s” is not blocked any more.") % {"client": identifier}
 
 
 def _set_plan(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
@@ -142,7 +151,7 @@ def _set_plan(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> s
     plan = form.cleaned_data["plan"]
     services.set_entity(identifier, plan=None if plan is None else plan.name)
     values = {"client": identifier, "plan": "" if plan is None else plan.name}
-    return (gettext("%(client)s is on the plan %(plan)s.") if plan else gettext("%(client)s has no plan.")) % values
+    return (gettext("“%(client)s” is on the plan %(plan)s.") if plan else gettext("“%(client)s” has no plan.")) % values
 
 
 _ACTS: Final[Mapping[str, Callable[[HttpRequest, str, QuickBoostForm], str]]] = {
@@ -174,6 +183,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     recent, sees_usage = recent_uses(identifier), may(request.user, Action.VIEW_USAGE)
     limited = limits_of_client(site, identifier, resources_of(recent, policies), recent if sees_usage else [])
     uses = limited["uses"]
+    boost.offer(limited.get("limits", ()), identifier)
     now_ending, lately_ended = ending(policies), ended(policies)
     urls = resource_labels(policy.resource.name for policy in (*now_ending, *lately_ended) if policy.resource)
     context: dict[str, Any] = {

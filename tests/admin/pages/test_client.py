@@ -14,6 +14,7 @@ from freezegun import freeze_time
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, limits
+from limits_app.engine import limit_text
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from tests.admin.browsing import address, said
 from tests.admin.pages.snapshots import used
@@ -110,6 +111,52 @@ def test_a_boost_multiplies_every_limit_of_the_client(
         assert policy.valid_until is not None
         assert at_least <= policy.valid_until - now <= at_most
     assert "until" in shown(admin_client)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "number", "message", "kept"),
+    [
+        ("call_count mail", "50", "“tenant:blue” may use 50 requests per minute until", "tokens=1000/min"),
+        ("tokens mail", "2.5k", "“tenant:blue” may use 2,500 tokens per minute until", "calls=8/min"),
+    ],
+)
+def test_a_boost_sets_one_limit_to_a_number(
+    admin_client: Client, chosen: str, number: str, message: str, kept: str
+) -> None:
+    limits.set_resource_limits("mail", "calls=8/min tokens=1k/min")
+    limits.set_resource_limits("maps", "calls=8/min")
+    used("mail", WHO, "call_count", 1)
+    offered = admin_client.get(page()).content.decode()
+    assert f'<option value="{chosen}">' in offered
+    response = admin_client.post(
+        page(), {"_boost": "1", "factor": "2", "ends": "hour", "limit": chosen, "number": number}
+    )
+    assert message in said(response)[0]
+    on_mail = {limit_text(limit.effective.limit) for limit in limits.explain("mail", entity=WHO).chain[0].limits}
+    assert kept in on_mail
+    assert len(on_mail) == 2
+    assert Policy.objects.filter(entity__identifier=WHO).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "number", "problem"),
+    [
+        ("call_count mail", "7", "a boost only raises limits"),
+        ("tokens mail", "7", "of its own on mail that could be boosted"),
+        ("call_count mail", "many", "Write a number"),
+        ("", "7", "This field is required."),
+    ],
+)
+def test_a_number_that_is_no_boost_changes_nothing(
+    admin_client: Client, chosen: str, number: str, problem: str
+) -> None:
+    limits.set_resource_limits("mail", "calls=8/min")
+    used("mail", WHO, "call_count", 1)
+    form = {"_boost": "1", "factor": "2", "ends": "hour", "limit": chosen, "number": number}
+    response = admin_client.post(page(), form)
+    assert response.status_code == 200
+    assert problem in words(response)
+    assert not Policy.objects.filter(entity__identifier=WHO).exists()
 
 
 def test_errors_of_a_boost_are_shown_and_change_nothing(admin_client: Client) -> None:

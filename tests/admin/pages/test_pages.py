@@ -203,7 +203,7 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     assert (sum(drawn["refused"]), len(drawn["times"])) == (10, 24)
     of_tokens = words(get(admin_client, USAGE, key="tokens", resource="api"))
     assert "allowed tokens 1,235.5 rejections 0 rejected share -" in of_tokens
-    assert "shared by all entities" in of_tokens
+    assert "shared by all clients" in of_tokens
     assert "eu (member of the pool)" in of_tokens
 
 

@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from limits_app import limits
-from limits_app.models import Denial, Endpoint, Policy
+from limits_app.models import AuditEvent, Candidate, Denial, Endpoint, Entity, Policy, Resource
 from limits_app.services import boost_each
 from limits_app.services.rule_labels import resource_of
 from tests.admin.browsing import address
@@ -69,3 +69,57 @@ def test_a_boost_names_the_url_and_not_the_generated_resource(admin_client: Clie
     text = words(admin_client.get(address(page), {"entity": "user:7"} if page == "client" else None))
     assert "/api/reports/" in text
     assert rule.limits_resource not in text
+
+
+@pytest.mark.parametrize("term", ["/api/rep", "rule-", ""])
+@pytest.mark.parametrize(("model", "field"), [("policy", "resource"), ("candidate", "policy")])
+def test_a_picker_offers_the_url_and_not_the_generated_resource(
+    admin_client: Client, model: str, field: str, term: str
+) -> None:
+    rule = Endpoint.objects.create(name="reports", path="/api/reports/", limits="2/min")
+    rule.refresh_from_db()
+    query = {"app_label": "limits_app", "model_name": model, "field_name": field}
+    target = {"resource": "resource", "policy": "policy"}[field]
+    term = "" if field == "policy" else term
+    rows = admin_client.get(address(f"{target}_autocomplete"), {**query, "term": term}).json()["results"]
+    assert [row["text"] for row in rows if "/api/reports/" in row["text"]]
+    assert not [row["text"] for row in rows if rule.limits_resource in row["text"]]
+
+
+@pytest.mark.parametrize("kind", ["policy", "resource", "candidate", "event", "undo", "rule_event"])
+def test_the_page_of_a_row_names_the_url_and_not_the_generated_resource(admin_client: Client, kind: str) -> None:
+    rule = Endpoint.objects.create(name="reports", path="/api/reports/", limits="2/min")
+    rule.refresh_from_db()
+    client = limits.set_entity_limits("user:8", "9/min", resource=rule.limits_resource)
+    events = AuditEvent.objects.filter(object_type="policy", object_label=str(client))
+    limits.set_candidate(Policy.objects.get(resource__name=rule.limits_resource, entity=None), "calls=1/min")
+    pages = {
+        "policy": ("policy_change", client.pk),
+        "candidate": ("candidate_change", Candidate.objects.get().pk),
+        "event": ("auditevent_change", events.latest("number").pk),
+        "undo": ("auditevent_revert", events.latest("number").pk),
+        "rule_event": ("auditevent_change", AuditEvent.objects.filter(object_type="resource").latest("number").pk),
+        "resource": ("resource_change", Resource.objects.get(name=rule.limits_resource).pk),
+    }
+    text = words(admin_client.get(address(*pages[kind])))
+    assert "/api/reports/" in text
+    assert rule.limits_resource not in text
+
+
+def test_a_resource_of_a_rule_is_found_by_its_url(admin_client: Client) -> None:
+    Endpoint.objects.create(name="reports", path="/api/reports/", limits="2/min")
+    Endpoint.objects.create(name="search", path="/api/search/", limits="2/min")
+    text = words(admin_client.get(address("resource_changelist"), {"q": "/api/rep"}))
+    assert "/api/reports/" in text
+    assert "/api/search/" not in text
+
+
+@pytest.mark.parametrize(("model", "name"), [("entity", "client"), ("candidate", "trial")])
+def test_lists_and_forms_have_the_names_of_the_menu(admin_client: Client, model: str, name: str) -> None:
+    assert Entity._meta.verbose_name == "client"
+    texts = [words(admin_client.get(address(f"{model}_{page}"))) for page in ("changelist", "add")]
+    assert f"0 {name}s" in texts[0]
+    for text in texts:
+        assert f"dd {name}" in text
+        assert "ntities" not in text
+        assert "andidate" not in text
