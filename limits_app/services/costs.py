@@ -54,6 +54,7 @@ _ALL: Final = Q()
 
 Group = tuple[Any, ...]
 """The bucket, the key and the columns by which usage is grouped."""
+_Cost = Mapping[str, Fraction]
 Costs = dict[Group, dict[str, Fraction]]
 """The costs of groups, by currency."""
 
@@ -76,9 +77,13 @@ class Chosen(NamedTuple):
             keys = [self.key] if isinstance(self.key, str) else [*self.key]
             of_members = [begins("key", unit_with_mark(key), rows.db) for key in keys]
             rows = rows.filter(reduce(or_, of_members, Q(key__in=keys)))
+        return rows if By.ENTITY in by or By.BELOW in by or self.is_of_one else rows.filter(below=False)
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether it is the usage of one entity."""
         name = entity_name(self.entity)
-        is_of_one = By.ENTITY in by or By.BELOW in by or (name is not None and not is_pattern(name))
-        return rows if is_of_one else rows.filter(below=False)
+        return name is not None and not is_pattern(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,36 +147,66 @@ def has_costs(keys: Iterable[str]) -> bool:
 def spends(chosen: Chosen, by: Collection[By]) -> list[Spend]:
     """What the usage costs, summed up over limits: the latest period first, and in it the highest amount."""
     columns = columns_of(by)
+    amounts = _added(columns, ((group, cost) for (_, _, *group), cost in _costs(chosen, by).items()))
+    return sorted(amounts, key=lambda spend: aware(spend.start or EPOCH), reverse=True) if By.PERIOD in by else amounts
+
+
+def spends_of_clients(chosen: Chosen) -> tuple[list[Spend], list[Spend]]:
+    """`spends` by entity, and those of all entities together."""
+    of_clients, of_all = list[tuple[Sequence[Any], _Cost]](), list[tuple[Sequence[Any], _Cost]]()
+    for (_, _, entity, below), cost in _costs(chosen, (By.ENTITY, By.BELOW)).items():
+        of_clients.append(([entity], cost))
+        if not below or chosen.is_of_one:
+            of_all.append(([], cost))
+    return _added(columns_of([By.ENTITY]), of_clients), _added([], of_all)
+
+
+def _added(columns: Sequence[str], costs: Iterable[tuple[Sequence[Any], _Cost]]) -> list[Spend]:
+    """The sums of costs by the values of columns, the highest amount first."""
     sums: defaultdict[Group, Fraction] = defaultdict(Fraction)
-    for (_, _, *group), cost in _costs(chosen, by).items():
+    for group, cost in costs:
         for currency, amount in cost.items():
             sums[currency, *group] += amount
     amounts = []
     for (currency, *group), amount in sums.items():
         fields = dict.fromkeys(_FIELDS) | dict(zip(columns, group, strict=True))
         amounts.append(Spend(currency=currency, amount=exact_decimal(amount), **fields))
-    amounts.sort(key=lambda spend: (-spend.amount, spend.currency, spend.entity or "", spend.resource or ""))
-    return sorted(amounts, key=lambda spend: aware(spend.start or EPOCH), reverse=True) if By.PERIOD in by else amounts
+    return sorted(amounts, key=lambda spend: (-spend.amount, spend.currency, spend.entity or "", spend.resource or ""))
 
 
 def _costs(chosen: Chosen, by: Collection[By], only: Q = _ALL) -> Costs:
     """What usage costs, by group; of some rows `only`."""
     rows, columns = chosen.rows(by).filter(only), columns_of(by)
-    first_and_last = rows.order_by().values_list("resource", "key").annotate(first=Min("start"), last=Max("start"))
-    used = [_UsedKey(resource, key, hour_us(first), hour_us(last)) for resource, key, first, last in first_and_last]
+    sums = [*_sums(rows, columns)] if By.PERIOD in by and chosen.is_of_one else None
+    used = _used_keys(rows) if sums is None else _summed_keys(sums)
     costs: Costs = defaultdict(lambda: defaultdict(Fraction))
     currencies = {row.key: currency for row in used if (currency := given_currency(row.key)) is not None}
     if currencies:
         for row in _sums(rows.filter(key__in=currencies), columns):
             costs[_group(row, columns)][currencies[row["key"]]] += given_cost(int(row["milli"]))
     history = _PriceHistory(used)
+    if history.changes():
+        sums = None
     for part in history.parts(chosen, by, only):
-        for row in _sums(part.rows, columns):
+        for row in _sums(part.rows, columns) if sums is None else sums:
             unit = history.unit_of(row["key"])
             cost, milli = costs[_group({**row, "key": unit}, columns, part.day)], int(row["milli"])
             for price in history.prices(row["resource"], row["key"], part.start_us):
                 cost[price.currency] += cost_of(milli, price)
     return costs
+
+
+def _used_keys(rows: QuerySet[UsageSnapshot]) -> list[_UsedKey]:
+    first_and_last = rows.order_by().values_list("resource", "key").annotate(first=Min("start"), last=Max("start"))
+    return [_UsedKey(resource, key, hour_us(first), hour_us(last)) for resource, key, first, last in first_and_last]
+
+
+def _summed_keys(sums: Iterable[Mapping[str, Any]]) -> list[_UsedKey]:
+    """The used keys of sums that are grouped by period."""
+    times: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in sums:
+        times[row["resource"], row["key"]].append(hour_us(row["start"]))
+    return [_UsedKey(resource, key, min(starts), max(starts)) for (resource, key), starts in times.items()]
 
 
 def _sums(rows: QuerySet[UsageSnapshot], columns: Sequence[str]) -> QuerySet[Any, dict[str, Any]]:
@@ -259,7 +294,7 @@ class _PriceHistory:
         only &= Q(key__in={key for _, key in self._periods})
         resources = {resource for resource, _ in self._periods}
         only &= Q(resource__in=resources) if len(resources) <= _MOST_NAMES else Q()
-        rows, changes = chosen.rows(by).filter(only), self._changes()
+        rows, changes = chosen.rows(by).filter(only), self.changes()
         if chosen.period == UsagePeriod.HOUR:
             yield from _cut(rows, self._first_us, self._last_us, changes)
             return
@@ -272,7 +307,8 @@ class _PriceHistory:
             for part in _cut(hours, day_us, day_us + _DAY_US, changes):
                 yield part._replace(day=_moment(day_us))
 
-    def _changes(self) -> list[int]:
+    def changes(self) -> list[int]:
+        """When prices change in the time of the used keys."""
         begins = {period.valid_from_us for periods in self._periods.values() for period in periods}
         return sorted(begun for begun in begins if self._first_us < begun < self._last_us)
 

@@ -16,7 +16,7 @@ from limits_app.engine import EntityName, short_key
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.models import UsagePeriod, note_scheduled, recent_helpers
 from limits_app.services.candidates import revert_candidates
-from limits_app.services.costs import Chosen, Spend, spends, uses_with_costs
+from limits_app.services.costs import Chosen, Spend, has_costs, spends, spends_of_clients, uses_with_costs
 from limits_app.stores.registry import resilient_store, state_directories
 from limits_app.stores.resilient import ResilientStore
 from limits_app.usage import folding, rollup
@@ -167,6 +167,20 @@ def spend(
     _check(most)
     length = _word(UsagePeriod, "period", period)
     return spends(Chosen(resource, entity, None, plan, length, since, until), _groupings(by))[:most]
+
+
+def spend_by_client(
+    keys: Iterable[str],
+    resource: str | None = None,
+    *,
+    entity: EntityName = None,
+    period: str = "day",
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> tuple[list[Spend], list[Spend]]:
+    """`spend` by entity, and that of all entities, where `keys` are the limits with usage in this time."""
+    chosen = Chosen(resource, entity, None, None, _word(UsagePeriod, "period", period), since, until)
+    return spends_of_clients(chosen) if has_costs(keys) else ([], [])
 
 
 def _group_of(use: Use) -> tuple[object, ...]:

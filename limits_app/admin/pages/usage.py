@@ -28,13 +28,13 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.models import BucketKind, CollectedBatch, UsagePeriod
 from limits_app.models.fields import aware
 from limits_app.services.clients import client_names, client_of, with_name
-from limits_app.services.costs import Spend, cost_cells, has_costs
+from limits_app.services.costs import Spend, cost_cells
 from limits_app.services.display import amount, clock, day, moment, money, percent
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.rule_labels import resource_labels
 from limits_app.services.safe_text import csv_text
-from limits_app.services.usage import spend, usage_by_unit
+from limits_app.services.usage import spend, spend_by_client, usage_by_unit
 from limits_app.usage.reading import Use
 from limits_app.usage.units import unit_of
 
@@ -204,9 +204,10 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
     key = unit_of(key) or next(iter(keys), "")
     chosen = {"resource": resource, "unit": key, **ask}
     clients = usage_by_unit(by="entity", most=_MOST_CONSUMERS, **chosen)
-    names = client_names({use.entity or "" for use in clients} | {entity or ""})
-    where: dict[str, Any] = {"resource": resource, **ask}
-    spends = spend(by="entity", most=_MOST_CONSUMERS, **where) if has_costs(keys) else []
+    spends, spent = spend_by_client(keys, resource, **ask)
+    spends = spends[:_MOST_CONSUMERS]
+    shown = {use.entity for use in clients} | {spending.entity for spending in spends} | {entity}
+    names = client_names({name or "" for name in shown})
     resources = sorted({use.resource for use in of_resources if use.resource} | {resource or ""} - {""})
     urls = resource_labels(resources)
     of_limit = [use for use in of_resources if use.key == key]
@@ -219,8 +220,8 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
         "totals": _totals([use for use in of_limit if resource in (None, use.resource)]),
         "consumers": _rows(clients, names),
         "by_resource": _rows(of_limit, urls=urls)[:_MOST_RESOURCES],
-        "spends": _spends(spends),
-        "spent": [money(spending.amount, spending.currency) for spending in spend(**where)] if spends else [],
+        "spends": _spends(spends, names),
+        "spent": [money(spending.amount, spending.currency) for spending in spent],
         "name": with_name(entity or "", names),
         "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
@@ -291,9 +292,8 @@ def _rows(
     ]
 
 
-def _spends(spends: list[Spend]) -> list[dict[str, str]]:
+def _spends(spends: list[Spend], names: dict[str, str]) -> list[dict[str, str]]:
     """The clients that cost most, and what they cost."""
-    names = client_names({spending.entity for spending in spends if spending.entity})
     return [
         {
             "client": spending.entity or "",
