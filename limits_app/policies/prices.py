@@ -18,6 +18,10 @@ _MOST_NAMES: Final = 500
 """With more names than these, all prices are read: databases limit the number of parameters."""
 
 
+PriceLists = dict[tuple[str, str | None], PriceList]
+"""The prices of resources, each with its pool or None."""
+
+
 def stored_prices(resource: str, pool: str | None = None) -> PriceList:
     """All prices that may apply to a resource, also those of the past and of the future.
 
@@ -26,9 +30,7 @@ def stored_prices(resource: str, pool: str | None = None) -> PriceList:
     return price_lists([(resource, pool)])[resource, pool]
 
 
-def price_lists(
-    resources: Collection[tuple[str, str | None]],
-) -> dict[tuple[str, str | None], PriceList]:
+def price_lists(resources: Collection[tuple[str, str | None]]) -> PriceLists:
     """`stored_prices` of several resources and pools, in one query."""
     places = {(resource, pool): frozenset([resource, *prefixes_of(resource)]) for resource, pool in resources}
     names = {name for of_resource in places.values() for name in of_resource} | {pool for _, pool in places if pool}

@@ -54,7 +54,7 @@ from limits_app.policies.precedence import (
     with_candidates,
     without_others,
 )
-from limits_app.policies.prices import price_lists, stored_prices
+from limits_app.policies.prices import PriceLists, price_lists, stored_prices
 from limits_app.policies.query import policies_for, policies_of_each
 from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
 from limits_app.policies.stores import StoreVersions, VersionedStore
@@ -308,8 +308,8 @@ def choose_each(
 
 def resolve_each(
     resources: Sequence[str], entity: str | None, of_code: Mapping[str, DefaultLimits], *, now: float
-) -> tuple[list[Resolution], PolicyChain]:
-    """`resolve` for an entity on each of several resources, and its policies over all resources.
+) -> tuple[list[Resolution], PolicyChain, PriceLists]:
+    """`resolve` for an entity on each of several resources, its policies over all resources, and the prices.
 
     All policies are read in one query for 100 resources, and all prices in one.
     `of_code` are the limits that code sets, by resource.
@@ -320,12 +320,12 @@ def resolve_each(
     subjects = [Subject(resource, entity) for resource in resources]
     *chains, over_all = _chains([*subjects, Subject(None, entity)], at)
     places = [(resource, chain.pool) for resource, chain in zip(resources, chains, strict=True) if chain.has_prices]
-    resolutions, prices = [], price_lists(places) if places else {}
+    resolutions, prices = list[Resolution](), price_lists(places) if places else PriceLists()
     for subject, chain, resource in zip(subjects, chains, resources, strict=True):
         of_resource = prices.get((resource, chain.pool))
         reading = read_policies(subject, at, versions, chain=chain, prices=of_resource)
         resolutions.append(resolution_of(reading, resource, of_code.get(resource, ()), at))
-    return resolutions, over_all
+    return resolutions, over_all, prices
 
 
 def _chains(subjects: Sequence[Subject], now: datetime) -> Iterator[PolicyChain]:

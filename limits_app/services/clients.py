@@ -22,6 +22,7 @@ from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, 
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
+from limits_app.policies import PriceLists
 from limits_app.services.costs import Chosen, with_costs
 from limits_app.services.usage import usage
 from limits_app.usage.reading import By, Use, was_used
@@ -150,11 +151,14 @@ def recent_uses(identifier: str) -> list[Use]:
     return usage(entity=identifier, by=_RECENT_BY, since=_since())
 
 
-def in_units(identifier: str, uses: list[Use], *, has_prices: bool) -> list[Use]:
-    """`recent_uses` by unit in place of limit, with their costs; `has_prices` is False where the site has no prices."""
-    if has_prices or any(given_currency(use.key) for use in uses):
+def in_units(identifier: str, uses: list[Use], prices: PriceLists | None) -> list[Use]:
+    """`recent_uses` by unit in place of limit, with their costs.
+
+    `prices` are those that were read before; None where the site has none.
+    """
+    if prices is not None or any(given_currency(use.key) for use in uses):
         chosen = Chosen(None, identifier, None, None, UsagePeriod.DAY, _since(), None)
-        return requests_once(with_costs(chosen, _RECENT_BY, uses))
+        return requests_once(with_costs(chosen, _RECENT_BY, uses, prices))
     return requests_once(replace(use, cost={}) for use in uses)
 
 

@@ -40,7 +40,7 @@ from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.price import hour_us
 from limits_app.models.usage import CappedSum
 from limits_app.models.users import entity_name
-from limits_app.policies import price_lists
+from limits_app.policies import PriceLists, price_lists
 from limits_app.usage.reading import By, Cost, LimitKeys, Use, Uses, columns_of, read, snapshots
 
 _COSTED: Final = (BucketKind.ENTITY, BucketKind.OTHERS)
@@ -122,13 +122,13 @@ def uses_with_costs(chosen: Chosen, by: Collection[By]) -> Uses:
     return read(**chosen._asdict(), by=by).costed(partial(with_costs, chosen, by))
 
 
-def with_costs(chosen: Chosen, by: Collection[By], uses: list[Use]) -> list[Use]:
-    """Uses that were chosen and grouped by some fields, each with its cost."""
+def with_costs(chosen: Chosen, by: Collection[By], uses: list[Use], prices: PriceLists | None = None) -> list[Use]:
+    """Uses that were chosen and grouped by some fields, each with its cost; `prices` were read before."""
     if not uses:
         return uses
     entities = {use.entity for use in uses}
     is_few = By.ENTITY in by and len(entities) <= _MOST_ENTITIES
-    costs, columns = _costs(chosen, by, Q(entity__in=entities) if is_few else Q()), columns_of(by)
+    costs, columns = _costs(chosen, by, Q(entity__in=entities) if is_few else Q(), prices), columns_of(by)
     return [
         replace(use, cost=_decimals(costs.get((use.bucket.value, use.key, *[getattr(use, name) for name in columns]))))
         for use in uses
@@ -174,7 +174,7 @@ def _added(columns: Sequence[str], costs: Iterable[tuple[Sequence[Any], _Cost]])
     return sorted(amounts, key=lambda spend: (-spend.amount, spend.currency, spend.entity or "", spend.resource or ""))
 
 
-def _costs(chosen: Chosen, by: Collection[By], only: Q = _ALL) -> Costs:
+def _costs(chosen: Chosen, by: Collection[By], only: Q = _ALL, prices: PriceLists | None = None) -> Costs:
     """What usage costs, by group; of some rows `only`."""
     rows, columns = chosen.rows(by).filter(only), columns_of(by)
     sums = [*_sums(rows, columns)] if By.PERIOD in by and chosen.is_of_one else None
@@ -184,7 +184,7 @@ def _costs(chosen: Chosen, by: Collection[By], only: Q = _ALL) -> Costs:
     if currencies:
         for row in _sums(rows.filter(key__in=currencies), columns):
             costs[_group(row, columns)][currencies[row["key"]]] += given_cost(int(row["milli"]))
-    history = _PriceHistory(used)
+    history = _PriceHistory(used, prices or {})
     if history.changes():
         sums = None
     for part in history.parts(chosen, by, only):
@@ -261,10 +261,12 @@ class _PricePart(NamedTuple):
 class _PriceHistory:
     """The prices of used units, and the parts of the time in which none of them changes."""
 
-    def __init__(self, used: Sequence[_UsedKey]) -> None:
+    def __init__(self, used: Sequence[_UsedKey], read_before: PriceLists) -> None:
         self._of_members = _keys_of_members() if any(MEMBER_MARK in row.key for row in used) else {}
         members = {row: self._of_members.get(row.key, _MemberKey(row.key, None, "")) for row in used}
-        lists = price_lists({(row.resource, of_member.pool) for row, of_member in members.items()})
+        places = {(row.resource, of_member.pool) for row, of_member in members.items()}
+        unread = places - read_before.keys()
+        lists = read_before | (price_lists(unread) if unread else {})
         self._periods: dict[tuple[str, str], list[PricePeriod]] = {}
         self._first_us = min((row.first_us for row in used), default=0) // _DAY_US * _DAY_US
         self._last_us = max((row.last_us for row in used), default=0) + _DAY_US

@@ -35,6 +35,7 @@ from limits_app.policies import (
     PolicyStatus,
     PolicyValue,
     PooledSet,
+    PriceLists,
     Resolution,
     Verdict,
     emergency_of,
@@ -199,7 +200,7 @@ class ExplainedClient(NamedTuple):
     explanations: list[Explanation]
     access: AccessVerdict
     emergency: Emergency
-    has_prices: bool
+    prices: PriceLists | None
 
 
 def explain_each(resources: Collection[str], *, entity: EntityName = None) -> ExplainedClient:
@@ -211,7 +212,7 @@ def explain_each(resources: Collection[str], *, entity: EntityName = None) -> Ex
     name = entity_name(entity)
     while True:
         try:
-            resolutions, over_all = resolve_each([*resources], name, latest, now=resolver.clock())
+            resolutions, over_all, prices = resolve_each([*resources], name, latest, now=resolver.clock())
             explained = [
                 _explained(resolution, None, tuple([row.limits for row in of_code[resolution.resource][1:]]))
                 for resolution in resolutions
@@ -221,7 +222,7 @@ def explain_each(resources: Collection[str], *, entity: EntityName = None) -> Ex
         switch = resolutions[0].emergency if resolutions else emergency_of(over_all)
         access = verdict_of(over_all, switch)
         explanations = [replace(explanation, access=access) for explanation in explained]
-        return ExplainedClient(explanations, access, switch, over_all.has_prices)
+        return ExplainedClient(explanations, access, switch, prices if over_all.has_prices else None)
 
 
 aexplain: Final = sync_to_async(explain)

@@ -62,7 +62,7 @@ def test_sums_are_those_of_the_largest_row_of_each_client(by: tuple[str, ...]) -
 def test_a_client_sees_its_requests_once_for_each_day() -> None:
     used("api", "user:1", "call_count", 7, refused=1)
     used("api", "user:1", "calls", 9, refused=1)
-    units = in_units("user:1", recent_uses("user:1"), has_prices=False)
+    units = in_units("user:1", recent_uses("user:1"), None)
     assert [(use.key, use.admitted, use.refused) for use in units] == [("call_count", 9, 2)]
 
 

@@ -35,11 +35,11 @@ def limits_of_client(site: AdminSite, identifier: str, resources: Collection[str
     `switch` is the emergency switch, where it was read, and `uses` are by unit, with their costs.
     """
     try:
-        explained, access, switch, has_prices = explain_each(resources, entity=identifier)
+        explained, access, switch, prices = explain_each(resources, entity=identifier)
     except (LimitsError, ValueError) as error:
-        uses = in_units(identifier, uses, has_prices=True)
+        uses = in_units(identifier, uses, {})
         return {"problem": str(error), "state": gettext("Unknown"), "uses": uses}
-    uses = in_units(identifier, uses, has_prices=has_prices)
+    uses = in_units(identifier, uses, prices)
     labels = resource_labels(resources)
     limits = [limit for explanation in explained for limit in _limits(site, explanation, uses, timezone.now())]
     for limit in limits:

@@ -1,4 +1,4 @@
-"""Pages take at most 15 queries, or 20 where the site has prices, and not more for many rows than for a few."""
+"""Pages take at most 15 queries, or 17 where the site has prices, and not more for many rows than for a few."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.admin.pages.snapshots import used
 pytestmark = pytest.mark.django_db(transaction=True)
 """In a transaction that changed limits, each request would read the rules again."""
 
-MOST_QUERIES, MOST_WITH_PRICES = 15, 20
+MOST_QUERIES, MOST_WITH_PRICES = 15, 17
 FEW, MANY = 3, 9  # lists of clients show three resources
 PAGES = (
     ("overview_changelist", ""),
