@@ -13,7 +13,7 @@ from limits_app.engine.errors import Unresolved
 from limits_app.models import ENFORCED, Emergency, PlanGroup, changes, write_alias
 from limits_app.models.changes import identifier_digest
 from limits_app.models.own_queries import check_unresolved, read
-from limits_app.models.plan import memberships
+from limits_app.models.plan import memberships, plan_order
 from limits_app.models.users import identifiers_of_client, is_logged_in, is_user_of_site
 from limits_app.policies.access_by_policies import LIMITED, Access, AccessVerdict, access_of
 from limits_app.policies.chain import PolicyChain, Subject
@@ -138,7 +138,7 @@ class AccessTable:
         if not self.index.groups:
             return None
         plans = [self.index.groups[key] for key in self.groups_of(user) if key in self.index.groups]
-        return min(plans, key=lambda plan: (-plan[0], plan[1]))[1] if plans else None
+        return min(plans, key=lambda plan: plan_order(*plan))[1] if plans else None
 
     def _chain(
         self, name: str, plan: str | None, resource: str | None, now: datetime

@@ -19,7 +19,7 @@ from limits_app.models.in_tests import are_empty_in_test
 from limits_app.models.limit import Limit
 from limits_app.models.own_queries import read
 from limits_app.models.patterns import SEPARATORS, is_pattern, other_networks_of
-from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships
+from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, plan_order_sql
 from limits_app.models.policy import Policy
 from limits_app.models.pool import CoolDown, Pool
 from limits_app.models.price import Price
@@ -98,7 +98,7 @@ _NETWORKS: Final = "UNION ALL SELECT {number}, 0, e.id, 0, NULL FROM {entity} e 
 
 _PLAN_OF_GROUPS: Final = """
     (SELECT n.id FROM {members} m JOIN {plangroup} g ON g.group_id = m.{group} JOIN {plan} n ON n.id = g.plan_id
-     WHERE m.{user} = k.person ORDER BY n.priority DESC, n.name LIMIT 1)
+     WHERE m.{user} = k.person ORDER BY {order} LIMIT 1)
 """
 
 
@@ -184,7 +184,7 @@ def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *
         **tables,
         requests=" UNION ALL ".join(f"SELECT {number}, %s, %s, %s, %s, {person}" for number in range(len(networks))),
         networks=" ".join(of_networks),
-        plan_of_groups=_plan_of_groups(tables, quote) if has_groups else "NULL",
+        plan_of_groups=_plan_of_groups(tables, quote, vendor) if has_groups else "NULL",
         key=quote.format("key"),
         cascade=quote.format("cascade"),
         length="CHAR_LENGTH" if is_mysql else "LENGTH",
@@ -213,12 +213,13 @@ def _is_about(column: str, owner: str, *, is_mysql: bool) -> str:
     return f"COALESCE(p.{column}, 0) = {owner}.{column}"
 
 
-def _plan_of_groups(tables: Mapping[str, str], quote: str) -> str:
+def _plan_of_groups(tables: Mapping[str, str], quote: str, vendor: str) -> str:
     """The part of the query for the plan that the groups of a user have."""
     field = memberships()
     through = field.remote_field.through
     return _PLAN_OF_GROUPS.format(
         **tables,
+        order=plan_order_sql(vendor, "n"),
         members=quote.format(through._meta.db_table),
         user=quote.format(through._meta.get_field(field.m2m_field_name()).column),
         group=quote.format(through._meta.get_field(field.m2m_reverse_field_name()).column),
