@@ -40,6 +40,7 @@ from limits_app.admin.limit_links import LimitsChangeList, full_form_address, li
 from limits_app.admin.own_blocks import ConfirmedBlocks
 from limits_app.engine.errors import LimitsError
 from limits_app.models import Counted, Endpoint, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
+from limits_app.models.policy_rules import not_ended
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.clients import client_names
@@ -55,10 +56,10 @@ _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
     "dates": (_("between dates"), lambda now: Q(valid_from__isnull=False)),
     "boosts": (
         _("between dates, now"),
-        lambda now: Q(valid_from__lte=now) & (Q(valid_until=None) | Q(valid_until__gt=now)),
+        lambda now: Q(valid_from__lte=now) & not_ended(now),
     ),
     "to_come": (_("between dates, later"), lambda now: Q(valid_from__gt=now)),
-    "ended": (_("between dates, ended"), lambda now: Q(valid_until__lte=now)),
+    "ended": (_("between dates, ended"), lambda now: ~not_ended(now)),
     "hours": (_("at weekly hours"), lambda now: ~Q(weekly_hours="")),
 }
 

@@ -34,6 +34,19 @@ class PolicyEffect(models.TextChoices):
     UNLIMITED = "unlimited", _("unlimited")
 
 
+def has_ended(valid_until: datetime | None, now: datetime) -> bool:
+    """Whether a policy that is valid until then applies no more; a datetime that is aware, or naive like `now`."""
+    return valid_until is not None and valid_until <= now
+
+
+def not_ended(now: datetime, path: str = "") -> Q:
+    """The filter for policies that apply now or later: those of which `has_ended` is False.
+
+    `path` is the prefix of their fields, such as `policies__`.
+    """
+    return Q(**{f"{path}valid_until": None}) | Q(**{f"{path}valid_until__gt": in_site_time(now)})
+
+
 class Enforcement(models.TextChoices):
     """Whether a policy is enforced."""
 

@@ -15,6 +15,7 @@ from limits_app.engine import limit_text
 from limits_app.models.audit_log import AuditEvent
 from limits_app.models.limit import Limit, noted_limits
 from limits_app.models.policy import Policy
+from limits_app.models.policy_rules import not_ended
 from limits_app.models.resource import Resource
 from limits_app.models.usage import UsagePeriod, UsageSnapshot
 
@@ -36,7 +37,7 @@ def unused_name(rule: str, ended: Container[str], using: str) -> str:
     resources = Resource.objects.using(using).filter(name__startswith=stem)
     used = Q(made_for_rule=True) | Q(endpoints__isnull=False)
     used |= Q(policies__isnull=False, policies__entity=None, policies__plan=None)
-    in_force = Q(policies__valid_until=None) | Q(policies__valid_until__gt=timezone.now())
+    in_force = not_ended(timezone.now(), "policies__")
     taken = set(resources.filter(used).values_list("name", flat=True))
     adopted = set(resources.filter(in_force, policies__isnull=False).values_list("name", flat=True)) - taken
     names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))

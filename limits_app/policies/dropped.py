@@ -18,6 +18,7 @@ from limits_app.engine import Noted
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern, patterns_of
+from limits_app.models.policy_rules import has_ended
 from limits_app.policies.chain import Subject
 from limits_app.policies.collector import EVERYBODY, Client, Collector, PolicyTarget
 from limits_app.policies.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyValue
@@ -162,8 +163,8 @@ class Dropping:
 
 def may_drop(policy: PolicyValue, now: datetime) -> bool:
     """Whether a policy may drop limits: it sets limits, replaces those of broader policies, and has not ended."""
-    has_ended = policy.valid_until is not None and policy.valid_until <= now
-    return policy.effect == PolicyEffect.LIMITS and not policy.extends and not has_ended
+    replaces = policy.effect == PolicyEffect.LIMITS and not policy.extends
+    return replaces and not has_ended(policy.valid_until, now)
 
 
 def _lost(policies: Iterable[PolicyValue], policy: PolicyValue, now: datetime) -> list[EffectiveLimit]:

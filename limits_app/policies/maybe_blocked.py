@@ -34,12 +34,12 @@ from limits_app.models import (
 )
 from limits_app.models.changes import identifier_digest
 from limits_app.models.entity import HAS_FLAG
-from limits_app.models.fields import aware, in_site_time, to_column
+from limits_app.models.fields import aware, to_column
 from limits_app.models.in_tests import are_empty_in_test
 from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import Patterns, is_pattern, patterns_in
 from limits_app.models.plan import groups_have_plans
-from limits_app.models.policy_rules import Counted
+from limits_app.models.policy_rules import Counted, not_ended
 from limits_app.models.users import identifiers_of_client
 from limits_app.policies.policy_values import EntityPolicies, PolicyValue, policy_value
 
@@ -200,10 +200,9 @@ def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, An
 
 def _effective(using: str, now: datetime) -> QuerySet[Policy]:
     """The policies that block, or that are unlimited over all resources, now or later."""
-    lasting = Q(valid_until=None) | Q(valid_until__gt=in_site_time(now))
     blocked_or_unlimited = Q(effect=PolicyEffect.BLOCKED) | Q(effect=PolicyEffect.UNLIMITED, resource=None)
     rows = Policy.objects.using(using).exclude(enforcement=Enforcement.OFF)
-    return rows.filter(lasting, blocked_or_unlimited)
+    return rows.filter(not_ended(now), blocked_or_unlimited)
 
 
 def _shared_policies(

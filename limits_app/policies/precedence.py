@@ -22,6 +22,7 @@ from typing import Final
 from limits_app.conf import OnUnavailable
 from limits_app.engine.limits import Blocked, EnforcedLimit, LimitDefinition, QuotaLimit
 from limits_app.models import TOTALS, Enforcement, PolicyEffect, PolicyScope
+from limits_app.models.policy_rules import has_ended
 from limits_app.policies.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyValue
 
 CODE: Final = "code"
@@ -241,8 +242,8 @@ def _reason_not_applied(policy: PolicyValue, now: datetime, position: int, *, sh
 
 
 def _is_in_force(policy: PolicyValue, now: datetime) -> bool:
-    begins, ends = policy.valid_from, policy.valid_until
-    if (begins is not None and now < begins) or (ends is not None and now >= ends):
+    begins = policy.valid_from
+    if (begins is not None and now < begins) or has_ended(policy.valid_until, now):
         return False
     return policy.hours is None or policy.hours.holds(now)
 

@@ -21,6 +21,7 @@ from limits_app.engine import given_currency
 from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import begins, is_pattern
+from limits_app.models.policy_rules import has_ended
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
 from limits_app.policies import PriceLists
 from limits_app.services.costs import Chosen, with_costs
@@ -205,7 +206,7 @@ def own_policies(identifier: str) -> list[Policy]:
 def ending(policies: Iterable[Policy]) -> list[Policy]:
     """The temporary ones of these policies that have not ended, such as boosts; those that end first come first."""
     now = in_site_time(timezone.now())
-    temporary = [policy for policy in policies if policy.valid_until is not None and policy.valid_until > now]
+    temporary = [policy for policy in policies if policy.valid_until and not has_ended(policy.valid_until, now)]
     prefetch_related_objects(temporary, "limits")
     return sorted(temporary, key=lambda policy: policy.valid_until or now)
 
@@ -213,7 +214,7 @@ def ending(policies: Iterable[Policy]) -> list[Policy]:
 def ended(policies: Iterable[Policy]) -> list[Policy]:
     """The temporary ones of these policies that have ended in the last 7 days; those that ended last come first."""
     now = in_site_time(timezone.now())
-    past = [row for row in policies if row.valid_until is not None and now - RECENT <= row.valid_until <= now]
+    past = [row for row in policies if has_ended(row.valid_until, now) and not has_ended(row.valid_until, now - RECENT)]
     prefetch_related_objects(past, "limits")
     return sorted(past, key=lambda policy: policy.valid_until or now, reverse=True)
 

@@ -33,6 +33,7 @@ from limits_app.models import (
     PolicyEffect,
     write_alias,
 )
+from limits_app.models.policy_rules import not_ended
 from limits_app.policies import PolicyChoice
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
@@ -204,8 +205,7 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
     if policy.valid_from is not None or policy.weekly_hours:
         return PlannedBoost(policy, problem=gettext("it is not permanent"))
     same = Q(resource=policy.resource_id, entity=policy.entity_id, plan=policy.plan_id, counted=policy.counted)
-    ends = Q(valid_until=None) | Q(valid_until__gt=timezone.now())
-    if Policy.objects.using(write_alias()).filter(same, ends, valid_from__lt=until).exists():
+    if Policy.objects.using(write_alias()).filter(same, not_ended(timezone.now()), valid_from__lt=until).exists():
         return PlannedBoost(policy, problem=gettext("a temporary policy applies in this time already"))
     try:
         before = tuple(limit.noted() for limit in policy.limits.all())

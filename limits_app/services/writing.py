@@ -16,7 +16,7 @@ from limits_app.engine import Account, Noted, check_entity, check_resource, pars
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import AnyLimit, LimitDefinition
 from limits_app.models import Counted, Entity, Policy, write_alias
-from limits_app.models.policy_rules import weakened
+from limits_app.models.policy_rules import not_ended, weakened
 from limits_app.models.users import entity_name
 from limits_app.services import definitions
 from limits_app.services.field_values import moment
@@ -250,7 +250,7 @@ def _which(valid_at: datetime | None, weekly_hours: str = "") -> Q:
     if valid_at is None:
         return Q(valid_from=None, weekly_hours=weekly_hours)
     moment = checked_datetime("valid_at", valid_at)
-    holds = Q(valid_from__lte=moment) & (Q(valid_until=None) | Q(valid_until__gt=moment))
+    holds = Q(valid_from__lte=moment) & not_ended(moment)
     return holds & Q(weekly_hours=weekly_hours) if weekly_hours else holds
 
 

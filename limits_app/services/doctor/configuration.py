@@ -27,7 +27,9 @@ from limits_app.models import (
     PolicyEffect,
     registered,
 )
+from limits_app.models.fields import aware
 from limits_app.models.patterns import is_pattern
+from limits_app.models.policy_rules import has_ended
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import with_secrets
 from limits_app.services.doctor.environment import Finding, Severity
@@ -161,7 +163,7 @@ def _why_never(policy: FileEntry, now: datetime, entities: Mapping[str, Mapping[
         return "it is switched off"
     if state["rollout_percent"] == 0:
         return "it is rolled out to 0 % of entities"
-    if state["valid_until"] and datetime.fromisoformat(state["valid_until"]).timestamp() <= now.timestamp():
+    if state["valid_until"] and has_ended(aware(datetime.fromisoformat(state["valid_until"])), aware(now)):
         return f"it ended at {state['valid_until']}"
     if not hours:
         return None

@@ -34,6 +34,7 @@ from limits_app.models import (
     write_alias,
 )
 from limits_app.models.fields import in_site_time
+from limits_app.models.policy_rules import not_ended
 from limits_app.services import definitions
 from limits_app.services.candidates import set_candidate
 from limits_app.services.limit_form.team_members import add_members
@@ -74,7 +75,7 @@ def existing(limit: SimpleLimit) -> Endpoint | Policy | None:
     if limit.until is None:
         return policies.filter(valid_from=None).first()
     now = in_site_time(timezone.now())
-    return policies.filter(valid_from__lte=now, valid_until__gt=now, extends=False).first()
+    return policies.filter(not_ended(now), valid_from__lte=now, valid_until__isnull=False, extends=False).first()
 
 
 def replaced(limit: SimpleLimit) -> Endpoint | Policy | None:
