@@ -28,6 +28,7 @@ from limits_app.integrations.holding import CallBlock
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
+from limits_app.integrations.request_parts import readable
 from limits_app.services.code_rates import limits_of_rate, parse_seconds
 from limits_app.services.integration import LimitDefinition, RateLimitAlgorithm
 from limits_app.services.site_views import fits_method
@@ -164,7 +165,7 @@ def _entity(key: RateLimitKey, group: str, request: HttpRequest) -> str:
     if isinstance(key, str) and ":" in key:
         kind, name = key.split(":", 1)
         if kind in _SAID:
-            value = _SAID[kind](request, name)
+            value = readable(_SAID[kind], request, name)
             return value and f"{kind}:{name}:{value}"
     function = import_string(key) if isinstance(key, str) and "." in key else key
     if not callable(function):

@@ -5,8 +5,8 @@ Each combination of values is an entity, named by a digest of the values beneath
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
 
 from django.core.exceptions import BadRequest, SuspiciousOperation
 from django.http import HttpRequest, UnreadablePostError
@@ -17,7 +17,17 @@ from limits_app.services.combinations import combined_name
 from limits_app.services.integration import CountedPart
 from limits_app.services.url_rules import UrlRule
 
-_UNREADABLE: Final = (BadRequest, MultiPartParserError, SuspiciousOperation, UnreadablePostError)
+P = TypeVar("P")
+
+_UNREADABLE: Final = (
+    BadRequest,
+    MultiPartParserError,
+    SuspiciousOperation,
+    UnreadablePostError,
+    # A form may name any codec of Python as its charset.
+    LookupError,
+    ValueError,
+)
 
 
 def combined_entity(rule: UrlRule, request: HttpRequest, client: str | None) -> str:
@@ -32,19 +42,20 @@ def combined_entity(rule: UrlRule, request: HttpRequest, client: str | None) -> 
 def _words(rule: UrlRule, request: HttpRequest) -> Iterator[bytes]:
     """The parts and their values as bytes."""
     for part in rule.parts:
-        value = normalized_text(_readable_value(part, request)).casefold()
+        value = normalized_text(readable(_value, request, part)).casefold()
         for word in (part.kind, part.name, value):
             yield word.encode("utf-8", "surrogatepass")
 
 
-def _readable_value(part: CountedPart, request: HttpRequest) -> str:
+def readable(read: Callable[[HttpRequest, P], str], request: HttpRequest, part: P) -> str:
+    """Return a part of a request; empty where Django cannot read it, so that the request is counted all the same."""
     try:
-        return _value(part, request)
-    except _UNREADABLE:  # it is counted like an empty value, also where the view reads the error
+        return read(request, part)
+    except _UNREADABLE:
         return ""
 
 
-def _value(part: CountedPart, request: HttpRequest) -> str:
+def _value(request: HttpRequest, part: CountedPart) -> str:
     """The value of a part; empty where the request has none. Of several values it is the last one, as views read it."""
     match part.kind:
         case "header":

@@ -102,6 +102,21 @@ def test_a_form_that_cannot_be_read_has_no_value(rule: Any, data: Any) -> None:
     assert statuses[1] == 429
 
 
+@pytest.mark.parametrize("charset", ["undefined", "base64", "idna", "rot13", "unknown"])
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=b", "application/x-www-form-urlencoded"])
+def test_a_form_in_no_text_encoding_has_no_value(rule: Any, kind: str, charset: str) -> None:
+    rule("form:username", path="/item/<int:pk>/")
+    part = b'--b\r\nContent-Disposition: form-data; name="username"\r\n\r\n\x80\x80\r\n--b--\r\n'
+    data = part if kind.startswith("multipart") else b"username=%80"
+    statuses = [
+        Client(raise_request_exception=False)
+        .generic("POST", "/item/1/", data, content_type=f"{kind}; charset={charset}")
+        .status_code
+        for _ in range(2)
+    ]
+    assert statuses == [200, 429]
+
+
 def test_a_query_with_too_many_fields_has_no_value(rule: Any) -> None:
     rule("query:q")
     query = "&".join(["q=a"] + [f"f{number}=1" for number in range(2000)])
