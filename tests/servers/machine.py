@@ -116,7 +116,10 @@ class ServerProcess:
 
     def _launch(self, command: list[str], ready: Callable[[], bool], **options: Any) -> None:
         """Start the program, and wait until it is ready."""
-        assert os.environ.get(WITHOUT) is None, "this test starts a server: it needs the marker `server`"
+        reason = (
+            f"{WITHOUT} is set: this test needs a server; if `make quick` selected it, it lacks the marker `server`"
+        )
+        assert os.environ.get(WITHOUT) is None, reason
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, **options)
         until_ready(self._process, ready, self._log)
