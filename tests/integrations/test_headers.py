@@ -119,6 +119,9 @@ def test_the_documentation_lists_the_headers_that_are_sent(ask: Ask, serve: Any,
     assert not missing, "list them in docs/requests.md"
     named = re.findall(r"`([\w-]*RateLimit[\w-]*)", "".join(cell for _, cell in rows(DOCS / "requests.md", "Headers")))
     assert set(named) == {*told(allowed)}, "docs/requests.md lists headers that are not sent"
+    exposed = (DOCS / "howto" / "placement.md").read_text().partition("\n## Let scripts")[2].partition("\n## ")[0]
+    unexposed = [name for name in named if f"`{name}`" not in exposed and f'"{name}"' not in exposed]
+    assert not unexposed, "list them in docs/howto/placement.md"
 
 
 @time_machine.travel("2026-01-01T00:00:00Z", tick=False)

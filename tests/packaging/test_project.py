@@ -126,6 +126,19 @@ def test_an_algorithm_has_a_rule_a_lua_implementation_a_stored_format_and_a_page
     assert f"## {algorithm.label[0].upper()}{algorithm.label[1:]}" in (ROOT / "docs" / "algorithms.md").read_text()
 
 
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_an_algorithm_is_in_the_lists_of_the_documentation(algorithm: RateLimitAlgorithm) -> None:
+    commands = (ROOT / "docs" / "commands.md").read_text()
+    names = re.search(r"^The algorithms are (.+)$", commands, re.MULTILINE)
+    assert names is not None
+    assert f"`{algorithm}`" in names[1]
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    anchor = algorithm.label.lower().replace(" ", "-")
+    assert f"| [{algorithm.label}](#{anchor}) |" in page
+    choice = page.partition("\nHow to choose:\n")[2].partition("\n## ")[0].lower()
+    assert f"**{algorithm.label.lower()}**" in choice
+
+
 def test_a_script_that_reads_states_of_every_rule_has_all_algorithms_with_letters_of_their_own() -> None:
     script = ScriptFrame("acquire", frozenset(), b"", key_count=1).carrying(0).text
     for algorithm in LUA_ALGORITHMS.values():

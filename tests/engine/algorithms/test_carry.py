@@ -21,6 +21,8 @@ LEAKY_BUCKET = RateLimitAlgorithm.LEAKY_BUCKET
 SLIDING_WINDOW = RateLimitAlgorithm.SLIDING_WINDOW
 FIXED_WINDOW = RateLimitAlgorithm.FIXED_WINDOW
 GCRA = RateLimitAlgorithm.GCRA
+KEEP_THEIR_STATE = (SLIDING_WINDOW, FIXED_WINDOW)
+"""Algorithms whose state goes on as it is when their window changes; the use of others is converted."""
 
 
 def ten(algorithm: RateLimitAlgorithm, capacity: int = 10, seconds: float = 60) -> RateLimit:
@@ -55,7 +57,7 @@ def test_use_is_carried_exactly_or_rounded_up(draw: st.DataObject, old: RateLimi
     tested.settle(NOW, draw.draw(st.integers(0, most)))
     later = NOW + draw.draw(st.integers(0, 2 * window_us(old)))
     changed = tested.carried_into(new, later)
-    if new.algorithm is old.algorithm and new.algorithm in (SLIDING_WINDOW, FIXED_WINDOW):
+    if new.algorithm is old.algorithm and new.algorithm in KEEP_THEIR_STATE:
         # The state itself goes on, by the clock of the new window.
         assert changed.state == tested.state
     else:
