@@ -135,8 +135,8 @@ def _forget_state(mark: audit.Identifier) -> None:
     on_resources = [scope_of(*use) for use in used]
     entities = {name, *(entity for _, entity in used)}
     totals = [total_scope(entity, of_system=of_system) for entity in entities for of_system in (False, True)]
-    keys = [key for scope in on_resources for key in own_keys(scope)]
-    keys += [scope.key for scope in totals] + [shadow_scope(scope).key for scope in (*on_resources, *totals)]
+    scopes = [scope._replace(key=key) for scope in on_resources for key in own_keys(scope)] + totals
+    keys = [key for scope in scopes for key in (scope.key, shadow_scope(scope).key)]
     for alias in aliases():
         for batch in batches(keys):
             resilient_store(alias).reset(batch)

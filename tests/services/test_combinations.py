@@ -64,6 +64,15 @@ def test_values_of_a_policy_in_shadow_mode_are_bounded_too() -> None:
     assert sum(services.shadow_refusals().get("log-in", {}).values()) == before + 1
 
 
+def test_an_erased_client_has_new_values_in_shadow_mode_too() -> None:
+    services.set_resource_limits("log-in", "calls=1/h", enforcement="shadow")
+    assert all(map(allowed, range(TIMES_OF_A_CLIENT)))
+    services.erase("ip:192.0.2.1")
+    before = sum(services.shadow_refusals().get("log-in", {}).values())
+    assert allowed(TIMES_OF_A_CLIENT)
+    assert sum(services.shadow_refusals().get("log-in", {}).values()) == before
+
+
 def test_everyone_together_has_more_values() -> None:
     services.set_resource_limits("log-in", "calls=1/h")
     assert all(allowed(number, None) for number in range(2 * TIMES_OF_A_CLIENT))
