@@ -176,7 +176,7 @@ def test_an_identifier_is_erased_where_it_is_part_of_another_one(site: None) -> 
 def test_policies_stay_and_are_listed(site: None) -> None:
     erased = limits.erase(WHO)
     assert not erased.removed
-    assert erased.configuration == (f"policy entity {WHO} on post", "alert rule rule", "URL rule r", f"entity {WHO}")
+    assert erased.configuration == (f"policy entity {WHO} on post", "alert rule rule", "URL rule r", f"client {WHO}")
     assert tables(WHO) == {"AlertRule", "Endpoint", "Entity", "Policy"}
     assert (erased.alerts, Alert.objects.get().about) == (1, erased.pseudonym)
     assert (audit.verify().ok, [*audit.unrecorded()]) == (True, [])
