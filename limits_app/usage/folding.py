@@ -1,8 +1,8 @@
 """Folding: of one-time clients only the heaviest keep their own rows, and the others are added up by kind.
 
-One-time clients are addresses, API keys and log-in names that have no row in the table of entities. Their rows are
-exact until their hour has ended. Then those beyond the heaviest are added to one row for each kind, limit and period,
-in the bucket `others`, with the common prefix as its entity. Totals stay the same.
+One-time clients are those of `PREFIXES`, such as addresses, API keys and sessions, that have no row in the table of
+entities. Their rows are exact until their hour has ended. Then those beyond the heaviest are added to one row for each
+kind, limit and period, in the bucket `others`, with the common prefix as its entity. Totals stay the same.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from limits_app.models.patterns import begins
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
 
-PREFIXES: Final = ("ip:", "key:", "account:", "part:")
-"""What the identifiers of one-time clients begin with."""
+PREFIXES: Final = ("ip:", "key:", "account:", "session:", "header:", "part:")
+"""What the identifiers of one-time clients begin with: all kinds that `integrations` make of what a request sends."""
 HOUR_KEPT: Final = 1_000
 """How many rows of one-time clients an hour keeps, of usage and of rejections each."""
 DAY_KEPT: Final = 3_000

@@ -7,13 +7,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from django.contrib.sessions.backends.db import SessionStore
 from django.db.models import Sum
+from django.test import RequestFactory
 from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app.engine.counting import Batch, Count, Rejected, Times, hour_of
+from limits_app.integrations.identity import (
+    entity_of_account,
+    entity_of_header,
+    entity_of_request,
+    entity_of_session,
+)
 from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.usage import MAX_SUM
+from limits_app.services.combinations import combined_name
 from limits_app.usage.folding import fold
 from limits_app.usage.rollup import add
 from tests.stores.database.databases import VENDORS, site_on
@@ -67,6 +76,19 @@ def test_clients_beyond_the_heaviest_are_added_up_by_kind() -> None:
     kept = {"ip:10.0.0.7": 7, "ip:10.0.0.8": 8, "key:b": 20, "user:1": 1, "": 1, "team:x": 1}
     assert used() == kept | {"ip:*": sum(range(1, 7)), "key:*": 1, "account:*": 1}
     assert used(UsagePeriod.DAY) == kept | {"ip:10.0.0.6": 6, "ip:*": sum(range(1, 6)), "key:*": 1, "account:*": 1}
+
+
+@pytest.mark.django_db
+def test_clients_that_a_request_can_invent_are_folded(rf: RequestFactory) -> None:
+    request = rf.get("/", headers={"X-Device": "seven"})
+    request.session = SessionStore()
+    request.session["seen"] = 1
+    request.session.create()
+    invented = [entity_of_header(request, "X-Device"), entity_of_session(request), entity_of_account("ann")]
+    invented += [combined_name("ip:192.0.2.1", [b"query", b"q"]), entity_of_request(rf.get("/")), "key:5f1c9a"]
+    add_usage({entity: 1 for entity in invented if entity})
+    assert fold(now=LATER, hour_kept=0, day_kept=0) == 2 * len(invented)
+    assert set(used()) == {"header:*", "session:*", "account:*", "part:*", "ip:*", "key:*"}
 
 
 @pytest.mark.django_db
