@@ -120,8 +120,8 @@ def test_without_the_setting_no_thresholds_are_checked(settings: Settings, is_on
     assert not signals.limit_near.receivers
 
 
-# Each kind of event, how it happens, and a part of its text. Those about limits need more than one call to happen: they
-# have tests of their own in this module, and the next test names them.
+# Each kind of event that one call makes happen alone, how it happens, and a part of its text. Others, such as those
+# about limits, have tests of their own in this module, and the next test names them.
 EVENTS: list[tuple[str, Callable[[], object], str]] = [
     ("emergency", lambda: limits.set_emergency("off", reason="incident"), "set to off: incident"),
     ("emergency", lambda: EmergencySwitch.objects.create(mode="shadow", reason="incident"), "set to shadow: incident"),
