@@ -147,7 +147,9 @@ VERBS: Final[Mapping[str, Callable[[Rule, State], object]]] = {
     "settle": lambda rule, state: rule.settle(state, NOW + 1, 7),
     "refund": lambda rule, state: rule.settle(state, NOW + 1, -7, NOW),
     "refund of what is over": lambda rule, state: rule.settle(state, NOW + SECOND // 2, -7, NOW - SECOND),
-    "undo": lambda rule, state: rule.undo(state, NOW + SECOND // 5, 7, taken_at=NOW, before=3),
+    "undo": lambda rule, state: rule.undo(
+        state, NOW + SECOND // 5, 7, taken_at=NOW, before=3, window=rule.window_start(state)
+    ),
     "credit": lambda rule, state: rule.credit(state, NOW + 1, 7),
     "used": lambda rule, state: rule.used(state, NOW + SECOND // 4),
     "restored_at": lambda rule, state: rule.restored_at(state),
