@@ -76,6 +76,7 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     """
     if not key:
         raise ImproperlyConfigured("ratelimit needs a key, such as 'user_or_ip'")
+    _check_key(key)
 
     def decorate(view: F) -> F:
         rule = _RatelimitRule(
@@ -157,6 +158,19 @@ class _RatelimitRule(NamedTuple):
     @property
     def _name(self) -> str:
         return self.group if self.depth == 1 else f"{self.group}.{self.depth}"
+
+
+def _check_key(key: RateLimitKey) -> None:
+    """Raise ImproperlyConfigured for a text that is no key and no path of a function.
+
+    The path is imported with the first request, since the function may be in a module that imports this view.
+    """
+    if not isinstance(key, str) or key in _WHO:
+        return
+    kind, separator, _name = key.partition(":")
+    is_path = "." in key and all(part.isidentifier() for part in key.split("."))
+    if not is_path and not (separator and kind in _SAID):
+        raise ImproperlyConfigured(f"ratelimit has no key {key!r}")
 
 
 def _entity(key: RateLimitKey, group: str, request: HttpRequest) -> str:

@@ -444,6 +444,17 @@ def test_what_cannot_be_is_an_error(key: Any, rate: Any, message: str) -> None:
         get(ratelimit(key=key, rate=rate)(fine))
 
 
+@pytest.mark.parametrize("key", ["session", "param:page", "user:{user.id}", "get", "header", "ip:", "a b.c"])
+def test_an_unknown_key_is_an_error_where_the_view_is_decorated(key: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="has no key"):
+        ratelimit(key=key, rate="1/m")
+
+
+@pytest.mark.parametrize("key", ["user_or_ip", "get:page", "header:x.y", "a.module.function"])
+def test_a_key_is_accepted_where_the_view_is_decorated(key: str) -> None:
+    ratelimit(key=key, rate="1/m")(fine)
+
+
 def test_the_words_are_where_django_ratelimit_has_them() -> None:
     assert (ratelimit.ALL, ratelimit.UNSAFE) == (ALL, UNSAFE)  # type: ignore[attr-defined]  # set on the function
 
