@@ -167,7 +167,7 @@ def test_errors_of_a_boost_are_shown_and_change_nothing(admin_client: Client) ->
     assert "has ended already" in words(past)
     limits.delete_resource_limits("mail")
     nothing = admin_client.post(page(), {"_boost": "1", "factor": "2", "ends": "hour"})
-    assert "Nothing limits tenant:blue" in words(nothing)
+    assert "nothing limits tenant:blue" in words(nothing)
     assert not Policy.objects.exists()
 
 
