@@ -106,7 +106,7 @@ class Candidate(Configuration):
         ]
 
     def __str__(self) -> str:
-        return f"candidate of {self.policy}"
+        return f"trial of {self.policy}"
 
     def clean(self) -> None:
         """Reject limits that its policy cannot have."""
