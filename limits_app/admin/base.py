@@ -37,20 +37,6 @@ from limits_app.services.rights import Action, may, may_change_rows, may_choose
 _NUL = "\0"
 
 
-class NamedRow:
-    """A row for templates that print it, under another name than its own."""
-
-    def __init__(self, row: Any, name: str) -> None:
-        self._row = row
-        self._name = name
-
-    def __str__(self) -> str:
-        return self._name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._row, name)
-
-
 class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
     """A list below the menu of the app, which handles all invalid filter values in the same way."""
 
@@ -86,8 +72,7 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
         """Show the form, under the name that lists show."""
         context["menu"] = menu(self.admin_site, request)
         if options.get("obj") is not None:
-            words = self.row_in_words(options["obj"])
-            context |= {"subtitle": words, "original": NamedRow(options["obj"], words)}
+            context["subtitle"] = self.row_in_words(options["obj"])
         return super().render_change_form(request, context, *args, **options)
 
     def row_in_words(self, row: Any) -> str:
