@@ -23,7 +23,7 @@ from limits_app.engine.outcome import LimitStatus, plain_text
 from limits_app.models import Alert, AlertKind, AlertRule, Emergency
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import Patterns
-from limits_app.usage.reading import storable
+from limits_app.usage.reading import counted_for, storable
 from limits_app.usage.writer import BackgroundWriter, Origin
 
 logger = logging.getLogger("limits_app")
@@ -149,7 +149,7 @@ def _outage(rule: AlertRule, event: AlertEvent, using: str) -> str | None:
 
 
 def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object) -> None:
-    who, percent = storable(status.entity or status.member or ""), round(threshold * 100)
+    who, percent = storable(counted_for(entity=status.entity, member=status.member)), round(threshold * 100)
     scope = f"of {status.resource}" if status.resource else "over all resources"
     name = f"{status.key} {scope}" + (f" for {who}" if who else "")
     left = f"{plain_text(status.remaining)} of {plain_text(status.capacity)} left"

@@ -18,7 +18,7 @@ from limits_app.models.namespaces import current_keys, sources
 from limits_app.stores.registry import resilient_store
 from limits_app.usage import rollup
 from limits_app.usage.folding import is_one_time, prefix_of
-from limits_app.usage.reading import bucket_of
+from limits_app.usage.reading import bucket_of, counted_for
 from limits_app.usage.writer import OF_WHOLE_SITE, BackgroundWriter, Origin
 
 _USAGE: Final = conf.USAGE.name
@@ -107,7 +107,7 @@ def _rejected(  # noqa: PLR0917 - the minute, and the fields of a status
     minute: int, resource: str | None, entity: str | None, member: str | None, shared: bool, key: str
 ) -> Rejected:
     bucket = bucket_of(shared=shared, member=member)
-    return Rejected(minute, resource or "", bucket, (entity if member is None else member) or "", key)
+    return Rejected(minute, resource or "", bucket, counted_for(entity=entity, member=member) or "", key)
 
 
 def _counting_store() -> CountingStore | None:

@@ -44,6 +44,11 @@ def bucket_of(*, shared: bool, member: str | None) -> BucketKind:
     return BucketKind.SHARED if shared else BucketKind.ENTITY
 
 
+def counted_for(*, entity: str | None, member: str | None) -> str | None:
+    """The name under which a bucket is counted: the member of a pool, whoever used it, or else the entity."""
+    return entity if member is None else member
+
+
 def since_1970(**lapse: float) -> datetime:
     """A timestamp in the site's time zone."""
     return in_site_time(EPOCH + timedelta(**lapse))

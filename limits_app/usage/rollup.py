@@ -17,7 +17,7 @@ from limits_app.models import CollectedBatch, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.namespaces import current_digest, current_keys
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
 from limits_app.usage.folding import is_one_time
-from limits_app.usage.reading import bucket_of, since_1970, storable
+from limits_app.usage.reading import bucket_of, counted_for, since_1970, storable
 
 logger = logging.getLogger("limits_app")
 
@@ -114,7 +114,7 @@ class _BatchSums:
 
     def add_count(self, count: Count) -> None:
         bucket = bucket_of(shared=count.shared, member=count.member)
-        entity = storable(count.entity if count.member is None else count.member)
+        entity = storable(counted_for(entity=count.entity, member=count.member))
         sums = self._hours.setdefault(count.hour, {})
         for key, amount in count.amounts.items():
             sums.setdefault((count.resource or "", bucket, entity, key, count.plan), [0, 0])[0] += amount
