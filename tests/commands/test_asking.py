@@ -170,7 +170,7 @@ def test_top_shows_what_is_known_and_says_what_is_not(settings: Settings) -> Non
         limits.set_resource_limits(name, [TPM])
     ran = run("top --once --format csv")
     assert ran.code == 0
-    assert ran.out.splitlines()[1:] == ["api,,tpm,0,100,0.0,resource", "mail,,tpm,,100,0.0,resource"]
+    assert ran.out.splitlines()[1:] == ["api,,tpm,0,100,0.0,resource", "mail,,tpm,,100,,resource"]
     assert ran.err == "A store is unavailable: usage is unknown for mail.\n"
 
 

@@ -266,10 +266,10 @@ def _unknown(states: Iterable[RowState]) -> list[str]:
 def _tightest(states: Iterable[RowState], lines: int) -> Table:
     uses = [(limit.share, state, limit) for state in states for limit in state.limits]
     uses.sort(key=lambda use: -use[0])
-    rows = [
-        (state.resource, state.entity, limit.key, limit.used, limit.capacity, round(share * 100, 1), limit.level)
-        for share, state, limit in uses[:lines]
-    ]
+    rows = []
+    for share, state, limit in uses[:lines]:
+        percent = None if limit.used is None else round(share * 100, 1)
+        rows.append((state.resource, state.entity, limit.key, limit.used, limit.capacity, percent, limit.level))
     return Table(_TOP, rows, "There are no limits.")
 
 
