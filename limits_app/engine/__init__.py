@@ -152,7 +152,7 @@ from limits_app.engine.notation import (
     without_zone,
 )
 from limits_app.engine.period_starts import AS_THE_CALENDAR, CLIENT_START, PeriodStart
-from limits_app.engine.periods import DAY, HOUR, NAMES, QuotaPeriod
+from limits_app.engine.periods import DAY, HOUR, MINUTE, NAMES, QuotaPeriod
 from limits_app.engine.plan import (
     MOST_SHAPES,
     Amounts,

@@ -28,6 +28,7 @@ from limits_app.engine.outcome import Outcome
 from limits_app.integrations.headers import name_of, retry_after_seconds, set_headers
 from limits_app.integrations.releasing import REFUNDS
 from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.services.display import in_largest_unit
 from limits_app.services.integration import BLOCK_LEVEL
 from limits_app.services.limit_words import limit_name
 from limits_app.services.url_rules import UrlRule
@@ -132,7 +133,6 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
         detail = gettext("Access to this resource has been blocked.")
         return Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
     seconds = retry_after_seconds(None if rejecting is None else rejecting.retry_after)
-    text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     used_up = gettext("The limit of %(limits)s has been reached.") % {"limits": listed}
     if rejecting is not None and rejecting.level == BLOCK_LEVEL:
         used_up = gettext("Too many requests have been made: further requests are rejected for a while.")
@@ -141,7 +141,7 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     return Refusal(
         HTTPStatus.TOO_MANY_REQUESTS,
         gettext("Too many requests"),
-        f"{used_up} {text % {'seconds': seconds}}",
+        f"{used_up} {_exactly(seconds)}",
         seconds,
         QUOTA_EXCEEDED,
         names,
@@ -164,15 +164,21 @@ def seconds_of(error: StoreUnavailable) -> int:
 
 def _about(seconds: int) -> str:
     """Say when to try again, in the largest unit of which there are at least two, rounded up."""
-    days, hours, minutes = ceil(seconds / 86_400), ceil(seconds / 3_600), ceil(seconds / 60)
-    if seconds >= 2 * 86_400:
+    number, unit = in_largest_unit(seconds)
+    days = hours = minutes = ceil(number)
+    if unit == "d":
         return ngettext("Try again in about %(days)d day.", "Try again in about %(days)d days.", days) % {"days": days}
-    if seconds >= 2 * 3_600:
+    if unit == "h":
         text = ngettext("Try again in about %(hours)d hour.", "Try again in about %(hours)d hours.", hours)
         return text % {"hours": hours}
-    if seconds >= 2 * 60:
+    if unit == "min":
         text = ngettext("Try again in about %(minutes)d minute.", "Try again in about %(minutes)d minutes.", minutes)
         return text % {"minutes": minutes}
+    return _exactly(seconds)
+
+
+def _exactly(seconds: int) -> str:
+    """Say in how many seconds to try again."""
     text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     return text % {"seconds": seconds}
 

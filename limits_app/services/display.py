@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Final
 
 from django.utils.formats import number_format
 from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext
 
-_UNITS: Final = ((2 * 86_400, 86_400), (2 * 3600, 3600), (2 * 60, 60))
-"""From how many seconds on a duration is said in days, hours and minutes, and how many seconds these have."""
+from limits_app.engine import DAY, HOUR, MINUTE
 
 
 def amount(number: float, digits: int = 3) -> str:
@@ -60,12 +58,18 @@ def clock(at: datetime) -> str:
     return f"{at if is_naive(at) else _local(at):%H:%M}"
 
 
+def in_largest_unit(seconds: float) -> tuple[float, str]:
+    """A duration in the largest of the units `d`, `h` and `min` of which it has at least two, or else in `s`."""
+    least = ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"))
+    return next(((seconds / unit, symbol) for unit, symbol in least if seconds >= 2 * unit), (seconds, "s"))
+
+
 def duration(seconds: float) -> str:
     """How long that is, in its largest unit of which there are two: “90 s”, “15 min”, “5 h” or “12 days”."""
-    for least, unit in _UNITS:
-        if seconds >= least:
-            texts = {86_400: gettext("%(count)s days"), 3600: gettext("%(count)s h"), 60: gettext("%(count)s min")}
-            return texts[unit] % {"count": amount(round(seconds / unit))}
+    number, unit = in_largest_unit(seconds)
+    if unit != "s":
+        texts = {"d": gettext("%(count)s days"), "h": gettext("%(count)s h"), "min": gettext("%(count)s min")}
+        return texts[unit] % {"count": amount(round(number))}
     digits = 1 if seconds < 1 else 0
     return gettext("%(count)s s") % {"count": amount(round(seconds, digits))}
 
