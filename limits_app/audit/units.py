@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, Final
 
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource, Verb
+from limits_app.models.rule_resources import OF_RESOURCE
 from limits_app.models.snapshots import Snapshot
 
 MOST_IN_UNIT: Final = 200
@@ -60,8 +61,8 @@ def is_made(event: AuditEvent, made: Collection[str]) -> bool:
     state = event.after or event.before or {}
     if event.object_type == Resource._meta.model_name:
         return event.object_label in made
-    is_lasting = not (state.get("valid_from") or state.get("weekly_hours") or state.get("entity") or state.get("plan"))
-    return event.object_type == Policy._meta.model_name and state.get("resource") in made and is_lasting
+    is_of_resource = not any(state.get(name) for name in OF_RESOURCE)
+    return event.object_type == Policy._meta.model_name and state.get("resource") in made and is_of_resource
 
 
 def _are_together(event: AuditEvent, other: AuditEvent) -> bool:

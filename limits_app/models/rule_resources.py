@@ -22,7 +22,7 @@ from limits_app.models.usage import UsagePeriod, UsageSnapshot
 MADE_FOR_RULE: Final = "rule-"
 """How the names of resources begin that are made for the limits of URL rules."""
 _LONGEST_STEM: Final = 48
-_OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_from": None, "weekly_hours": ""}
+OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_from": None, "weekly_hours": ""}
 """The permanent policy of a resource."""
 
 
@@ -68,7 +68,7 @@ def write_limits(resource: Resource, text: str, using: str) -> None:
     """Make the limits of a resource those of a text; nothing is written where they are the same."""
     noted = {noted_limit.limit.key: noted_limit for noted_limit in noted_limits(text)}
     policies = Policy.objects.using(using)
-    policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
+    policy, _is_new = policies.get_or_create(resource=resource, **OF_RESOURCE)
     stored = {limit.key: limit for limit in Limit.objects.using(using).filter(policy=policy)}
     for key, limit in stored.items():
         if key in noted and limit_text(noted[key].limit, shared=noted[key].shared) == limit.notation():
@@ -84,7 +84,7 @@ def remove_resource(name: str, using: str) -> None:
     resource = Resource.objects.using(using).filter(name=name, made_for_rule=True).first()
     if resource is None:
         return
-    Policy.objects.using(using).filter(resource=resource, **_OF_RESOURCE).delete()
+    Policy.objects.using(using).filter(resource=resource, **OF_RESOURCE).delete()
     try:
         resource.delete(using=using)
     except ProtectedError:  # for instance by the policy of an entity
