@@ -54,7 +54,7 @@ from limits_app.services.rights import Action, may, may_change_rows, to_create_e
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
     "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),
     "dates": (_("between dates"), lambda now: Q(valid_from__isnull=False)),
-    "boosts": (
+    "now": (
         _("between dates, now"),
         lambda now: Q(valid_from__lte=now) & not_ended(now),
     ),
@@ -91,12 +91,12 @@ class HoldsFilter(admin.SimpleListFilter):
         return [(value, label) for value, (label, _condition) in _HOLDS.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
-        """Keep the policies that hold so, and show boosts in the order in which they end."""
+        """Keep the policies that hold so, and show those that hold now in the order in which they end."""
         chosen = self.value() or ""
         if chosen not in _HOLDS:
             return queryset
         policies = queryset.filter(_HOLDS[chosen][1](timezone.now()))
-        return policies.order_by("valid_until") if chosen == "boosts" else policies
+        return policies.order_by("valid_until") if chosen == "now" else policies
 
 
 class KindFilter(admin.SimpleListFilter):

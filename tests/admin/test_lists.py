@@ -337,7 +337,7 @@ blocked or exempt.
         ("policy", ""),
         ("policy", "?q=user:00001"),
         ("policy", "?q=api/00007&scope=entity_on_resource&kind=rate"),
-        ("policy", "?holds=boosts"),
+        ("policy", "?holds=now"),
         ("resource", ""),
     ],
 )
@@ -440,7 +440,7 @@ def test_a_long_list_of_policies_is_sorted_without_their_names_unless_it_is_aske
 
 @pytest.mark.parametrize(
     ("holds", "found"),
-    [("boosts", ["now"]), ("to_come", ["later"]), ("ended", ["past"]), ("dates", ["now", "later", "past"])],
+    [("now", ["now"]), ("to_come", ["later"]), ("ended", ["past"]), ("dates", ["now", "later", "past"])],
 )
 def test_boosts_are_listed_by_when_they_hold(holds: str, found: list[str], admin_client: Client) -> None:
     now, day = timezone.now(), timedelta(days=1)
@@ -462,7 +462,7 @@ def test_policies_that_hold_until_the_end_of_the_calendar_are_listed_and_edited(
     settings.TIME_ZONE = zone
     first, last = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))  # noqa: DTZ901 - it is there
     policy = limits.set_resource_limits("api", [CallLimit.per_minute(5)], valid_from=first, valid_until=last)
-    for query in ("", "?holds=boosts", "?holds=dates"):
+    for query in ("", "?holds=now", "?holds=dates"):
         assert "resource api" in changelist(admin_client, "policy", query).content.decode()
     form = admin_client.get(address("policy_change", policy.pk))
     shown = form.context["adminform"].form

@@ -42,7 +42,7 @@ PAGES = (
     ("policy", "?q=user:0777"),
     ("policy", "?q=api/00007"),
     ("policy", "?scope=entity_on_resource"),
-    ("policy", "?holds=boosts"),
+    ("policy", "?holds=now"),
     ("policy", "?kind=rate"),
     ("policy", "?o=4"),
     ("resource", ""),
