@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from random import random
 from time import monotonic_ns
 from typing import Final, SupportsFloat
 
 from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.backoff import jittered
 from limits_app.acquiring.choice import Choice
 from limits_app.acquiring.store import Store
 from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter
@@ -259,7 +259,7 @@ class _Poll:
         """The buckets that refused, and after how many microseconds to try again at the latest."""
         store, claim = self._store, self._claim
         buckets, wait_us = claim.refusal()
-        pause_us = wait_us + round(random() * min(_JITTER_US, wait_us / 10))
+        pause_us = round(jittered(wait_us, above=min(_JITTER_US, wait_us / 10)))
         pause_us -= max(store.clock() - claim.decided_at, 0)  # below 0, the clock was set back since
         if self._permits and store.poll_us is not None:
             pause_us = min(pause_us, self._interval(*store.poll_us))
@@ -286,4 +286,4 @@ def _local_us(clock: Clock) -> int:
 
 def _spread(interval_us: int) -> int:
     """An interval between half and one and a half times as long, so that processes do not poll in step."""
-    return round(interval_us * (0.5 + random()))
+    return round(jittered(interval_us, below=interval_us / 2, above=interval_us / 2))

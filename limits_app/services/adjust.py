@@ -118,7 +118,7 @@ def top_up(
     places = _places(resource, entity, plan)
     of_entity = _keys_of(resource, entity)
     credited = [
-        (alias, scoped, taken(scoped, key, amount))
+        (alias, scoped, credit_in_parts(scoped, key, amount))
         for alias, limits in places.items()
         for scoped in _with_key(limits, key, of_entity)
     ]
@@ -188,11 +188,13 @@ class _AuditedOnce:
         if self._key is None:
             return False
         earlier = AuditEvent.objects.using(self._using).filter(idempotency_key=self._key).first()
-        return earlier is not None and self._is_same(earlier)
+        if earlier is not None:
+            self._check_same(earlier)
+        return earlier is not None
 
     def do(
         self,
-        do: Callable[[], None],
+        adjust: Callable[[], None],
         change: audit.Snapshot,
         *,
         aliases: Iterable[str],
@@ -215,20 +217,20 @@ class _AuditedOnce:
             if earlier is None:
                 unit.record_state(self._verb, change, idempotency_key=self._key)
                 if waits:
-                    transaction.on_commit(do, using=self._using)
+                    transaction.on_commit(adjust, using=self._using)
                 else:
-                    do()
+                    adjust()
                 return True
-        return not self._is_same(earlier)
+        self._check_same(earlier)
+        return False
 
-    def _is_same(self, earlier: AuditEvent) -> bool:
+    def _check_same(self, earlier: AuditEvent) -> None:
         fields = {name: (earlier.after or {}).get(name) for name in self._asked}
         if (earlier.verb, fields) != (self._verb, self._asked):
             raise InvalidRequest(f"idempotency key {self._key!r} was used for another operation: {earlier}")
-        return True
 
 
-def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
+def credit_in_parts(scoped: ScopedLimits, key: str, amount: Amount) -> int:
     """An amount of credit in parts of its limit; InvalidRequest for an invalid amount or kind of limit."""
     if not isinstance(scoped.schema.limits[scoped.schema.index[key]], MeteredLimit | CallLimit):
         raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from limits_app.acquiring import Acquisition, Store, delay
-from limits_app.acquiring import jittered as spread
+from limits_app.acquiring import Acquisition, Store, delay, jittered
 from limits_app.engine import PlannedLimit, Scope, ScopedLimits, higher_than
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
@@ -84,12 +83,12 @@ class Waiting:
         """
         binding = refused.outcome.binding
         if binding is None or binding.retry_after is None:
-            return jittered(delay(tries + 1, first=_FIRST_POLL_SECONDS, cap=_LONGEST_POLL_SECONDS))
+            return a_little_later(delay(tries + 1, first=_FIRST_POLL_SECONDS, cap=_LONGEST_POLL_SECONDS))
         for demand in _demands(refused):
             scope, key = demand.scope, demand.limit.rule.key
             if (key, scope.resource, scope.entity) == (binding.key, binding.resource, binding.entity):
                 return self._us_in_line(demand, refused, round(binding.retry_after * _SECOND_US)) / _SECOND_US
-        return jittered(binding.retry_after)
+        return a_little_later(binding.retry_after)
 
     def _us_in_line(self, demand: _Demand, refused: Acquisition, retry_us: int) -> int:
         """Return in how many microseconds a task is tried again that a limit with a line has rejected."""
@@ -103,9 +102,9 @@ class Waiting:
         return wait_us
 
 
-def jittered(seconds: float) -> float:
+def a_little_later(seconds: float) -> float:
     """Return the seconds with a random addition of about a tenth, at most one."""
-    return spread(seconds, above=min(0.1 * seconds + 0.01, 1.0))
+    return jittered(seconds, above=min(0.1 * seconds + 0.01, 1.0))
 
 
 class _Demand(NamedTuple):

@@ -28,7 +28,7 @@ from limits_app.integrations.celery import LimitedTask, TaskRefused, limited_tas
 from limits_app.integrations.celery.task import PLACES, REQUEUED
 from limits_app.integrations.celery.task_limits import TaskLimits, entered
 from limits_app.policies import resolver
-from limits_app.services.task_waiting import Waiting, jittered
+from limits_app.services.task_waiting import Waiting, a_little_later
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 
@@ -353,6 +353,6 @@ def test_polls_for_a_permit_become_rarer() -> None:
 
 
 def test_jitter_is_a_tenth_and_at_most_a_second() -> None:
-    assert all(10 <= jittered(10) <= 11 for _ in range(100))
-    assert all(0 <= jittered(0) <= 0.01 for _ in range(100))
-    assert all(1e6 <= jittered(1e6) <= 1e6 + 1 for _ in range(100))
+    assert all(10 <= a_little_later(10) <= 11 for _ in range(100))
+    assert all(0 <= a_little_later(0) <= 0.01 for _ in range(100))
+    assert all(1e6 <= a_little_later(1e6) <= 1e6 + 1 for _ in range(100))

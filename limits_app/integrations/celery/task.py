@@ -21,7 +21,7 @@ from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits,
 from limits_app.services import Share
 from limits_app.services.integration import Acquisition, GivenAmount
 from limits_app.services.several import foresee
-from limits_app.services.task_waiting import Waiting, jittered
+from limits_app.services.task_waiting import Waiting, a_little_later
 
 REQUEUED: Final = "limits_requeued"
 """The message header that counts how often a task was queued again."""
@@ -97,7 +97,7 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
         if isinstance(error, NeverAdmissible) or (isinstance(error, LimitExceeded) and _is_final(error.outcome)):
             return TaskRefused(str(error))
         retry_after = error.outcome.retry_after if isinstance(error, LimitExceeded) else error.retry_after
-        return self._requeued(str(error), jittered(max(countdown, retry_after or _DEFAULT_RETRY_SECONDS)))
+        return self._requeued(str(error), a_little_later(max(countdown, retry_after or _DEFAULT_RETRY_SECONDS)))
 
     def _limits(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], acquire: Callable[[Share], Acquisition]
