@@ -17,14 +17,14 @@ from typing import Final, ParamSpec, Protocol, TypeGuard, TypeVar, cast
 
 from limits_app.acquiring.backoff import RetryAlgorithm, delay, jittered
 from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter, Waiter
-from limits_app.engine import as_clock, monotonic_us
+from limits_app.engine import DAY, as_clock, monotonic_us
 
 P = ParamSpec("P")
 T = TypeVar("T")
 W = TypeVar("W", ThreadWaiter, TaskWaiter)
 
 _SECOND: Final = 1_000_000
-_LONGEST_SECONDS: Final = 86_400.0
+_LONGEST_SECONDS: Final = float(DAY)
 _NO_CONTEXT: Final[Mapping[str, object]] = {}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from limits_app.engine.algorithms import Rule, State, compile_rule
 from limits_app.engine.algorithms.rule import NEVER_US
+from limits_app.engine.algorithms.units import window_us
 from limits_app.engine.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.engine.algorithms.windows import SlidingWindow
 from limits_app.engine.amounts import (

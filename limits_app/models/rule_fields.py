@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
-from limits_app.engine import parse_seconds, shown
+from limits_app.engine import DAY, parse_seconds, shown
 from limits_app.engine.errors import InvalidLimit
 
 ERRORS: Final = "errors"
@@ -27,7 +27,7 @@ _PART: Final = re.compile(r"([a-z]+):([^\s:][^\r\n:]{0,99})")
 _STATUS: Final = re.compile(r"[1-5](?:[0-9]{2}|xx)")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
-_LONGEST_BLOCK: Final = 366 * 86_400
+_LONGEST_BLOCK: Final = 366 * DAY
 
 
 class CountedPart(NamedTuple):

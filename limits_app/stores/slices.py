@@ -39,6 +39,7 @@ from limits_app.engine import (
     hour_ends,
     lasts,
     to_milli,
+    window_us,
 )
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit
@@ -83,14 +84,14 @@ def _sliced(limit: AnyLimit, slice_us: int) -> tuple[AnyLimit, int]:
         return limit, slice_us
     if not isinstance(limit, RateLimit | CallLimit) or limit.soft or not limit.algorithm.refunds or counts_money(limit):
         return limit, 0
-    window_us = to_milli(limit.window_seconds, decimals=True) * 1000
+    window = window_us(limit)
     capacity_milli = to_milli(limit.capacity, decimals=True)
-    refilled = -(-capacity_milli * slice_us // (MILLI * window_us))
+    refilled = -(-capacity_milli * slice_us // (MILLI * window))
     most = int(limit.ceiling) // SHARE
     if most < _LEAST_SIZE:
         return limit, 0
     reduction = min(refilled, most)
-    held_us = min(slice_us, reduction * MILLI * window_us // capacity_milli)
+    held_us = min(slice_us, reduction * MILLI * window // capacity_milli)
     return replace(limit, burst=round(limit.ceiling - reduction, 3)), held_us
 
 
