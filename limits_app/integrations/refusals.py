@@ -19,7 +19,7 @@ from django.template import TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.template.response import SimpleTemplateResponse
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 
 from limits_app import conf
 from limits_app.conf import RefusalHandler
@@ -46,6 +46,7 @@ BLOCKED: Final = "urn:problem-type:limits-app:blocked"
 TOO_MUCH: Final = "urn:problem-type:limits-app:too-much-at-once"
 _STORE_SECONDS: Final = 5
 """`Retry-After` for a store that is unavailable, where its error has none."""
+_IN_SECONDS = ngettext_lazy("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", "seconds")
 _RESOURCE, _KEY = attrgetter("resource"), attrgetter("key")
 
 
@@ -141,7 +142,7 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     return Refusal(
         HTTPStatus.TOO_MANY_REQUESTS,
         gettext("Too many requests"),
-        f"{used_up} {_exactly(seconds)}",
+        f"{used_up} {_IN_SECONDS % {'seconds': seconds}}",
         seconds,
         QUOTA_EXCEEDED,
         names,
@@ -174,13 +175,7 @@ def _about(seconds: int) -> str:
     if unit == "min":
         text = ngettext("Try again in about %(minutes)d minute.", "Try again in about %(minutes)d minutes.", minutes)
         return text % {"minutes": minutes}
-    return _exactly(seconds)
-
-
-def _exactly(seconds: int) -> str:
-    """Say in how many seconds to try again."""
-    text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
-    return text % {"seconds": seconds}
+    return _IN_SECONDS % {"seconds": seconds}
 
 
 def _own(handler: RefusalHandler, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
