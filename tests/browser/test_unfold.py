@@ -86,6 +86,7 @@ def test_decisions_on_a_trial_look_like_buttons_and_pickers_like_fields(unfolded
     unfolded.resize(DESKTOP)
     unfolded.darken(False)
     unfolded.open(OURS["new-candidate"])
+    unfolded.one(".select2-selection")
     borders = unfolded.run(_BACKGROUND, ".select2-selection")
     assert borders
     assert {border for _background, border in borders} == {"rgb(138, 138, 138)"}
