@@ -139,8 +139,10 @@ _CRUMBS = """
 @pytest.mark.parametrize("name", OURS)
 def test_the_breadcrumbs_look_like_those_of_other_pages(name: str, window: Browser) -> None:
     window.open("admin/auth/user/")
+    window.one(".breadcrumbs")
     look = window.run(_CRUMBS)
     window.open(OURS[name])
+    window.one(".breadcrumbs")
     assert window.run(_CRUMBS) == look | {"isLine": True, "isMarked": False}
 
 
