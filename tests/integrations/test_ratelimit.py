@@ -452,7 +452,7 @@ def test_an_unknown_key_is_an_error_where_the_view_is_decorated(key: str) -> Non
 
 @pytest.mark.parametrize("key", ["user_or_ip", "get:page", "header:x.y", "a.module.function"])
 def test_a_key_is_accepted_where_the_view_is_decorated(key: str) -> None:
-    ratelimit(key=key, rate="1/m")(fine)
+    assert callable(ratelimit(key=key, rate="1/m")(fine))
 
 
 def test_the_words_are_where_django_ratelimit_has_them() -> None:

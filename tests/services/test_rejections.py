@@ -115,7 +115,7 @@ def test_dates_and_hours_decide_which_policy_it_was() -> None:
             "",
             "tokens",
             {"bucket": "shared"},
-            "shared by all entities reached the limit of 9 tokens per day on api.",
+            "shared by all clients reached the limit of 9 tokens per day on api.",
         ),
         ("eu", "tokens", {"bucket": "member"}, "eu (member of the pool) reached the limit of tokens on api."),
         ("user:7", "blocked", {}, "user:7 was blocked on api."),
