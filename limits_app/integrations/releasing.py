@@ -156,7 +156,7 @@ class _ReleasingStream:
 
 
 def _release_response(reference: ref[HttpResponseBase]) -> None:
-    """Release what was held for a response that was closed, or dropped without having been sent."""
+    """Release the acquisitions of a response that was closed, or dropped without having been sent."""
     holder, _request = _PENDING.pop(reference, (None, None))
     if holder is not None:
         holder.end()

@@ -52,7 +52,7 @@ from limits_app.services.limit_sentences import (
 )
 
 _BY_CLIENT: Final = (CountedBy.ENTITY, CountedBy.USER, CountedBy.API_KEY)
-"""The counts of URL rules for which a client or a plan can have limits of its own."""
+"""The counts of URL rules for which a client or a plan can have its own limits."""
 _LONGEST_STEM: Final = 48
 
 
@@ -115,7 +115,7 @@ def save(limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, actor
 
 
 def policy_to_try(limit: SimpleLimit) -> Policy | None:
-    """The policy beside which a limit can be tried: that of the same scope; None where there is none."""
+    """The policy beside which a limit can be tried: that of the same scope, or None."""
     row = existing(limit)
     return policies_of(row).first() if isinstance(row, Endpoint) else row
 
@@ -211,7 +211,7 @@ def _rules(limit: SimpleLimit) -> QuerySet[Endpoint]:
     rules = rules.filter(**{name: WITHOUT_CONDITIONS[name] for name in ADVANCED})
     if limit.is_rule:  # a rule for certain responses is another one
         rules = rules.filter(responses=limit.responses)
-    # One with limits of its own first: another limit of the URL is to replace these.
+    # One with its own limits first: another limit of the URL is to replace these.
     return rules.order_by(Case(When(limits="", then=1), default=0), "order", "pk")
 
 
