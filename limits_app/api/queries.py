@@ -25,6 +25,7 @@ from limits_app.models import (
 )
 from limits_app.models.patterns import matching
 from limits_app.models.plan import MAX_PLAN_LENGTH
+from limits_app.models.prefixes import ADDRESS
 from limits_app.models.validators import validate_client, validate_identifier, validate_priority, validate_resource_name
 from limits_app.usage.reading import By
 
@@ -108,7 +109,7 @@ class EntityOrPattern(Exact):
     def run_validation(self, data: Any = empty) -> Any:
         """Return the condition of a valid identifier or pattern."""
         name = super().run_validation(data)
-        addresses = Entity.objects.using(write_alias()).filter(identifier__startswith="ip:").order_by()
+        addresses = Entity.objects.using(write_alias()).filter(identifier__startswith=ADDRESS).order_by()
         return matching(self._column, name, addresses.values_list("identifier", flat=True))
 
 

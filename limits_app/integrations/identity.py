@@ -24,17 +24,17 @@ from limits_app.services.integration import (
     identifier_of_user,
     is_logged_in,
     is_malformed_network,
+    prefixes,
     shown,
 )
 
 if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits
 
-UNKNOWN_CLIENT: Final = "ip:unknown"
+UNKNOWN_CLIENT: Final = f"{prefixes.ADDRESS}unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
 
 _ENTITY: Final = conf.ENTITY_OF_REQUEST.name
-_DIGEST: Final = "digest:"
 _LONGEST_COMPARED: Final = 1024
 """How many characters of a text are normalized, which takes a time that grows with the square of its length."""
 _KEY_OF_REQUEST: Final = "_limits_app_api_key"
@@ -85,7 +85,7 @@ def identify(limits: RequestLimits) -> Identity:
     if isinstance(function, str):
         function = conf.function_of(conf.ENTITY_OF_REQUEST, settings)
     entity = function(request)
-    if function is entity_of_request and entity.startswith("ip:"):
+    if function is entity_of_request and entity.startswith(prefixes.ADDRESS):
         is_logged_in(getattr(request, "user", None))  # the entity depends on the session: let the response vary by it
     if isinstance(entity, str):
         entity = entity or entity_of_request(request)
@@ -112,8 +112,8 @@ def normalize_entity(entity: str) -> str:
     """Return an identifier as it is, or its digest when no entity can have it: when it is too long, contains what
     databases cannot store, ends in “*” as patterns do, or is written like a network without being one.
     """
-    is_reserved = entity.startswith(_DIGEST) or entity.endswith("*")
-    is_malformed = entity.startswith("ip:") and is_malformed_network(entity)
+    is_reserved = entity.startswith(prefixes.DIGEST) or entity.endswith("*")
+    is_malformed = entity.startswith(prefixes.ADDRESS) and is_malformed_network(entity)
     # Nearly all identifiers are printable, and printable text can be stored.
     if (
         (entity.isprintable() or is_storable(entity))
@@ -121,7 +121,7 @@ def normalize_entity(entity: str) -> str:
         and not (is_reserved or is_malformed)
     ):
         return entity
-    return _DIGEST + _digest(entity)
+    return prefixes.DIGEST + _digest(entity)
 
 
 _normalized: Final = lru_cache(maxsize=4096)(normalize_entity)
@@ -139,7 +139,7 @@ def without_unstorable(text: str) -> str:
 
 def entity_of_key(key: str) -> str:
     """Return the entity of an API key, to set limits for it: its digest, since a key is a secret."""
-    return f"key:{_digest(key)}"
+    return f"{prefixes.API_KEY}{_digest(key)}"
 
 
 def entity_of_user(user: Any) -> str | None:
@@ -212,7 +212,7 @@ def reads_users_of_sessions(middleware: type) -> bool:
 def entity_of_header(request: HttpRequest, name: str) -> str | None:
     """Return `header:<digest>` of the name and value of a header; None without it."""
     value = request.headers.get(name, "").strip()
-    return f"header:{_digest(f'{name.lower()}:{value}')}" if value else None
+    return f"{prefixes.HEADER}{_digest(f'{name.lower()}:{value}')}" if value else None
 
 
 def entity_of_session(request: HttpRequest) -> str | None:
@@ -221,7 +221,7 @@ def entity_of_session(request: HttpRequest) -> str | None:
     if session is None or not session.session_key or not [*session.keys()]:
         return None
     # Reading the session has removed a key that the client invented.
-    return None if session.session_key is None else f"session:{_digest(session.session_key)}"
+    return None if session.session_key is None else f"{prefixes.SESSION}{_digest(session.session_key)}"
 
 
 def entity_of_account(name: str) -> str:
@@ -231,7 +231,7 @@ def entity_of_account(name: str) -> str:
     Upper and lower case are the same too, as they are in many databases. It is a digest, since people also type
     passwords into the field for the name.
     """
-    return f"account:{_digest(normalized_text(name).casefold())}"
+    return f"{prefixes.ACCOUNT}{_digest(normalized_text(name).casefold())}"
 
 
 def normalized_text(text: str) -> str:
@@ -294,7 +294,7 @@ def _sources(request: HttpRequest, settings: Mapping[str, Any]) -> tuple[str, st
 def _client(peer: str, forwarded: str, proxies: tuple[Network | None, ...], prefix: int) -> str:
     """Return one spelling for each client."""
     address = _peer_or_forwarded(peer, forwarded, proxies)
-    return UNKNOWN_CLIENT if address is None else f"ip:{_network(address, prefix)}"
+    return UNKNOWN_CLIENT if address is None else f"{prefixes.ADDRESS}{_network(address, prefix)}"
 
 
 def _peer_or_forwarded(

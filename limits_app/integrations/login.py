@@ -36,7 +36,7 @@ from limits_app.integrations.request import RequestLimits
 from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import one_of_each
-from limits_app.services.integration import Acquisition
+from limits_app.services.integration import Acquisition, prefixes
 from limits_app.services.request import POLICIES, SetResolver
 
 ACCOUNT: Final = "login.account"
@@ -143,7 +143,7 @@ class LoginLimitBackend:
             keys = _users(spellings, fields) if spellings else []
             is_known = 0 < len(keys) <= _MOST_ACCOUNTS
             unknown = entity_of_account(name) if spellings else _NO_NAME
-            accounts |= dict.fromkeys([f"account:{key}" for key in keys] if is_known else [unknown])
+            accounts |= dict.fromkeys([f"{prefixes.ACCOUNT}{key}" for key in keys] if is_known else [unknown])
         return [*accounts]
 
     def _shares(self, request: HttpRequest | None, credentials: Mapping[str, Any]) -> list[Share]:

@@ -30,7 +30,7 @@ from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
 from limits_app.integrations.request_parts import readable
 from limits_app.services.code_rates import limits_of_rate, parse_seconds
-from limits_app.services.integration import LimitDefinition, RateLimitAlgorithm
+from limits_app.services.integration import LimitDefinition, RateLimitAlgorithm, prefixes
 from limits_app.services.site_views import fits_method
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,15 +44,15 @@ UNSAFE: Final = ("DELETE", "PATCH", "POST", "PUT")
 _DEPTH: Final = "limits_app_ratelimits"
 _RATE: Final = re.compile(r"(\d+)/(\d*)([a-z]*)")
 
-_WHO: Final[dict[str, Callable[[HttpRequest], str]]] = {
+_CLIENTS: Final[dict[str, Callable[[HttpRequest], str]]] = {
     "ip": client_of,
     "user": lambda request: entity_of_user(getattr(request, "user", None)) or "anonymous",
     "user_or_ip": lambda request: entity_of_user(getattr(request, "user", None)) or client_of(request),
 }
-_SAID: Final[dict[str, Callable[[HttpRequest, str], str]]] = {
-    "get": lambda request, name: request.GET.get(name, ""),
-    "post": lambda request, name: request.POST.get(name, ""),
-    "header": lambda request, name: request.headers.get(name, ""),
+_VALUES: Final[dict[str, Callable[[HttpRequest, str], str]]] = {
+    prefixes.QUERY: lambda request, name: request.GET.get(name, ""),
+    prefixes.FORM: lambda request, name: request.POST.get(name, ""),
+    prefixes.HEADER: lambda request, name: request.headers.get(name, ""),
 }
 
 _LONGEST: Final[dict[str, float]] = {}
@@ -165,27 +165,25 @@ def _check_key(key: RateLimitKey) -> None:
 
     The path is imported with the first request, since the function may be in a module that imports this view.
     """
-    if not isinstance(key, str) or key in _WHO:
+    if not isinstance(key, str) or key in _CLIENTS:
         return
-    kind, separator, _name = key.partition(":")
     is_path = "." in key and all(part.isidentifier() for part in key.split("."))
-    if not is_path and not (separator and kind in _SAID):
+    if not is_path and not key.startswith(tuple(_VALUES)):
         raise ImproperlyConfigured(f"ratelimit has no key {key!r}")
 
 
 def _entity(key: RateLimitKey, group: str, request: HttpRequest) -> str:
-    if isinstance(key, str) and key in _WHO:
-        return _WHO[key](request)
-    if isinstance(key, str) and ":" in key:
-        kind, name = key.split(":", 1)
-        if kind in _SAID:
-            value = readable(_SAID[kind], request, name)
-            return value and f"{kind}:{name}:{value}"
+    if isinstance(key, str) and key in _CLIENTS:
+        return _CLIENTS[key](request)
+    if isinstance(key, str) and key.startswith(tuple(_VALUES)):
+        prefix = prefixes.prefix_of(key)
+        value = readable(_VALUES[prefix], request, key.removeprefix(prefix))
+        return value and f"{key}:{value}"
     function = import_string(key) if isinstance(key, str) and "." in key else key
     if not callable(function):
         raise ImproperlyConfigured(f"ratelimit has no key {key!r}")
     value = call_sync(function, group, request)
-    return f"ratelimit:{value}" if value else ""
+    return f"{prefixes.RATELIMIT}{value}" if value else ""
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from limits_app.engine.errors import LimitExceeded
 from limits_app.integrations.request_identities import calls_site, counted_of, names_of
 from limits_app.services.blocked_requests import blocked, shadowed, without_blocks
 from limits_app.services.exempt_requests import exemptions_of
-from limits_app.services.integration import LIMITED, Access, AccessTable, AccessVerdict, IdentityAndPlan
+from limits_app.services.integration import LIMITED, Access, AccessTable, AccessVerdict, IdentityAndPlan, prefixes
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
 from limits_app.services.url_matching import UNREAD
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from limits_app.integrations.charges import ChargeKey
     from limits_app.integrations.request import RequestLimits
 
-_ADDRESS: Final = "ip:"
 DECIDES_ITSELF: Final = "throttles_block_of_everything"
 """The attribute of views whose throttle decides while the system blocks everything."""
 _EMERGENCY_SWITCH: Final = "limits_app_emergencyswitch_changelist"
@@ -151,7 +150,7 @@ def _with_plans(
     What PLAN_OF_REQUEST names is the plan of the counted entity; others have that of the user's groups. No plan lifts
     the block of an address.
     """
-    index, others = table.index, [name for name in names if not name.startswith(_ADDRESS)]
+    index, others = table.index, [name for name in names if not name.startswith(prefixes.ADDRESS)]
     if limits.is_over or not (index.plans or any(index.policies_of(name, resource) is not None for name in others)):
         return [(name, None) for name in names]
     has_named = limits.settings[conf.PLAN_OF_REQUEST.name] is not None

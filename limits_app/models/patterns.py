@@ -16,12 +16,12 @@ from django.utils.translation import gettext as _
 from limits_app import conf
 from limits_app.conf import parsed_network
 from limits_app.engine import shown
+from limits_app.models.prefixes import ADDRESS, kind_of
 
 SEPARATORS: Final = ":/.-_@"
 """The characters after which the “*” of a pattern may be."""
 
-_ADDRESS: Final = "ip:"
-_MAPPED: Final = "ip:::ffff:"
+_MAPPED: Final = f"{ADDRESS}::ffff:"
 """What precedes IPv4 addresses that are mapped to IPv6; clients are identified by the IPv4 address."""
 _LAST: Final = "\U0010ffff"
 """No character comes after it."""
@@ -39,12 +39,12 @@ def check_pattern(identifier: str) -> None:
     if identifier.endswith("*") or not _resembles_network(identifier):
         return
     try:
-        network = parsed_network(identifier.removeprefix(_ADDRESS))
+        network = parsed_network(identifier.removeprefix(ADDRESS))
     except ValueError:
         raise ValidationError(
             _("%(value)s is not a network: write one such as “ip:10.0.0.0/8”."), params={"value": shown(identifier)}
         ) from None
-    if identifier != f"{_ADDRESS}{network}":
+    if identifier != f"{ADDRESS}{network}":
         raise ValidationError(
             _("Write the network as “ip:%(network)s”, not %(value)s."),
             params={"network": network, "value": shown(identifier)},
@@ -83,7 +83,7 @@ def is_malformed_network(identifier: str) -> bool:
     if not _resembles_network(identifier):
         return False
     try:
-        return identifier != f"{_ADDRESS}{parsed_network(identifier.removeprefix(_ADDRESS))}"
+        return identifier != f"{ADDRESS}{parsed_network(identifier.removeprefix(ADDRESS))}"
     except ValueError:
         return True
 
@@ -103,7 +103,7 @@ def is_pattern(identifier: str) -> bool:
 
 def patterns_in(field: str) -> Q:
     """The filter for rows with a pattern in a field."""
-    is_network = Q(**{f"{field}__startswith": _ADDRESS, f"{field}__contains": "/"})
+    is_network = Q(**{f"{field}__startswith": ADDRESS, f"{field}__contains": "/"})
     is_client = Q(**{f"{field}__contains": "::", f"{field}__endswith": f"/{conf.get(conf.IPV6_PREFIX)}"})
     return Q(**{f"{field}__endswith": "*"}) | (is_network & ~is_client)
 
@@ -124,7 +124,7 @@ def networks_of(identifier: str) -> list[str]:
 
 def other_networks_of(identifier: str) -> list[str]:
     """The identifiers of the networks of a client without its own identifier, unless that is a pattern."""
-    if not identifier.startswith(_ADDRESS):
+    if not identifier.startswith(ADDRESS):
         return []
     return [network for network in networks_of(identifier) if network != identifier or is_pattern(identifier)]
 
@@ -136,10 +136,10 @@ def client_network(identifier: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _client_network(identifier: str, bits: int) -> str | None:
-    network = _network_of(identifier) if ":" in identifier.removeprefix(_ADDRESS) else None
+    network = _network_of(identifier) if ":" in identifier.removeprefix(ADDRESS) else None
     if not isinstance(network, IPv6Network) or network.prefixlen < bits:
         return None
-    return f"{_ADDRESS}{network.supernet(new_prefix=bits)}"
+    return f"{ADDRESS}{network.supernet(new_prefix=bits)}"
 
 
 def prefixes_of(identifier: str) -> list[str]:
@@ -183,7 +183,7 @@ def stem_of(pattern: str) -> str:
     ]
     if isinstance(network, IPv6Network):  # in which "::" stands for zeros
         parts = [*takewhile(bool, (part.lstrip("0") for part in parts))]
-    return _ADDRESS + "".join(f"{part}{separator}" for part in parts)
+    return ADDRESS + "".join(f"{part}{separator}" for part in parts)
 
 
 class Patterns:
@@ -210,7 +210,7 @@ class Patterns:
     @property
     def kinds(self) -> frozenset[str]:
         """What precedes the colon of each."""
-        return frozenset(name.partition(":")[0] for name in self._names)
+        return frozenset(map(kind_of, self._names))
 
     def matching(self, identifier: str) -> list[str]:
         """Return those that are this identifier, or match it."""
@@ -224,7 +224,7 @@ class Patterns:
 
 
 def _resembles_network(identifier: str) -> bool:
-    return identifier.startswith(_ADDRESS) and ("/" in identifier or identifier.lower().startswith(_MAPPED))
+    return identifier.startswith(ADDRESS) and ("/" in identifier or identifier.lower().startswith(_MAPPED))
 
 
 @lru_cache(maxsize=4096)
@@ -241,14 +241,14 @@ def _larger_networks(network: IPv4Network | IPv6Network, sizes: Iterable[int]) -
     """The networks of some sizes that one is in, as `supernet` gives them, in a tenth of its time."""
     kind, number = type(network.network_address), int(network.network_address)
     rests = [(size, network.max_prefixlen - size) for size in sizes]
-    return [f"{_ADDRESS}{kind(number >> rest << rest)}/{size}" for size, rest in rests]
+    return [f"{ADDRESS}{kind(number >> rest << rest)}/{size}" for size, rest in rests]
 
 
 def _network_of(identifier: str) -> IPv4Network | IPv6Network | None:
     """The network, or the address as a network, of an identifier that begins with `ip:`."""
-    if not identifier.startswith(_ADDRESS):
+    if not identifier.startswith(ADDRESS):
         return None
     try:
-        return ip_network(identifier.removeprefix(_ADDRESS))
+        return ip_network(identifier.removeprefix(ADDRESS))
     except ValueError:
         return None

@@ -16,7 +16,7 @@ from limits_app.engine.errors import InvalidLimit
 
 ERRORS: Final = "errors"
 """All responses from 400 on."""
-HEADER: Final = "header:"
+HEADER_COST: Final = "header:"
 """What a cost begins with that is in a header of the response."""
 ADDRESS_PART: Final = "ip"
 PART_KINDS: Final = ("header", "cookie", "query", "form", "path")
@@ -131,7 +131,7 @@ def validate_block(text: str) -> None:
 
 def validate_cost(text: str) -> None:
     """Reject text that is neither a header nor the path of a function."""
-    is_header = text.startswith(HEADER) and _HEADER_NAME.fullmatch(text.removeprefix(HEADER))
+    is_header = text.startswith(HEADER_COST) and _HEADER_NAME.fullmatch(text.removeprefix(HEADER_COST))
     if text and not is_header and not _FUNCTION.fullmatch(text):
         raise ValidationError(
             _(

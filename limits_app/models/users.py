@@ -14,16 +14,13 @@ from django.db.models import AutoField, BigAutoField, IntegerField
 from limits_app.engine import EntityName, shown
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models.patterns import client_network
+from limits_app.models.prefixes import ADDRESS, OF_REQUESTS, USER, kind_of
 
-_USER: Final = "user"
-_PREFIX: Final = f"{_USER}:"
 _COUNTED: Final = frozenset({AutoField, BigAutoField})
 """Django's own primary keys, whose values are numbers without other rules."""
 _SURELY_VALID: Final = len(str(2**31))
 """Numbers with fewer digits are in the range of all columns of 32 bits or more."""
-KINDS_OF_NO_USER: Final = frozenset(
-    {"account", "digest", "get", "header", "ip", "key", "part", "post", "ratelimit", "session", "throttle"}
-)
+KINDS_OF_NO_USER: Final = frozenset(map(kind_of, OF_REQUESTS))
 """The kinds of identifiers that integrations make of requests, and no user has."""
 
 
@@ -79,7 +76,7 @@ def user_key(identifier: str) -> Any:
     """The primary key of the user of AUTH_USER_MODEL that an entity stands for; None for other entities."""
     if not is_user(identifier):
         return None
-    text, field = identifier.removeprefix(_PREFIX), user_model()._meta.pk
+    text, field = identifier.removeprefix(USER), user_model()._meta.pk
     if type(field) in _COUNTED and len(text) < _SURELY_VALID and text.isascii() and text.isdecimal():
         return int(text)  # as the field does, with fifteen calls
     try:
@@ -90,7 +87,7 @@ def user_key(identifier: str) -> Any:
 
 def user_identifier(key: object) -> str:
     """The identifier of the entity that stands for a user of AUTH_USER_MODEL, by the primary key, in any form."""
-    return f"{_PREFIX}{user_model()._meta.pk.to_python(key)}"
+    return f"{USER}{user_model()._meta.pk.to_python(key)}"
 
 
 def has_usual_key(identifier: str) -> bool:
@@ -98,20 +95,20 @@ def has_usual_key(identifier: str) -> bool:
 
     Other numbers, such as `05`, mean the same user, and so do digits that are the hexadecimal form of a UUID.
     """
-    text = identifier.removeprefix(_PREFIX)
+    text = identifier.removeprefix(USER)
     is_usual = text.isascii() and text.isdecimal() and not text.startswith("0")
     return is_usual and isinstance(user_model()._meta.pk, IntegerField)
 
 
 def is_user(identifier: str) -> bool:
     """Whether an entity may stand for a user of AUTH_USER_MODEL."""
-    return identifier.startswith(_PREFIX)
+    return identifier.startswith(USER)
 
 
 def identifiers_of_client(identifier: str) -> tuple[str, ...]:
     """The identifiers by whose rows a client is found: its own, and another one that means the same client."""
     other = None
-    if identifier.startswith("ip:"):
+    if identifier.startswith(ADDRESS):
         other = client_network(identifier)
     elif is_user(identifier) and not has_usual_key(identifier):
         key = user_key(identifier)
@@ -137,11 +134,11 @@ def _kind_of(model: type, _name: str) -> str:
     meta = getattr(model, "_meta", None)
     # A user without a model, such as one of a token, stands for a user of the site.
     if meta is None or _is_of_site(model):
-        return _USER
+        return kind_of(USER)
     label: str = meta.label_lower
     name = label.rpartition(".")[2]
     namesakes = [
         model for model in apps.get_models() if model._meta.model_name == name and hasattr(model, "is_authenticated")
     ]
-    is_taken = name == _USER or name in KINDS_OF_NO_USER
+    is_taken = name == kind_of(USER) or name in KINDS_OF_NO_USER
     return label if is_taken or len(namesakes) > 1 else name

@@ -14,6 +14,7 @@ from limits_app.models import ENFORCED, Emergency, PlanGroup, changes, write_ali
 from limits_app.models.changes import identifier_digest
 from limits_app.models.own_queries import check_unresolved, read
 from limits_app.models.plan import memberships, plan_order
+from limits_app.models.prefixes import API_KEY, USER, kind_of
 from limits_app.models.users import identifiers_of_client, is_logged_in, is_user_of_site
 from limits_app.policies.access_by_policies import LIMITED, Access, AccessVerdict, access_of
 from limits_app.policies.chain import PolicyChain, Subject
@@ -27,7 +28,7 @@ IdentityAndPlan = tuple[str, str | None]
 """The identifier of an identity of a request, and the name of the plan of the request where that applies to it."""
 
 _MOST_KEPT: Final = 4096
-_ANY_KIND: Final = frozenset({"key", "user", "*"})
+_ANY_KIND: Final = frozenset({kind_of(API_KEY), kind_of(USER), "*"})
 
 
 class AccessTable:

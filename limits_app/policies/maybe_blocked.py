@@ -40,6 +40,7 @@ from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import Patterns, is_pattern, patterns_in
 from limits_app.models.plan import groups_have_plans
 from limits_app.models.policy_rules import Counted, not_ended
+from limits_app.models.prefixes import ADDRESS, kind_of
 from limits_app.models.users import identifiers_of_client
 from limits_app.policies.policy_values import EntityPolicies, PolicyValue, policy_value
 
@@ -124,10 +125,10 @@ def read_access_index(using: str, now: datetime) -> AccessIndex:
     patterns = frozenset(identifier for identifier, _, _ in of_policies if identifier)
     resources = frozenset(resource for _, _, resource in (*of_policies, *of_clients) if resource)
     by_pattern, shared = _shared_policies(using, resources, has_patterns=bool(patterns))
-    digests, kinds = set(), {_kind_of(pattern) for pattern in patterns}
+    digests, kinds = set(), {kind_of(pattern) for pattern in patterns}
     for identifier in _clients(using, now, plans, patterns, has_policies=bool(of_clients), has_flags=has_flags):
         digests.add(_digest(identifier))
-        kinds.add(_kind_of(identifier))
+        kinds.add(kind_of(identifier))
     return AccessIndex(
         kinds=frozenset(kinds),
         plans=plans,
@@ -303,11 +304,7 @@ def _identifiers(rows: QuerySet[Entity]) -> Iterator[str]:
 
 
 def _stem_of(pattern: str) -> str:
-    return pattern.removesuffix("*") if pattern.endswith("*") else "ip:"
-
-
-def _kind_of(identifier: str) -> str:
-    return identifier.partition(":")[0]
+    return pattern.removesuffix("*") if pattern.endswith("*") else ADDRESS
 
 
 def _digest(identifier: str) -> int:

@@ -7,8 +7,7 @@ from ipaddress import ip_network
 
 from limits_app.conf import Network
 from limits_app.models.patterns import SEPARATORS, is_pattern
-
-_ADDRESS = "ip:"
+from limits_app.models.prefixes import ADDRESS
 
 _Form = tuple[int, int]
 """The version of a network, and how many bits of an address it fixes."""
@@ -55,7 +54,7 @@ class PatternIndex:
                 break
             if identifier[:length] in self._prefixes:
                 patterns.append(f"{identifier[:length]}*")
-        if self._networks and identifier.startswith(_ADDRESS):
+        if self._networks and identifier.startswith(ADDRESS):
             patterns += self._matching_networks(identifier)
         return tuple(patterns)
 
@@ -74,21 +73,21 @@ class PatternIndex:
 def network_of(identifier: str) -> Network | None:
     """The network, or the address as a network, that an identifier such as `ip:10.0.0.1` stands for."""
     try:
-        return ip_network(identifier.removeprefix(_ADDRESS)) if identifier.startswith(_ADDRESS) else None
+        return ip_network(identifier.removeprefix(ADDRESS)) if identifier.startswith(ADDRESS) else None
     except ValueError:
         return None
 
 
 def _may_be_pattern(identifier: str) -> bool:
     """Whether an identifier has the form of a pattern; most have not, which costs little to see."""
-    return identifier.endswith("*") or (identifier.startswith(_ADDRESS) and "/" in identifier)
+    return identifier.endswith("*") or (identifier.startswith(ADDRESS) and "/" in identifier)
 
 
 def _networks(identifiers: Iterable[str]) -> dict[_Form, Mapping[int, str]]:
     by_form: dict[_Form, dict[int, str]] = {}
     for identifier in sorted(identifiers):
         network = None if identifier.endswith("*") else network_of(identifier)
-        if network is not None and identifier == f"{_ADDRESS}{network}":
+        if network is not None and identifier == f"{ADDRESS}{network}":
             length = network.prefixlen
             address = int(network.network_address) >> (network.max_prefixlen - length)
             by_form.setdefault((network.version, length), {})[address] = identifier

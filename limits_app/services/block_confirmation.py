@@ -16,6 +16,7 @@ from limits_app import audit, conf
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Policy, PolicyEffect, registered, write_alias
 from limits_app.models.base import Definable
 from limits_app.models.patterns import Patterns
+from limits_app.models.prefixes import ADDRESS
 from limits_app.policies import IdentityAndPlan, Subject, policy_source
 
 BlockState = Mapping[str, Any]
@@ -25,7 +26,6 @@ BlockedChange = tuple[type[Any], BlockState | None, BlockState | None]
 
 _MOST_NAMED: Final = 10
 
-_ADDRESS: Final = "ip:"
 _PRIVATE: Final = tuple(
     map(
         ip_network,
@@ -112,9 +112,9 @@ def _overlaps(network: IPv4Network | IPv6Network, others: tuple[IPv4Network | IP
 
 def _network(identifier: str) -> IPv4Network | IPv6Network | None:
     """The network of an identifier or a pattern of addresses; of one that ends in “*”, one that has all of them."""
-    if not identifier.startswith(_ADDRESS):
+    if not identifier.startswith(ADDRESS):
         return None
-    text = identifier.removeprefix(_ADDRESS)
+    text = identifier.removeprefix(ADDRESS)
     try:
         return _network_of_prefix(text.removesuffix("*")) if text.endswith("*") else ip_network(text)
     except ValueError:

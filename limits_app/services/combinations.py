@@ -7,11 +7,10 @@ from hashlib import blake2b
 from typing import Final
 
 from limits_app.engine import MAX_ENTITY_LENGTH
+from limits_app.models.prefixes import COMBINATION
 from limits_app.policies import ResolutionKey, ResolvedSet, bounded
 from limits_app.services.request import SetResolver
 
-COMBINATION: Final = "part:"
-"""How the names of combinations begin."""
 _DIGEST_SIZE: Final = 16
 _LONGEST_CLIENT: Final = MAX_ENTITY_LENGTH - len(COMBINATION) - 2 * _DIGEST_SIZE - 1
 

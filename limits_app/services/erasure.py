@@ -32,9 +32,9 @@ from limits_app.models import (
     write_alias,
 )
 from limits_app.models.patterns import check_client
+from limits_app.models.prefixes import COMBINATION
 from limits_app.models.snapshots import batches
 from limits_app.models.users import entity_name
-from limits_app.services.combinations import COMBINATION
 from limits_app.services.usage import add_counts
 from limits_app.stores.registry import aliases, resilient_store
 from limits_app.usage.reading import storable

@@ -21,12 +21,11 @@ from limits_app.engine import (
     usage_of_units,
 )
 from limits_app.engine.limits import LimitDefinition, RateLimitAlgorithm
-from limits_app.models import CountedBy
+from limits_app.models import CountedBy, prefixes
 from limits_app.models.namespaces import is_of_thread
 from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.rule_fields import HEADER as HEADER_COST
-from limits_app.models.rule_fields import CountedPart
+from limits_app.models.rule_fields import HEADER_COST, CountedPart
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.models.users import KINDS_OF_NO_USER, entity_name, identifier_of_user, is_logged_in
 from limits_app.policies import (
@@ -77,6 +76,7 @@ __all__ = [
     "is_of_thread",
     "lower_of",
     "parse_amount",
+    "prefixes",
     "shown",
     "usage_of_units",
 ]

@@ -43,6 +43,7 @@ from limits_app.models import (
     PolicyEffect,
     write_alias,
 )
+from limits_app.models.prefixes import ADDRESS, API_KEY, USER, each_of
 from limits_app.models.rule_fields import ERRORS, seconds_of_block
 from limits_app.services.display import duration
 from limits_app.services.limit_words import burst_in_words, limit_in_words
@@ -83,7 +84,7 @@ COUNTED_BY: Final = {
     Who.KEY: CountedBy.API_KEY,
     Who.TOGETHER: CountedBy.EVERYONE,
 }
-PATTERNS: Final = {Who.USER: "user:*", Who.ADDRESS: "ip:*", Who.KEY: "key:*"}
+PATTERNS: Final = {Who.USER: each_of(USER), Who.ADDRESS: each_of(ADDRESS), Who.KEY: each_of(API_KEY)}
 _SUBJECTS: Final = {
     Who.CLIENT: _("Each client may"),
     Who.USER: _("Each user may"),

@@ -10,6 +10,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models import TOTALS, Candidate, CountedBy, Endpoint, Policy, Resource
+from limits_app.models.prefixes import ADDRESS, API_KEY, USER, each_of
 from limits_app.services.clients import with_name
 from limits_app.services.display import moment
 from limits_app.services.rule_labels import label_of, resource_labels, rules_of_resources
@@ -20,14 +21,14 @@ _WHERE: Final[Mapping[str, Any]] = {
     "": _("%(whom)s, on each resource"),
 }
 _EACH_OF: Final[Mapping[str, Any]] = {
-    "user:*": _("Each user"),
-    "ip:*": _("Each IP address"),
-    "key:*": _("Each API key"),
+    each_of(USER): _("Each user"),
+    each_of(ADDRESS): _("Each IP address"),
+    each_of(API_KEY): _("Each API key"),
 }
 _COUNTED: Final[Mapping[str, Any]] = {
-    CountedBy.USER: _EACH_OF["user:*"],
-    CountedBy.IP: _EACH_OF["ip:*"],
-    CountedBy.API_KEY: _EACH_OF["key:*"],
+    CountedBy.USER: _EACH_OF[each_of(USER)],
+    CountedBy.IP: _EACH_OF[each_of(ADDRESS)],
+    CountedBy.API_KEY: _EACH_OF[each_of(API_KEY)],
     CountedBy.EVERYONE: _("All clients together"),
 }
 

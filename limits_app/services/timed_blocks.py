@@ -13,9 +13,10 @@ from django.utils import timezone
 from limits_app.acquiring import LimitSet, TimedBlock
 from limits_app.engine import Requested, block_scope, counted_scope, scope_of
 from limits_app.models import BucketKind, Denial, Endpoint, write_alias
+from limits_app.models.prefixes import COMBINATION
 from limits_app.models.rule_fields import seconds_of_block
 from limits_app.policies import ResolvedSet, resolver
-from limits_app.services.combinations import COMBINATION, ending_of, is_combination_of
+from limits_app.services.combinations import ending_of, is_combination_of
 from limits_app.services.url_matching import endpoints
 from limits_app.services.usage import add_counts
 from limits_app.stores.registry import resilient_store

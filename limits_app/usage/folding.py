@@ -1,8 +1,8 @@
 """Folding: of one-time clients only the heaviest keep their own rows, and the others are added up by kind.
 
-One-time clients are those of `PREFIXES`, such as addresses, API keys and sessions, that have no row in the table of
-entities. Their rows are exact until their hour has ended. Then those beyond the heaviest are added to one row for each
-kind, limit and period, in the bucket `others`, with the common prefix as its entity. Totals stay the same.
+One-time clients have a prefix in `prefixes.OF_REQUESTS`, such as that of addresses, API keys and sessions, and no row
+in the table of entities. Their rows are exact until their hour has ended. Then those beyond the heaviest are added to
+one row for each prefix, limit and period, in the bucket `others`, with the prefix as its entity. Totals stay the same.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from limits_app.engine import Times
 from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.patterns import begins
+from limits_app.models.prefixes import OF_REQUESTS, prefix_of
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
 
-PREFIXES: Final = ("ip:", "key:", "account:", "session:", "header:", "part:")
-"""What the identifiers of one-time clients begin with: all kinds that `integrations` make of what a request sends."""
 HOUR_KEPT: Final = 1_000
 """How many rows of one-time clients an hour keeps, of usage and of rejections each."""
 DAY_KEPT: Final = 3_000
@@ -43,12 +42,7 @@ CountedRow = Mapping[str, Any]
 
 def is_one_time(entity: str) -> bool:
     """Whether an identifier is of a kind that is folded, unless it has a row."""
-    return entity.startswith(PREFIXES)
-
-
-def prefix_of(entity: str) -> str:
-    """What the identifiers of its kind begin with."""
-    return f"{entity.partition(':')[0]}:"
+    return entity.startswith(OF_REQUESTS)
 
 
 def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: int = DAY_KEPT) -> int:
@@ -165,7 +159,7 @@ def _fold(table: _Table, period: Mapping[str, Any], most: int, using: str) -> in
 def _one_time(rows: QuerySet[Any], using: str) -> QuerySet[Any]:
     """The rows of one-time clients."""
     rows_of_clients = Entity._base_manager.using(using).filter(identifier=OuterRef("entity"))
-    kinds = reduce(or_, (begins("entity", prefix, using) for prefix in PREFIXES))
+    kinds = reduce(or_, (begins("entity", prefix, using) for prefix in OF_REQUESTS))
     return rows.filter(kinds, ~Exists(rows_of_clients), bucket=BucketKind.ENTITY).order_by()
 
 

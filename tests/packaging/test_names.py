@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from limits_app.models.prefixes import OF_REQUESTS, USER
 from tests.docs.pages import ROOT
 
 PACKAGE = ROOT / "limits_app"
@@ -19,6 +20,8 @@ VAGUE_LOCALS = 34
 """At most so many local variables have a name that says where it stands in a sentence; lower it with each that goes."""
 OF_DJANGO = {"Meta"}
 """A name that Django asks for."""
+OTHER_PREFIXES = {"models/prefixes.py", "models/rule_fields.py"}
+"""The module that names prefixes, and one whose costs begin with “header:”."""
 
 
 def test_no_class_or_type_is_defined_in_two_modules() -> None:
@@ -39,6 +42,20 @@ def test_local_variables_name_the_thing() -> None:
     assert counts.total() <= VAGUE_LOCALS, f"{counts.total()}: {advice}; most are in {counts.most_common(10)}"
 
 
+def test_prefixes_of_identifiers_are_named_in_one_module() -> None:
+    literals: dict[str, list[str]] = {}
+    for path in MODULES:
+        name = path.relative_to(PACKAGE).as_posix()
+        if name not in OTHER_PREFIXES and not name.startswith("testing/"):
+            literals[name] = [text for text in texts_in(path.read_text()) if text.startswith((USER, *OF_REQUESTS))]
+    advice = "use the names in limits_app.models.prefixes"
+    assert {name: texts for name, texts in literals.items() if texts} == {}, advice
+
+
+def test_prefixes_are_found_in_texts_and_formats() -> None:
+    assert [*texts_in('"""ip: is a prefix."""\na, b = "ip:", f"user:{1}"')] == ["ip:", "user:"]
+
+
 def types_in(source: str) -> Iterator[str]:
     """The names of the classes of a module, also of nested ones, and of its aliases of types."""
     module = ast.parse(source)
@@ -50,6 +67,15 @@ def types_in(source: str) -> Iterator[str]:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp(op=ast.BitOr()) | ast.Subscript()):
                 if name[:1].isupper() and not name.isupper():
                     yield name
+
+
+def texts_in(source: str) -> Iterator[str]:
+    """The texts of a module and the parts of its formatted texts, without docstrings."""
+    module = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
 
 
 def locals_in(source: str) -> Iterator[str]:

@@ -16,15 +16,19 @@ from limits_app.engine.counting import Batch, Count, Rejected, Times, hour_of
 from limits_app.integrations.identity import (
     entity_of_account,
     entity_of_header,
+    entity_of_key,
     entity_of_request,
     entity_of_session,
+    normalize_entity,
 )
 from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import in_site_time
+from limits_app.models.prefixes import OF_REQUESTS, each_of
 from limits_app.models.usage import MAX_SUM
 from limits_app.services.combinations import combined_name
 from limits_app.usage.folding import fold
 from limits_app.usage.rollup import add
+from tests.docs.pages import DOCS, rows
 from tests.stores.database.databases import VENDORS, site_on
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -85,10 +89,22 @@ def test_clients_that_a_request_can_invent_are_folded(rf: RequestFactory) -> Non
     request.session["seen"] = 1
     request.session.create()
     invented = [entity_of_header(request, "X-Device"), entity_of_session(request), entity_of_account("ann")]
-    invented += [combined_name("ip:192.0.2.1", [b"query", b"q"]), entity_of_request(rf.get("/")), "key:5f1c9a"]
+    invented += [combined_name("ip:192.0.2.1", [b"query", b"q"]), entity_of_request(rf.get("/")), entity_of_key("k")]
+    invented += [
+        normalize_entity("x" * 256),
+        "get:q:shoes",
+        "post:email:ann@example.com",
+        "ratelimit:eu",
+        "throttle:t_1",
+    ]
     add_usage({entity: 1 for entity in invented if entity})
     assert fold(now=LATER, hour_kept=0, day_kept=0) == 2 * len(invented)
-    assert set(used()) == {"header:*", "session:*", "account:*", "part:*", "ip:*", "key:*"}
+    assert set(used()) == {each_of(prefix) for prefix in OF_REQUESTS}
+
+
+def test_the_page_on_usage_lists_the_prefixes_that_are_folded() -> None:
+    listed = [name for prefixes, _ in rows(DOCS / "usage.md", "One-time clients") for name in prefixes.split(", ")]
+    assert sorted(listed) == sorted(f"`{prefix}`" for prefix in OF_REQUESTS)
 
 
 @pytest.mark.django_db

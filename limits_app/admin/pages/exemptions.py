@@ -27,6 +27,7 @@ from limits_app.integrations.identity import client_at
 from limits_app.integrations.request import EXEMPT
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from limits_app.models.endpoint import lines_of
+from limits_app.models.prefixes import ADDRESS
 from limits_app.models.validators import validate_requester, validate_text
 from limits_app.policies import Access, PolicyStatus, standings, verdict_on
 from limits_app.services import exempt_clients
@@ -93,7 +94,7 @@ class ExemptForm(forms.Form):
         text: str = self.cleaned_data["entity"].strip()
         with suppress(ValueError):
             network = parsed_network(text)
-            text = f"ip:{network}" if "/" in text else client_at(text)
+            text = f"{ADDRESS}{network}" if "/" in text else client_at(text)
         if text:
             validate_requester(text)
         return text

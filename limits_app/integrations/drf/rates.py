@@ -23,6 +23,7 @@ from limits_app.services.integration import (
     RateLimitAlgorithm,
     identifier_of_user,
     is_logged_in,
+    prefixes,
 )
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
         Without either no header is trusted, where the framework would trust X-Forwarded-For.
         """
         if api_settings.NUM_PROXIES is not None:
-            return client_at(super().get_ident(request) or "").removeprefix("ip:")
-        return client_of(request).removeprefix("ip:")
+            return client_at(super().get_ident(request) or "").removeprefix(prefixes.ADDRESS)
+        return client_of(request).removeprefix(prefixes.ADDRESS)
 
     def get_resource(self, request: Request, view: APIView) -> str | None:
         """Return the scope; a class with its own rate for a scope of the framework adds its name."""
@@ -72,11 +73,11 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
         get_cache_key = type(self).get_cache_key
         if get_cache_key not in _STOCK_KEYS:
             key = self.get_cache_key(request, view)
-            return None if key is None else normalize_entity(f"throttle:{key}")
+            return None if key is None else normalize_entity(f"{prefixes.THROTTLE}{key}")
         user: Any = request.user  # which may be None
         if get_cache_key is _ANONYMOUS_ONLY and user and is_logged_in(user):
             return None
-        return normalize_entity(identifier_of_user(user) or f"ip:{self.get_ident(request)}")
+        return normalize_entity(identifier_of_user(user) or f"{prefixes.ADDRESS}{self.get_ident(request)}")
 
     def get_charge(self, request: Request, view: APIView) -> Charge | None:
         """Return what the request is charged; None without a rate, or without a key."""
