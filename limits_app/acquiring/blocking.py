@@ -12,12 +12,11 @@ from limits_app.acquiring.backoff import jittered
 from limits_app.acquiring.choice import Choice
 from limits_app.acquiring.store import Store
 from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter
-from limits_app.engine import NEVER_US, Bucket, Claim, Clock, shown
+from limits_app.engine import NEVER_US, SECOND_US, Bucket, Claim, Clock, shown
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitTimeout
 
 logger = logging.getLogger("limits_app")
 
-_SECOND: Final = 1_000_000
 _JITTER_US: Final = 500
 _LONGEST_SLEEP_SECONDS: Final = 3600.0
 
@@ -32,7 +31,7 @@ def checked_timeout(timeout: Timeout, rule: str = "timeout must be None or secon
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidRequest(f"{rule}, 0 or more, not {shown(timeout)}")
-    return None if timeout >= NEVER_US / _SECOND else float(timeout)
+    return None if timeout >= NEVER_US / SECOND_US else float(timeout)
 
 
 def must_wait(acquisition: Acquisition) -> bool:
@@ -140,7 +139,7 @@ class _Wait:
     def __init__(self, choice: Choice, waiter: ThreadWaiter | TaskWaiter, timeout: float | None) -> None:
         self._choice = choice
         self._waiter = waiter
-        self._timeout_us = None if timeout is None else round(timeout * _SECOND)
+        self._timeout_us = None if timeout is None else round(timeout * SECOND_US)
         self._stores = choice.stores()
         self._clock = self._stores[0].clock
         self._start_us = _local_us(self._clock)
@@ -209,7 +208,7 @@ class _Wait:
         if self._timeout_us is None:
             return None
         passed_us = _local_us(self._clock) - self._start_us
-        return self._timeout_us - max(passed_us, round(self._waiter.slept_seconds * _SECOND))
+        return self._timeout_us - max(passed_us, round(self._waiter.slept_seconds * SECOND_US))
 
 
 def _is_hopeless(choice: Choice) -> bool:
@@ -222,7 +221,7 @@ def _is_hopeless(choice: Choice) -> bool:
 def _seconds(pauses_us: Iterable[int | None]) -> float | None:
     """The shortest of the pauses in seconds; None where all are None."""
     shortest = min([pause_us for pause_us in pauses_us if pause_us is not None], default=None)
-    return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_SLEEP_SECONDS)
+    return None if shortest is None else min(max(shortest, 0) / SECOND_US, _LONGEST_SLEEP_SECONDS)
 
 
 class _Poll:

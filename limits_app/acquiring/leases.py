@@ -15,7 +15,7 @@ from typing import Final
 from weakref import ref
 
 from limits_app.acquiring.runtime import on_fork, start_thread
-from limits_app.engine import Claim, Clock, lasts
+from limits_app.engine import SECOND_US, Claim, Clock, lasts
 from limits_app.engine.errors import StoreUnavailable
 
 logger = logging.getLogger("limits_app")
@@ -117,11 +117,11 @@ class Renewer:
         idle = 0
         while idle < _IDLE_ROUNDS or not self._retire():
             try:
-                sleep(self._pause_us() / 1_000_000)
+                sleep(self._pause_us() / SECOND_US)
                 self.run()
             except Exception:  # whatever the store raises: without this thread all permits would be lost
                 logger.exception("renewing permits failed; trying again")
-                sleep(self._period_us / 1_000_000)
+                sleep(self._period_us / SECOND_US)
             idle = 0 if self.held() else idle + 1
 
     def _pause_us(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Self, overload
+from typing import NamedTuple, Self, overload
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.balancing import Balancer, Candidates, Cooling, EligibleSets, balancer_named, checked_weights
@@ -21,12 +21,10 @@ from limits_app.acquiring.choice import (
     sorted_by_load,
 )
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine import Requested, of_class, shown
+from limits_app.engine import SECOND_US, Requested, of_class, shown
 from limits_app.engine.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.engine.limits import AnyLimit
 from limits_app.engine.outcome import Outcome, Stats
-
-_SECOND: Final = 1_000_000
 
 
 class Foreseen(NamedTuple):
@@ -221,13 +219,13 @@ class LimitPool:
 
     def cooling(self, index: int, seconds: float) -> Cooling:
         """The cool-down of a set that begins now."""
-        limit_set, length = self._set_at(index), round(checked_seconds(seconds) * _SECOND)
+        limit_set, length = self._set_at(index), round(checked_seconds(seconds) * SECOND_US)
         return Cooling(limit_set.store.clock() + length, length)
 
     def cooling_seconds(self, index: int) -> float:
         """Seconds until a set has cooled down; 0 where it is in use."""
         limit_set = self._set_at(index)
-        return self._balancer.cooling_us(self._names[limit_set], limit_set.store) / _SECOND
+        return self._balancer.cooling_us(self._names[limit_set], limit_set.store) / SECOND_US
 
     def peek(self, requested: Requested = None, *, priority: str | None = None) -> Outcome:
         """The outcome of `try_acquire` at this time; charges nothing and takes no turn.

@@ -17,13 +17,12 @@ from typing import Final, ParamSpec, Protocol, TypeGuard, TypeVar, cast
 
 from limits_app.acquiring.backoff import RetryAlgorithm, delay, jittered
 from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter, Waiter
-from limits_app.engine import DAY, as_clock, monotonic_us
+from limits_app.engine import DAY, SECOND_US, as_clock, monotonic_us
 
 P = ParamSpec("P")
 T = TypeVar("T")
 W = TypeVar("W", ThreadWaiter, TaskWaiter)
 
-_SECOND: Final = 1_000_000
 _LONGEST_SECONDS: Final = float(DAY)
 _NO_CONTEXT: Final[Mapping[str, object]] = {}
 
@@ -186,7 +185,7 @@ class _Attempts:
         """Return the seconds from an attempt that raised to the next one; None where there is no further attempt."""
         policy, min_wait, on_retry = self._retrier.policy, self._retrier.min_wait, self._retrier.on_retry
         self._failed += 1
-        elapsed = (policy.clock() - self._started_at) / _SECOND
+        elapsed = (policy.clock() - self._started_at) / SECOND_US
         if self._failed > policy.num_retries or not policy.applies(exception, self._failed, elapsed, self._context):
             return None
         pause = policy.pause(self._failed)
@@ -240,7 +239,7 @@ class Pauses:
 
     @contextmanager
     def _entered(self, waiter: W, seconds: float) -> Iterator[tuple[W, int]]:
-        until = self._clock() + round(seconds * _SECOND)
+        until = self._clock() + round(seconds * SECOND_US)
         with self._lock:
             self._waiters[waiter] = until
         try:
@@ -250,7 +249,7 @@ class Pauses:
                 self._waiters.pop(waiter, None)
 
     def _left(self, until: int) -> float:
-        return 0.0 if self._ended else (until - self._clock()) / _SECOND
+        return 0.0 if self._ended else (until - self._clock()) / SECOND_US
 
     def _wake_until(self, now: float) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 from limits_app.acquiring import delay
 from limits_app.alerts.delivery import NotDelivered, deliver
 from limits_app.alerts.recording import AlertEvent, add_alerts
+from limits_app.engine import HOUR
 from limits_app.models import Alert, AlertKind, AlertRule, BucketKind, Denial
 from limits_app.models.fields import in_site_time
 from limits_app.usage.reading import of_entity
@@ -20,7 +21,7 @@ from limits_app.usage.reading import of_entity
 logger = logging.getLogger("limits_app")
 
 _FIRST_DELAY_SECONDS: Final = 60
-_MAX_DELAY_SECONDS: Final = 3_600
+_MAX_DELAY_SECONDS: Final = HOUR
 _MAX_ATTEMPTS: Final = 30
 """The last attempt is about a day after the first one."""
 _BATCH: Final = 100
@@ -97,5 +98,5 @@ def _add_rejections(now: datetime) -> None:
 def _rejections(denial: Denial) -> AlertEvent:
     text = f"{denial.count} requests were rejected within a minute by the limit {denial.whose}"
     at = denial.last.timestamp()
-    window = str(int(at // 3_600))
+    window = str(int(at // HOUR))
     return AlertEvent(AlertKind.REJECTIONS, denial.whose, text, at, window, denial.resource, denial.entity)

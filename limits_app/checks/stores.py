@@ -18,7 +18,7 @@ from limits_app.checks.reporting import reported
 from limits_app.checks.settings import missing_caches, missing_packages
 from limits_app.checks.unpriced import unpriced_resources, unpriced_totals
 from limits_app.conf import OnUnavailable, StoreKind
-from limits_app.engine import counts_money, keep_problems, without_zone, zone_of
+from limits_app.engine import SECOND_US, counts_money, keep_problems, without_zone, zone_of
 from limits_app.engine.errors import InvalidLimit, StoreUnavailable
 from limits_app.engine.limits import CallLimit
 from limits_app.models import CONFIGURATION, Counted, Endpoint, Limit, Plan, Policy, Price, Resource, write_alias
@@ -29,7 +29,7 @@ from limits_app.stores import registry
 
 T = TypeVar("T")
 
-_MOST_SKEW_US: Final = 1_000_000
+_MOST_SKEW_US: Final = SECOND_US
 
 
 def check_stores(databases: Sequence[str] | None) -> list[CheckMessage]:

@@ -22,7 +22,7 @@ from limits_app.conf.parsers import (
     UnknownKeys,
     Unpriced,
 )
-from limits_app.engine import DEFAULT_CURRENCIES, DEFAULT_PRIORITIES
+from limits_app.engine import DAY, DEFAULT_CURRENCIES, DEFAULT_PRIORITIES
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ MAP_MEGABYTES: Final = SettingKey(
 )
 """The size of the file of a process store, reserved on disk before use."""
 IDEMPOTENCY_SECONDS: Final = SettingKey(
-    "IDEMPOTENCY_SECONDS", 86_400, "limits_app.E021", parsers.whole_number(1, 31_622_400)
+    "IDEMPOTENCY_SECONDS", DAY, "limits_app.E021", parsers.whole_number(1, 31_622_400)
 )
 """Lifetime of idempotency keys, in seconds."""
 IDLE_FACTOR: Final = SettingKey[float]("IDLE_FACTOR", 7, "limits_app.E019", parsers.factor)

@@ -68,7 +68,6 @@ from limits_app.engine.compiled import COMPILED, mypyc_attr
 from limits_app.engine.costs import cost_of, exact_decimal, given_cost, given_currency
 from limits_app.engine.counting import (
     BELOW,
-    HOUR_US,
     IDS_LENGTH,
     KEPT_HOURS,
     Batch,
@@ -153,7 +152,7 @@ from limits_app.engine.notation import (
     without_zone,
 )
 from limits_app.engine.period_starts import AS_THE_CALENDAR, CLIENT_START, PeriodStart
-from limits_app.engine.periods import DAY, HOUR, MINUTE, NAMES, QuotaPeriod
+from limits_app.engine.periods import DAY, HOUR, HOUR_US, MINUTE, NAMES, SECOND_US, QuotaPeriod
 from limits_app.engine.plan import (
     MOST_SHAPES,
     Amounts,

@@ -14,13 +14,12 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from limits_app.engine.keys import Scope
-from limits_app.engine.periods import HOUR
+from limits_app.engine.periods import HOUR_US
 from limits_app.engine.sealing import decrypted, encrypted
 
 _TAG_LENGTH: Final = 16
 _LABEL: Final = b"limits_app label"
 
-HOUR_US: Final = HOUR * 1_000_000
 
 IDS_LENGTH: Final = 1_000
 """The length of the ids of the last rejected requests in a minute; there are spaces between them."""

@@ -16,9 +16,10 @@ from limits_app.engine.algorithms import State
 from limits_app.engine.algorithms.permits import may_have_expired
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.claims import Claim
-from limits_app.engine.counting import HOUR_US, hour_ends, hour_of
+from limits_app.engine.counting import hour_ends, hour_of
 from limits_app.engine.errors import LeaseEnded
 from limits_app.engine.holders import first_holder, is_extension_holder, is_token_holder, leased_us
+from limits_app.engine.periods import HOUR_US
 from limits_app.engine.plan import PlannedLimit
 from limits_app.engine.record import FinishedUsage, Holder, IsGone, Lease, Record
 

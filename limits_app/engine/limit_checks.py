@@ -23,7 +23,7 @@ from limits_app.engine.amounts import (
     to_milli,
 )
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.periods import DAY, UNITS
+from limits_app.engine.periods import DAY, SECOND_US, UNITS
 from limits_app.engine.priorities import Keep, checked_keep
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def computed_seconds(seconds: float) -> float:
 
     Parts of a microsecond are errors of floating point.
     """
-    microseconds = round(min(seconds, MAX_WINDOW_MILLI / MILLI) * 1_000_000)
+    microseconds = round(min(seconds, MAX_WINDOW_MILLI / MILLI) * SECOND_US)
     return -(-microseconds // 1000) / MILLI
 
 

@@ -11,6 +11,9 @@ MINUTE: Final = 60
 HOUR: Final = 3600
 DAY: Final = 86_400
 WEEK: Final = 604_800
+SECOND_US: Final = 1_000_000
+"""A second in microseconds, the unit of clocks and records."""
+HOUR_US: Final = HOUR * SECOND_US
 
 
 class TimeUnit(NamedTuple):

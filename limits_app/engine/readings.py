@@ -12,11 +12,10 @@ from limits_app.engine.claims import Claim
 from limits_app.engine.keys import BLOCK_LEVEL, LEASE_LEVEL, Scope
 from limits_app.engine.limits import Blocked, CallLimit, CountedUnit, QuotaLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
-from limits_app.engine.periods import QuotaPeriod
+from limits_app.engine.periods import SECOND_US, QuotaPeriod
 from limits_app.engine.plan import PlannedLimit
 from limits_app.engine.priorities import Keep
 
-_SECOND = 1_000_000
 UNLIMITED: Final = "unlimited"
 """The type of a unit that is counted and not limited."""
 
@@ -45,7 +44,7 @@ def outcome_of(claim: Claim) -> Outcome:
             units_of(rule, amount) if amount % parts else amount // parts,
             units_of(rule, free) if free % parts else free // parts,
             _retry_after(claim, limit, rejected=rejected) if rejected or amount > rule.most_parts else 0.0,
-            max(rule.restored_at(state) - now, 0) / _SECOND,
+            max(rule.restored_at(state) - now, 0) / SECOND_US,
             amount > rule.most_parts,
         )
         status.member, status.shared, status.total = scope.member, scope.shared, scope.total
@@ -68,7 +67,7 @@ def _retry_after(claim: Claim, limit: PlannedLimit, *, rejected: bool) -> float 
     if claim.amounts[limit.position] > rule.most_parts or rule.is_permit:
         return None
     wait_us = claim.wait_us(limit) if rejected else 0
-    return None if wait_us == NEVER_US else wait_us / _SECOND
+    return None if wait_us == NEVER_US else wait_us / SECOND_US
 
 
 @lru_cache(maxsize=4096)
@@ -184,7 +183,7 @@ def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
         utilization=used / rule.ceiling_parts,
     )
     if not isinstance(definition, ResourceLimit | Blocked | CountedUnit):
-        stats["reset_after"] = max(rule.restored_at(state) - now, 0) / _SECOND
+        stats["reset_after"] = max(rule.restored_at(state) - now, 0) / SECOND_US
     if isinstance(definition, ResourceLimit):
         stats["type"], stats["holders"] = "resource", state[1]
     elif isinstance(definition, CountedUnit):

@@ -12,6 +12,7 @@ from limits_app.engine.counting import hour_of
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI, check_differ
 from limits_app.engine.limits import AnyLimit, Blocked
+from limits_app.engine.periods import SECOND_US
 
 LEASE_US: Final = 10_000_000
 """How long a permit is leased before it must be renewed, unless a store says otherwise."""
@@ -185,7 +186,7 @@ def lease_us_of(lease_seconds: object) -> int:
         and not isinstance(lease_seconds, bool)
         and 0.001 <= lease_seconds <= MAX_WINDOW_MILLI / MILLI
     ):
-        return round(lease_seconds * 1_000_000)
+        return round(lease_seconds * SECOND_US)
     raise InvalidRequest(
         f"lease_seconds must be between 0.001 seconds and 366 days ({MAX_WINDOW_MILLI // MILLI} seconds), "
         f"not {shown(lease_seconds)}"

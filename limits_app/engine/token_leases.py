@@ -13,10 +13,11 @@ from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.holders import token_holder
 from limits_app.engine.keys import LEASE_LEVEL, lease_scope, scope_of
 from limits_app.engine.limits import ResourceLimit
+from limits_app.engine.periods import HOUR, SECOND_US
 from limits_app.engine.record import schema_of
 from limits_app.engine.scoped_limits import ScopedLimits
 
-LONGEST_LEASE_SECONDS: Final = 3600
+LONGEST_LEASE_SECONDS: Final = HOUR
 _PREFIX: Final = f"{LEASE_LEVEL}:"
 _LIMIT: Final = ResourceLimit("token", MAX_AMOUNT, is_money=False)
 """An extension of a token takes another permit in the scope of its lease."""
@@ -29,7 +30,7 @@ def lease_limits(resource: str, entity: str | None, lease_us: int) -> ScopedLimi
 
     Raises InvalidRequest for a lease of less than a second or more than an hour.
     """
-    if not 1_000_000 <= lease_us <= LONGEST_LEASE_SECONDS * 1_000_000:
-        raise InvalidRequest(f"lease must be 1 to {LONGEST_LEASE_SECONDS} seconds, not {lease_us / 1_000_000:g}")
+    if not SECOND_US <= lease_us <= LONGEST_LEASE_SECONDS * SECOND_US:
+        raise InvalidRequest(f"lease must be 1 to {LONGEST_LEASE_SECONDS} seconds, not {lease_us / SECOND_US:g}")
     scope = lease_scope(scope_of(resource, entity), token_holder(lease_us))
-    return ScopedLimits(scope, schema_of((_LIMIT,), LONGEST_LEASE_SECONDS * 1_000_000), LEASE_LEVEL, prefix=_PREFIX)
+    return ScopedLimits(scope, schema_of((_LIMIT,), LONGEST_LEASE_SECONDS * SECOND_US), LEASE_LEVEL, prefix=_PREFIX)

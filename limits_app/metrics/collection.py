@@ -14,7 +14,7 @@ from django.db import close_old_connections, router
 
 from limits_app import services
 from limits_app.acquiring import on_fork
-from limits_app.engine import Clock, lasts, monotonic_us
+from limits_app.engine import SECOND_US, Clock, lasts, monotonic_us
 from limits_app.engine.outcome import Outcome
 from limits_app.metrics.decisions import DecisionCounts, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
@@ -28,7 +28,6 @@ from limits_app.usage.evaluation_counter import evaluations
 
 K = TypeVar("K", bound=Labels)
 
-_SECOND: Final = 1_000_000
 _DATABASE_SECONDS: Final = 60.0
 
 
@@ -48,7 +47,7 @@ class Collection:
         self.names = KnownNames()
         self._by_itself = by_itself
         self._clock = clock
-        self._task = BackgroundTask(self._step, _SECOND, clock=task_clock or Clock(monotonic_us))
+        self._task = BackgroundTask(self._step, SECOND_US, clock=task_clock or Clock(monotonic_us))
         self._totals: dict[str, Mapping[Any, int]] = {}
         self._database_read_at = 0.0
         self._spent: set[Labels] = set()
@@ -113,7 +112,7 @@ class Collection:
             return None
         self._has_news = False
         self._collect()
-        return _SECOND
+        return SECOND_US
 
     def _attempt(self, read: Callable[[], None]) -> None:
         """Read one part; an error, such as an unavailable database, does not affect the others, and is logged."""

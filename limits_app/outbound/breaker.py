@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
 from limits_app.acquiring import BreakerPolicy, BreakerState, CircuitBreaker
-from limits_app.engine import Clock
+from limits_app.engine import SECOND_US, Clock
 from limits_app.engine.errors import LimitsError
 from limits_app.outbound.client import ResourceClient, WrappingClient
 from limits_app.outbound.errors import CircuitOpen, UpstreamFailed, check_counts, check_durations, check_periods
@@ -19,14 +19,13 @@ from limits_app.outbound.messages import Request, Response
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SECOND: Final = 1_000_000
 _LONGEST_SECONDS: Final = 1e9
 """Used for longer times, and for infinity."""
 
 
 def loop_us() -> int:
     """Return microseconds of the clock of the running event loop."""
-    return round(asyncio.get_running_loop().time() * _SECOND)
+    return round(asyncio.get_running_loop().time() * SECOND_US)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class BreakerRules:
 
 
 def _microseconds(seconds: float) -> int:
-    return round(min(seconds, _LONGEST_SECONDS) * _SECOND)
+    return round(min(seconds, _LONGEST_SECONDS) * SECOND_US)
 
 
 class Breaker:
@@ -95,7 +94,7 @@ class Breaker:
         """
         entry = self._circuit.enter()
         if entry is None:
-            raise CircuitOpen(self.name, self._circuit.retry_after_us() / _SECOND)
+            raise CircuitOpen(self.name, self._circuit.retry_after_us() / SECOND_US)
         failed: bool | None = None
         try:
             result = await function(*args, **kwargs)

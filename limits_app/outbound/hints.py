@@ -16,6 +16,7 @@ from itertools import islice
 from time import time
 from typing import Final
 
+from limits_app.engine import DAY
 from limits_app.outbound.errors import check_counts, check_periods
 from limits_app.outbound.messages import Response
 
@@ -30,7 +31,7 @@ _MOST_ITEMS: Final = 64
 """How many items of a field are read, since a field may have any length."""
 _EPOCH: Final = 1_000_000_000
 """A reset of more seconds than this is a timestamp, not a duration."""
-_MOST_SECONDS: Final = 366 * 86_400.0
+_MOST_SECONDS: Final = 366.0 * DAY
 
 _Parameters = Mapping[str, Mapping[str, str]]
 """The parameters of a field by the name of the limit."""

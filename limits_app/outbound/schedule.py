@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from math import ceil, floor, inf
 from typing import Final
 
-from limits_app.engine import SlidingWindow, computed_seconds
+from limits_app.engine import SECOND_US, SlidingWindow, computed_seconds
 from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
 from limits_app.outbound.errors import check_durations
 from limits_app.outbound.hints import Hints, Quota
 
-_SECOND: Final = 1_000_000
 _MARGIN_US: Final = 1_000
 """How much longer a request counts, since upstreams may measure time in milliseconds."""
 _MAX_QUOTAS: Final = 8
@@ -47,17 +46,17 @@ class Window:
 
     def responded(self, now: float) -> int:
         """How many requests count although they have their responses."""
-        return self._rule.used(self._state, floor(now * _SECOND))
+        return self._rule.used(self._state, floor(now * SECOND_US))
 
     def record(self, now: float, count: int = 1) -> None:
         """Record `count` requests that have their responses now."""
-        self._state = self._rule.settle(self._state, ceil(now * _SECOND) + _MARGIN_US, count)
+        self._state = self._rule.settle(self._state, ceil(now * SECOND_US) + _MARGIN_US, count)
 
     def opens_at(self, now: float, before: int) -> float:
         """Return the earliest time at which a request can be sent when `before` others are sent or under way."""
         full_windows, rest = divmod(before, self.capacity)
-        wait_us = self._rule.wait(self._state, floor(now * _SECOND), rest + 1)
-        return now + wait_us / _SECOND + full_windows * self.seconds
+        wait_us = self._rule.wait(self._state, floor(now * SECOND_US), rest + 1)
+        return now + wait_us / SECOND_US + full_windows * self.seconds
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import conf
 from limits_app.acquiring import Balancer, Cooling, balancer_named
-from limits_app.engine import Namespace, lasts
+from limits_app.engine import SECOND_US, Namespace, lasts
 from limits_app.engine.errors import Unresolved
 from limits_app.models import changes, write_alias
 from limits_app.models.namespaces import current_keys
@@ -28,7 +28,6 @@ from limits_app.models.pool import cool_downs, keep_cool_down
 logger = logging.getLogger("limits_app")
 
 _MOST_BALANCERS: Final = 4096
-_SECOND: Final = 1_000_000
 
 
 class _Used:
@@ -130,7 +129,7 @@ class Balancers:
         knows of it, until the database is back.
         """
         if cooling.length:
-            until = -(-cooling.until // _SECOND) * _SECOND
+            until = -(-cooling.until // SECOND_US) * SECOND_US
             cooling = Cooling(until, cooling.length + until - cooling.until)
         try:
             if self.shares_cool_downs and keep_cool_down(pool, member, cooling):

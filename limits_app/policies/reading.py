@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from limits_app.conf import test_runner
-from limits_app.engine import Clock, monotonic_us
+from limits_app.engine import SECOND_US, Clock, monotonic_us
 from limits_app.engine.errors import Unresolved
 from limits_app.models import Entity, PlanGroup, write_alias
 from limits_app.models.namespaces import SiteNamespace, entered, is_entered
@@ -24,7 +24,6 @@ from limits_app.stores.background import BackgroundTask
 
 logger = logging.getLogger("limits_app")
 
-_SECOND: Final = 1_000_000
 _SHARE: Final = 4
 """How many times as long as a page took the next one waits: requests lose at most a fifth of the processor."""
 
@@ -84,7 +83,7 @@ class IdentifierReader:
         self._kept = kept
         self._given_up: WeakSet[KnownIdentifiers] = WeakSet()
         """Those of namespaces that this thread cannot enter."""
-        self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
+        self._task = BackgroundTask(self._step, SECOND_US, clock=Clock(monotonic_us))
 
     def start(self) -> None:
         """Read the rest soon; in tests nothing."""
@@ -107,7 +106,7 @@ class IdentifierReader:
                 logger.warning("which clients have rows is unknown, so that the rows of each are queried: %s", error)
                 self._given_up.add(identifiers)
         if is_left:
-            return (round((perf_counter() - started) * _SHARE * _SECOND) or 1) if has_read else _SECOND
+            return (round((perf_counter() - started) * _SHARE * SECOND_US) or 1) if has_read else SECOND_US
         connections.close_all()
         return None
 

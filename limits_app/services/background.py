@@ -21,7 +21,7 @@ from django.db.models import Q, QuerySet
 from limits_app import conf
 from limits_app.acquiring import on_fork
 from limits_app.conf import test_runner
-from limits_app.engine import Clock, as_clock, monotonic_us, unique_name
+from limits_app.engine import SECOND_US, Clock, as_clock, monotonic_us, unique_name
 from limits_app.models import BackgroundJob, helper_name, job_row, leased_helpers
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import (
@@ -41,10 +41,9 @@ from limits_app.usage.writer import is_writing_in_background
 
 logger = logging.getLogger("limits_app")
 
-_SECOND: Final = 1_000_000
-_HOLDER_US: Final = 60 * _SECOND
+_HOLDER_US: Final = 60 * SECOND_US
 """How often a process that does a job looks whether it is due."""
-_OTHERS_US: Final = 600 * _SECOND
+_OTHERS_US: Final = 600 * SECOND_US
 """How often the other processes look whether the lease of a job has ended."""
 _LEASE: Final = timedelta(minutes=5)
 _PRUNE_SECONDS: Final = 60.0
@@ -169,7 +168,7 @@ class BackgroundJobs:
         finally:
             connections.close_all()  # those of this thread
         if self._is_unfinished:
-            return _SECOND
+            return SECOND_US
         return _HOLDER_US if any(holds) else _OTHERS_US
 
     def _run_in(self, namespace: Callable[[], AbstractContextManager[None]]) -> bool:

@@ -17,6 +17,7 @@ from limits_app.engine import (
     LEASE_KEY,
     LEASE_LEVEL,
     LONGEST_LEASE_SECONDS,
+    SECOND_US,
     GivenAmount,
     Requested,
     ScopedLimits,
@@ -131,7 +132,7 @@ def extend(text: str, principal: str, amounts: Mapping[str, GivenAmount]) -> Dec
     except InvalidRequest:
         acquisition.extensions[-1].give_up()
         raise
-    return Decision(acquisition, replaced, _lease_us(acquisition) / 1_000_000)
+    return Decision(acquisition, replaced, _lease_us(acquisition) / SECOND_US)
 
 
 def settle(text: str, principal: str, usage: Mapping[str, GivenAmount] | None = None) -> None:
@@ -173,7 +174,7 @@ def renew(text: str, principal: str) -> float:
     acquisition = read_token(text, principal).acquisition
     if acquisition.limit_set.store.renew(acquisition.parts()):
         raise _ended()
-    return _lease_us(acquisition) / 1_000_000
+    return _lease_us(acquisition) / SECOND_US
 
 
 class _HeldRequest(AmountsRequest):

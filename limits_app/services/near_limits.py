@@ -13,6 +13,7 @@ from limits_app.acquiring import Acquisition, LimitSet
 from limits_app.engine import (
     IDEMPOTENCY_LEVEL,
     LEASE_LEVEL,
+    SECOND_US,
     PlannedLimit,
     QuotaPeriod,
     Scope,
@@ -23,7 +24,6 @@ from limits_app.engine import (
 from limits_app.engine.limits import AnyLimit, CallLimit, LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.outcome import LimitStatus
 
-_SECOND: Final = 1_000_000
 _MAX_REMEMBERED: Final = 10_000
 _CONCURRENCY_SECONDS: Final = 60
 """Concurrency limits have no window: their warnings are sent at most once a minute."""
@@ -70,8 +70,8 @@ class Thresholds:
             seconds = _window_seconds(limit.rule.limit)
             name = f"{scope.key}!{limit.rule.key}!{crossed[-1]}!{_window_end(limit, state)}"
             if self._sent_until.get(name, 0) <= now:
-                self._remember(name, now + round(seconds * _SECOND))
-                window = _window_end(limit, state) or str(now // round(seconds * _SECOND))
+                self._remember(name, now + round(seconds * SECOND_US))
+                window = _window_end(limit, state) or str(now // round(seconds * SECOND_US))
                 send_limit = _send_limit(acquisition, name, seconds)
                 [status] = [passed for passed in acquisition.outcome.passed if passed.position == limit.position]
                 yield Crossing(status, crossed[-1], window, send_limit)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar, cast
 from asgiref.sync import sync_to_async
 
 from limits_app.acquiring import Acquisition, Cooling, LimitPool, LimitSet, checked_seconds
-from limits_app.engine import Requested, check_resource, of_class
+from limits_app.engine import SECOND_US, Requested, check_resource, of_class
 from limits_app.engine.errors import InvalidRequest, LimitTimeout, StaleConfiguration
 from limits_app.engine.outcome import Outcome, Stats
 from limits_app.models import changes, write_alias
@@ -63,7 +63,7 @@ def _cool_resource(resource: str, seconds: float) -> None:
     Rounded to whole seconds, the reports of many rejected requests are one change.
     """
     now = resolver.clock()
-    until, length = ceil(now + seconds) * 1_000_000, ceil(ceil(now + seconds) * 1_000_000 - now * 1_000_000)
+    until, length = ceil(now + seconds) * SECOND_US, ceil(ceil(now + seconds) * SECOND_US - now * SECOND_US)
     try:
         if keep_cool_down(resource, "", Cooling(until, length if seconds else 0)):
             changes.announce(write_alias(), changes.Touched.anything())

@@ -12,12 +12,11 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from limits_app.acquiring import Acquisition, Store, delay, jittered
-from limits_app.engine import PlannedLimit, Scope, ScopedLimits, higher_than
+from limits_app.engine import SECOND_US, PlannedLimit, Scope, ScopedLimits, higher_than
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.services.task_lines import Line, LinePlace, line_of, read_lines
 
-_SECOND_US: Final = 1_000_000
 _LINE_SPEED: Final = 0.99
 """The time in which places move by what the limit admits in 1."""
 _QUOTA_TASK_US: Final = 10_000
@@ -74,7 +73,7 @@ class Waiting:
                 elif place is not None and line.must_wait(place):
                     waits_us.append(line.turn(place))
                 waits_us += until_higher_us
-        return max(waits_us) / _SECOND_US
+        return max(waits_us) / SECOND_US
 
     def seconds_to_retry(self, refused: Acquisition, tries: int) -> float:
         """Return after how many seconds a rejected task is tried again; `tries` counts earlier attempts.
@@ -87,7 +86,7 @@ class Waiting:
         for demand in _demands(refused):
             scope, key = demand.scope, demand.limit.rule.key
             if (key, scope.resource, scope.entity) == (binding.key, binding.resource, binding.entity):
-                return self._us_in_line(demand, refused, round(binding.retry_after * _SECOND_US)) / _SECOND_US
+                return self._us_in_line(demand, refused, round(binding.retry_after * SECOND_US)) / SECOND_US
         return a_little_later(binding.retry_after)
 
     def _us_in_line(self, demand: _Demand, refused: Acquisition, retry_us: int) -> int:
@@ -128,7 +127,7 @@ class _Demand(NamedTuple):
         if not isinstance(definition, RateLimit | CallLimit):
             return _QUOTA_TASK_US
         units = self.amount / self.limit.rule.parts_per_amount
-        return round(units / definition.capacity * definition.window_seconds * _LINE_SPEED * _SECOND_US)
+        return round(units / definition.capacity * definition.window_seconds * _LINE_SPEED * SECOND_US)
 
 
 def _demands(acquisition: Acquisition) -> Iterator[_Demand]:

@@ -9,12 +9,10 @@ from time import sleep
 from typing import Final
 
 from limits_app.acquiring import jittered, on_fork, start_thread
-from limits_app.engine import Clock
+from limits_app.engine import SECOND_US, Clock
 
 JITTER: Final = SystemRandom().random
 """Not `random.random`, whose numbers after `random.seed` belong to the program and not to a background thread."""
-
-_SECOND: Final = 1_000_000
 
 
 class BackgroundTask:
@@ -71,7 +69,7 @@ class BackgroundTask:
         pause_us: int | None = self._jittered(self._pause_us)
         while pause_us is not None:
             # Not until a time: the clock may be set meanwhile.
-            sleep(pause_us / _SECOND)
+            sleep(pause_us / SECOND_US)
             # Another thread has taken over where a signal interrupted `start` before it knew of this one.
             pause_us = self._run_step() if self._thread in {None, current_thread()} else None
 

@@ -38,6 +38,7 @@ from limits_app.acquiring import (
 )
 from limits_app.engine import (
     ALL,
+    SECOND_US,
     Amounts,
     Batch,
     Change,
@@ -57,7 +58,6 @@ from limits_app.stores.slices import SliceRequest, Slices
 
 logger = logging.getLogger("limits_app")
 
-_SECOND: Final = 1_000_000
 _RETURN_US: Final = 100_000
 """When the background task first looks for slices to return, after one was taken."""
 _FULL_US: Final = 60_000_000
@@ -105,7 +105,7 @@ class ResilientStore:
         policy = BreakerPolicy(
             failure_ratio=conf.get(conf.BREAKER_FAILURE_RATIO),
             min_calls=conf.get(conf.BREAKER_MIN_CALLS),
-            interval_us=round(conf.get(conf.BREAKER_INTERVAL_SECONDS) * _SECOND),
+            interval_us=round(conf.get(conf.BREAKER_INTERVAL_SECONDS) * SECOND_US),
             probes_per_success=1,
             successes=5,
         )
@@ -113,7 +113,7 @@ class ResilientStore:
         self._clock = time
         self._full_at: int | None = None
         """When the store last had no room for a request."""
-        self._recovery = Recovery(self, round(self.probe_seconds * _SECOND), clock=time, jitter=jitter)
+        self._recovery = Recovery(self, round(self.probe_seconds * SECOND_US), clock=time, jitter=jitter)
         self.is_retired = False
         """Whether another object has replaced this one, because the settings have changed."""
         self.slices = Slices(monotonic_us if clock is None else clock, lambda: conf.get(conf.EXPECTED_PROCESSES) or 1)

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 
 from limits_app.engine import (
     MILLI,
+    SECOND_US,
     Amounts,
     Bucket,
     Claim,
@@ -53,8 +54,7 @@ _FAST: Final = 8
 
 Others stay small, so that little of them is left when they end: a bucket does not get all of that back.
 """
-_SECOND: Final = 1_000_000
-_RETRY_US: Final = 1_000_000
+_RETRY_US: Final = SECOND_US
 _GRACE_US: Final = 100_000
 _SHORTEST_PAUSE_US: Final = 10_000
 _LEAST_SIZE: Final = 2
@@ -68,7 +68,7 @@ def sliced(limits: Sequence[tuple[AnyLimit, int]]) -> tuple[tuple[AnyLimit, ...]
     Each limit comes with the `slice_seconds` of its policy; the smallest counts. 0 microseconds: no slices, and the
     limits stay as they are.
     """
-    slice_us = min([seconds for _, seconds in limits], default=0) * _SECOND
+    slice_us = min([seconds for _, seconds in limits], default=0) * SECOND_US
     if not slice_us:
         return tuple([limit for limit, _ in limits]), 0
     slices = [_sliced(limit, slice_us) for limit, _ in limits]

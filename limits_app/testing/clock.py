@@ -5,9 +5,7 @@ from __future__ import annotations
 from threading import Lock
 
 from limits_app.acquiring import WeakRegistry
-from limits_app.engine import Clock, Paced
-
-_SECOND = 1_000_000
+from limits_app.engine import SECOND_US, Clock, Paced
 
 
 class FakeClock(Clock):
@@ -30,7 +28,7 @@ class FakeClock(Clock):
 
     def advance(self, seconds: float) -> None:
         """Move by `seconds`, which may be negative as on a machine whose clock is set back."""
-        self.move(round(seconds * _SECOND))
+        self.move(round(seconds * SECOND_US))
 
     def move(self, microseconds: int) -> None:
         """Move by whole microseconds."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.test.utils import TestContextDecorator
 
 from limits_app.acquiring import Store
-from limits_app.engine import EntityName, check_entity, check_resource, checked_limits, schema_of
+from limits_app.engine import SECOND_US, EntityName, check_entity, check_resource, checked_limits, schema_of
 from limits_app.engine.limits import LimitDefinition
 from limits_app.forgetting import forget_compiled, forget_use
 from limits_app.models import CodeLimits, Endpoint, PolicyEffect, code_limits
@@ -33,8 +33,6 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
 from limits_app.usage.writer import write_in_background
-
-_SECOND = 1_000_000
 
 _endpoints_in_database: Final = endpoints.read
 _access_in_database: Final = endpoints.read_access
@@ -147,11 +145,11 @@ class freeze_limits(fresh_limits):  # noqa: N801 - used like a function
 
     def _replace(self, block: ExitStack) -> FakeClock:
         now = time_ns() // 1_000
-        clock = FakeClock(now if self._at is None else round(self._at * _SECOND))
+        clock = FakeClock(now if self._at is None else round(self._at * SECOND_US))
         block.enter_context(registry.instead(_Memory(clock).store))
         block.callback(setattr, resolver, "clock", resolver.clock)
         # Not the time of the clock itself: what a test writes begins now, which would be later than that.
-        resolver.clock = lambda: time() + (clock.now_us - now) / _SECOND
+        resolver.clock = lambda: time() + (clock.now_us - now) / SECOND_US
         return clock
 
 

@@ -14,13 +14,12 @@ from django.db import router, transaction
 from django.db.models import Count, Q, Sum
 
 from limits_app import conf
-from limits_app.engine import short_key
+from limits_app.engine import HOUR, short_key
 from limits_app.models import EvaluatedEntity, EvaluationCount, EvaluationKind
 from limits_app.models.usage import ADD, upsert
 from limits_app.usage.reading import since_1970
 from limits_app.usage.writer import BackgroundWriter, Origin
 
-_HOUR: Final = 3_600
 _MOST_ENTITIES: Final = 1_000
 """How many entities of a candidate a process counts, so that its memory and the table are bounded."""
 
@@ -75,7 +74,7 @@ class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
         """
         if not conf.get(conf.USAGE):
             return
-        hour, origin = int(self.now() // _HOUR), self._origin()
+        hour, origin = int(self.now() // HOUR), self._origin()
         counts: dict[Evaluation, Decisions] = {}
         for policy, key, rejected in decided:
             for evaluation in (Evaluation(hour, *policy, key), Evaluation(hour, *policy, "")):

@@ -15,13 +15,13 @@ from django.db import DEFAULT_DB_ALIAS, connections, models, router
 
 from limits_app.acquiring import at_end, on_fork
 from limits_app.conf import test_runner
-from limits_app.engine import Clock, as_clock, monotonic_us
+from limits_app.engine import SECOND_US, Clock, as_clock, monotonic_us
 from limits_app.models.namespaces import WHOLE_SITE, SiteNamespace, current_namespace, entered, sources
 from limits_app.stores.background import BackgroundTask
 
 logger = logging.getLogger("limits_app")
 
-_EVERY_US: Final = 1_000_000
+_EVERY_US: Final = SECOND_US
 _EXIT_SECONDS: Final = 3.0
 
 K = TypeVar("K")

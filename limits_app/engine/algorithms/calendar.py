@@ -15,12 +15,11 @@ from typing import Final
 
 from limits_app.engine.clock import EPOCH, MICROSECOND
 from limits_app.engine.period_starts import AS_THE_CALENDAR, PeriodStart
-from limits_app.engine.periods import HOUR, QuotaPeriod
+from limits_app.engine.periods import HOUR_US, QuotaPeriod
 
 CalendarPeriod = tuple[int, int]
 """From when until when, in microseconds since 1970; the end is the start of the next one."""
 
-_HOUR_US: Final = HOUR * 1_000_000
 _END_OF_TIME_US: Final = 2**62
 """Later than any time of a calendar."""
 
@@ -71,12 +70,12 @@ class Calendar:
 
 def _hour_at(zone: tzinfo, now: int) -> CalendarPeriod:
     offset = _offset_us(zone, now)
-    start = (now + offset) // _HOUR_US * _HOUR_US - offset
-    end = start + _HOUR_US
+    start = (now + offset) // HOUR_US * HOUR_US - offset
+    end = start + HOUR_US
 
     def is_set(moment: int) -> bool:
         """Whether full hours come at other moments than now."""
-        return (_offset_us(zone, moment) - offset) % _HOUR_US != 0
+        return (_offset_us(zone, moment) - offset) % HOUR_US != 0
 
     if is_set(start):
         start = _first(start, now, lambda moment: not is_set(moment))

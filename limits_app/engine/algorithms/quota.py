@@ -20,7 +20,7 @@ from limits_app.engine.amounts import MILLI, to_milli
 from limits_app.engine.clock import zone_of
 from limits_app.engine.limit_kinds import counted_milli
 from limits_app.engine.limits import QuotaLimit
-from limits_app.engine.periods import QuotaPeriod
+from limits_app.engine.periods import SECOND_US, QuotaPeriod
 
 
 class QuotaRule(Rule):
@@ -35,7 +35,7 @@ class QuotaRule(Rule):
         self._calendar = _calendar(limit)
         self._session_us = _session_us(limit)
         # A period that ends within so long is the present one or the next.
-        self._usual_us = self._session_us or QuotaPeriod(limit.period or QuotaPeriod.HOUR).longest_seconds * 1_000_000
+        self._usual_us = self._session_us or QuotaPeriod(limit.period or QuotaPeriod.HOUR).longest_seconds * SECOND_US
         self.lua = ("quota", self.ceiling_parts, 0 if self._calendar else self._session_us)
 
     def current(self, state: State, now: int) -> State:

@@ -15,6 +15,7 @@ from limits_app.engine import (
     HOUR_US,
     MICROSECOND,
     MILLI,
+    SECOND_US,
     check_entity,
     check_key,
     check_resource,
@@ -180,7 +181,7 @@ def _milli(cell: str) -> int:
 def _moment_us(cell: str) -> int:
     cell = cell.strip()
     if cell.isascii() and cell.isdigit():
-        now_us = int(cell) * 1_000_000
+        now_us = int(cell) * SECOND_US
     elif cell.replace(".", "", 1).isdigit() and cell.isascii():
         now_us = round(float(cell) * 1e6)
     else:

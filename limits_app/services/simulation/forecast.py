@@ -20,6 +20,7 @@ from limits_app.engine import (
     MAX_AMOUNT,
     MICRO,
     MILLI,
+    SECOND_US,
     Noted,
     Rule,
     compile_rule,
@@ -42,7 +43,7 @@ from limits_app.usage.reading import By, without_members
 STEP_SECONDS: Final = 300
 """The use of an hour is taken as even: so much time at once."""
 
-_STEP_US: Final = STEP_SECONDS * 1_000_000
+_STEP_US: Final = STEP_SECONDS * SECOND_US
 _STEPS: Final = HOUR_US // _STEP_US
 
 

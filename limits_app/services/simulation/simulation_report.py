@@ -9,12 +9,22 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
-from limits_app.engine import CALL_KEYS, MICRO, MILLI, Amount, Prices, cost_of, exact_decimal, units_of_usage
+from limits_app.engine import (
+    CALL_KEYS,
+    MICRO,
+    MILLI,
+    MINUTE,
+    SECOND_US,
+    Amount,
+    Prices,
+    cost_of,
+    exact_decimal,
+    units_of_usage,
+)
 from limits_app.services.simulation.events import Wanted
 
 EVENTS: Final = "events"
 """What a file of events is counted in; recorded usage is counted in the units of each limit key."""
-_MINUTE: Final = 60
 _STEPS: Final = (1, 5, 15, 60, 180, 360, 720, 1440, 10_080, 43_200, 525_600)
 """Minutes of one bar of a chart."""
 
@@ -152,7 +162,7 @@ class SimulationReport:
             bar[1] += refused
         for number, (asked, refused) in bars.items():
             amounts = units_of_usage(self.charted, asked), units_of_usage(self.charted, refused)
-            yield ReplayedMoment(_moment(number * step * _MINUTE * 1_000_000), *amounts)
+            yield ReplayedMoment(_moment(number * step * MINUTE * SECOND_US), *amounts)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -185,4 +195,4 @@ def costs_of(prices: Prices, requested: Wanted, *, calls: int = 0) -> dict[str, 
 
 
 def _moment(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds // 1_000_000, UTC)
+    return datetime.fromtimestamp(microseconds // SECOND_US, UTC)

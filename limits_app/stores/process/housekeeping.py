@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from limits_app.engine import Record, lasts
+from limits_app.engine import SECOND_US, Record, lasts
 from limits_app.stores.process.records import Records, scopes_around, scopes_from
 from limits_app.stores.process.state_file import NoRoomError, Txn
 from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, FullnessWarnings, is_idle, that_give_way
@@ -35,7 +35,7 @@ _NEIGHBOURS: Final = 32
 _BATCH: Final = 64
 _BATCHES: Final = 4
 _HOURS: Final = 256
-_UNCOUNTED_US: Final = 1_000_000
+_UNCOUNTED_US: Final = SECOND_US
 """How long no more usage is kept after there was no room for some."""
 _MIN_PAUSE_US: Final = 100_000
 _PAUSE: Final = 16

@@ -14,6 +14,7 @@ from limits_app.acquiring import Renewer
 from limits_app.engine import (
     ALL,
     LEASE_US,
+    SECOND_US,
     Amounts,
     Batch,
     Change,
@@ -96,7 +97,7 @@ class ProcessStore:
     def __reduce__(self) -> tuple[object, ...]:
         if self._now is not system_us:
             raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
-        options = {"map_megabytes": self._map_megabytes, "lease_seconds": self.lease_us / 1_000_000}
+        options = {"map_megabytes": self._map_megabytes, "lease_seconds": self.lease_us / SECOND_US}
         return partial(open_process_store, str(self.directory), **options), ()
 
     def __repr__(self) -> str:

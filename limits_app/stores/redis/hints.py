@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns, time_ns
 from typing import Final
 
-from limits_app.engine import NEVER_US, Amounts, Claim, PlannedLimit, PlanShape, State, monotonic_us
+from limits_app.engine import NEVER_US, SECOND_US, Amounts, Claim, PlannedLimit, PlanShape, State, monotonic_us
 
 _COUNT: Final = 2
 """How many calendar boundaries before a time, and how many after it, scripts receive."""
 
 _MOST_REJECTIONS: Final = 4096
-_REMEMBERED_US: Final = 1_000_000
+_REMEMBERED_US: Final = SECOND_US
 _REFUNDABLE_US: Final = 100_000
 
 

@@ -14,17 +14,7 @@ from threading import RLock
 from typing import Any, Final
 
 from limits_app.acquiring import Renewer, on_fork
-from limits_app.engine import (
-    ALL,
-    Amounts,
-    Change,
-    Changes,
-    Claim,
-    Clock,
-    as_clock,
-    lease_us_of,
-    short_key,
-)
+from limits_app.engine import ALL, SECOND_US, Amounts, Change, Changes, Claim, Clock, as_clock, lease_us_of, short_key
 from limits_app.engine.errors import LeaseEnded, NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
@@ -41,7 +31,7 @@ from limits_app.stores.steps import GRACE_US
 
 logger = logging.getLogger("limits_app")
 
-_POLL_US: Final = (1_000_000, 1_000_000)
+_POLL_US: Final = (SECOND_US, SECOND_US)
 _MOST_ATTEMPTS: Final = 50
 
 _STALE: Final = ord("S")

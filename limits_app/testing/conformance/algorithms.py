@@ -9,16 +9,14 @@ from typing import Final
 import pytest
 
 from limits_app.acquiring import Store
-from limits_app.engine import MAX_AMOUNT, Amount
+from limits_app.engine import DAY, MAX_AMOUNT, SECOND_US, Amount
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.limits import RateLimit, RateLimitAlgorithm
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
-    DAY,
     DRAINING,
     KEY,
-    SECOND,
     YEAR,
     Contract,
     available,
@@ -80,7 +78,7 @@ def restores_no_more_than_the_rate(store: Store, clock: FakeClock, limit: RateLi
     """Within a window no more returns than the rate allows."""
     limits = limits_of(store, limit, entity="restored")
     assert limits.try_acquire({KEY: limit.ceiling})
-    window_us = round(limit.window_seconds * SECOND)
+    window_us = round(limit.window_seconds * SECOND_US)
     for passed in sorted({1, 17, window_us // 3, window_us // 2, window_us - 1}):
         earned = Fraction(str(limit.capacity)) * passed / window_us
         clock.move(passed)
@@ -93,7 +91,7 @@ def restores_everything_in_time(store: Store, clock: FakeClock, limit: RateLimit
     limits = limits_of(store, limit, entity="restored in time")
     assert limits.try_acquire({KEY: limit.ceiling})
     refusal = limits.peek({KEY: limit.ceiling}).violations[0]
-    window_us, reset_us = round(limit.window_seconds * SECOND), round(refusal.reset_after * SECOND)
+    window_us, reset_us = round(limit.window_seconds * SECOND_US), round(refusal.reset_after * SECOND_US)
     restored_us = window_us * Fraction(str(limit.ceiling)) / Fraction(str(limit.capacity))
     # A large limit counts in steps of at most a thousandth of its window.
     assert restored_us <= reset_us <= restored_us + window_us // 500 + 1
@@ -159,4 +157,4 @@ class Algorithms(Contract):
         for count in range(1, 2001):
             clock.move(wait_us(limits.try_acquire({KEY: 1})))
             assert limits.try_acquire({KEY: 1})
-            assert clock.now_us - start == -(-count * SECOND // 7)
+            assert clock.now_us - start == -(-count * SECOND_US // 7)

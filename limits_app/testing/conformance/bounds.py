@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from limits_app.acquiring import Store
+from limits_app.engine import DAY, HOUR
 from limits_app.engine.limits import AnyLimit, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
-    DAY,
-    HOUR,
     KEY,
     YEAR,
     Contract,

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from limits_app.acquiring import LimitSet, Store
-from limits_app.engine import Claim, EntityScopes
+from limits_app.engine import DAY, Claim, EntityScopes
 from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.limits import (
     AnyLimit,
@@ -25,7 +25,6 @@ from limits_app.engine.limits import (
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
-    DAY,
     DRAINING,
     KEY,
     REFUNDING,

@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 
 from limits_app.acquiring import Store
-from limits_app.engine import Claim
+from limits_app.engine import DAY, HOUR, SECOND_US, Claim
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
-    DAY,
-    HOUR,
     KEY,
     REFUNDING,
-    SECOND,
     YEAR,
     Contract,
     available,
@@ -151,7 +148,7 @@ class Clocks(Contract):
         assert taken(limits).admitted
         clock.advance(-HOUR)
         assert not taken(limits).admitted
-        clock.advance(store.lease_us / SECOND)
+        clock.advance(store.lease_us / SECOND_US)
         assert taken(limits).admitted
 
     def test_a_living_holder_keeps_its_permits_over_a_step_back(self, store: Store, clock: FakeClock) -> None:
@@ -160,7 +157,7 @@ class Clocks(Contract):
         clock.advance(-HOUR)
         assert not taken(limits).admitted
         for _ in range(3):
-            clock.advance(store.lease_us / SECOND / 2)
+            clock.advance(store.lease_us / SECOND_US / 2)
             assert store.renew([claim]) == []
         assert not taken(limits).admitted
         settle(limits, claim, {KEY: -1})
@@ -172,7 +169,7 @@ class Clocks(Contract):
         self, store: Store, clock: FakeClock, *, held_before: float, more: float
     ) -> None:
         limits = limits_of(store, ResourceLimit(KEY, 1, max_hold_seconds=HOLD))
-        claim, lease = taken(limits), store.lease_us / SECOND
+        claim, lease = taken(limits), store.lease_us / SECOND_US
         _hold(store, clock, claim, held_before)
         clock.advance(-2 * HOLD - more)
         assert not taken(limits).admitted
@@ -241,7 +238,7 @@ class Clocks(Contract):
 
 def _hold(store: Store, clock: FakeClock, claim: Claim, seconds: float) -> None:
     """Keep the permits of a claim for a time, renewed at its beginning, at its end and in between."""
-    left = round(seconds * SECOND)
+    left = round(seconds * SECOND_US)
     assert store.renew([claim]) == []
     while left > 0:
         step = min(left, store.lease_us // 3)

@@ -11,6 +11,8 @@ import pytest
 
 from limits_app.acquiring import Acquisition, CountingStore, LimitSet, Store
 from limits_app.engine import (
+    DAY,
+    SECOND_US,
     Amount,
     Claim,
     GivenAmount,
@@ -28,10 +30,6 @@ from limits_app.engine.limits import AnyLimit, CallLimit, RateLimitAlgorithm
 from limits_app.testing.clock import FakeClock
 
 KEY = "units"
-SECOND = 1_000_000
-"""Microseconds."""
-HOUR = 3600
-DAY = 86_400
 YEAR = 366 * DAY
 ALGORITHMS = tuple(RateLimitAlgorithm)
 DRAINING = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.LEAKY_BUCKET, RateLimitAlgorithm.GCRA)
@@ -204,7 +202,7 @@ def wait_us(refused: Acquisition) -> int:
     assert not refused
     seconds = refused.outcome.retry_after
     assert seconds is not None
-    return round(seconds * SECOND)
+    return round(seconds * SECOND_US)
 
 
 def collected(store: CountingStore, namespace: str = "") -> CountsByScope:

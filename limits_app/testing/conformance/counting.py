@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from limits_app.acquiring import CountingStore, LimitSet, Store, is_counting
 from limits_app.engine import (
+    HOUR,
     IDS_LENGTH,
     KEPT_HOURS,
+    SECOND_US,
     Claim,
     EntityScopes,
     Rejected,
@@ -29,7 +31,6 @@ from limits_app.engine.limits import CallLimit, CountedUnit, QuotaLimit, RateLim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
-    HOUR,
     YEAR,
     available,
     collected,
@@ -215,7 +216,7 @@ class Counting(CountingNamespaces):
         limits = counting(store, RateLimit("tokens", 100, 60))
         start = hour_ends(clock())
         hour = hour_of(start)
-        clock.advance((start - clock() - 1) / 1_000_000)
+        clock.advance((start - clock() - 1) / SECOND_US)
         taken(limits, {"tokens": 1})
         clock.advance(0.000001)
         at_start = taken(limits, {"tokens": 10})

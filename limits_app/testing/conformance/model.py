@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Protocol
 
+from limits_app.engine import SECOND_US
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 
-SECOND: Final = 1_000_000
 STEPS: Final = 1024
 
 
@@ -250,7 +250,7 @@ def _exact(amount: float) -> Fraction:
 
 
 def _window_us(limit: RateLimit | CallLimit) -> int:
-    return round(_exact(limit.window_seconds) * SECOND)
+    return round(_exact(limit.window_seconds) * SECOND_US)
 
 
 _MODELS: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Model]]] = {

@@ -6,10 +6,10 @@ from decimal import Decimal
 from typing import Final
 
 from limits_app.acquiring import LimitSet, Store
-from limits_app.engine import Prices, ScopedLimits, UnitPrice, schema_of, scope_of, total_scope
+from limits_app.engine import DAY, HOUR, Prices, ScopedLimits, UnitPrice, schema_of, scope_of, total_scope
 from limits_app.engine.limits import AnyLimit, CallLimit, CountedUnit, QuotaLimit, RateLimit
 from limits_app.testing.clock import FakeClock
-from limits_app.testing.conformance.contract import DAY, HOUR, Contract, available, limits_in, limits_of, used
+from limits_app.testing.conformance.contract import Contract, available, limits_in, limits_of, used
 
 _PRICES: Final = (
     UnitPrice.of("cached", "usd", Decimal("0.000001"), 1000),

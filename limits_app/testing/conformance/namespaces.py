@@ -12,6 +12,7 @@ import pytest
 
 from limits_app.acquiring import CountingStore, LimitSet, Store
 from limits_app.engine import (
+    HOUR,
     Namespace,
     Scope,
     idempotency_scope,
@@ -27,7 +28,6 @@ from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
-    HOUR,
     KEY,
     Contract,
     admissions,

@@ -11,11 +11,10 @@ from dataclasses import replace
 import pytest
 
 from limits_app.acquiring import Acquisition, Store
-from limits_app.engine import LeaseHolder, installed, present
+from limits_app.engine import HOUR, SECOND_US, LeaseHolder, installed, present
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
-    HOUR,
     Contract,
     admissions,
     available,
@@ -92,7 +91,7 @@ class PermitTests(Contract):
     def test_of_two_permits_of_a_claim_only_the_expired_one_is_lost(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, ResourceLimit("db", 1), ResourceLimit("gpu", 1, max_hold_seconds=1))
         both = taken(limits)
-        clock.move(1_000_000)
+        clock.move(SECOND_US)
         gpu, db = taken(limits, left_out={"db"}), taken(limits, left_out={"gpu"})
         assert (gpu.admitted, db.admitted) == (True, False)
         assert store.renew([both, gpu]) == [both]

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from limits_app.acquiring import LimitSet, Store
-from limits_app.engine import Claim
+from limits_app.engine import SECOND_US, Claim
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.limits import (
     CallLimit,
@@ -24,7 +24,6 @@ from limits_app.engine.limits import (
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     KEY,
-    SECOND,
     YEAR,
     Contract,
     claim_of,
@@ -121,7 +120,7 @@ class Priorities(Contract):
         clock.move(12_345)
         for amount in (MOST[priority] - 10, 9, 1):
             assert taken(limits, {KEY: amount}, priority="high").admitted
-            clock.move(SECOND)
+            clock.move(SECOND_US)
         wait = wait_us(limits.try_acquire({KEY: 7}, priority=priority))
         clock.move(wait - 1)
         assert wait_us(limits.try_acquire({KEY: 7}, priority=priority)) == 1

@@ -9,14 +9,12 @@ from fractions import Fraction
 import pytest
 
 from limits_app.acquiring import Store
+from limits_app.engine import DAY, HOUR, SECOND_US
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
-    DAY,
-    HOUR,
     KEY,
-    SECOND,
     Contract,
     available,
     limits_in,
@@ -71,7 +69,7 @@ class Quotas(Contract):
         clock.advance(1)
         assert limits.try_acquire({KEY: 6})
         wait = wait_us(limits.try_acquire({KEY: 1}))
-        assert wait == round(hours * HOUR - 1) * SECOND
+        assert wait == round(hours * HOUR - 1) * SECOND_US
         clock.move(wait - 1)
         assert not limits.try_acquire({KEY: 1})
         clock.move(1)

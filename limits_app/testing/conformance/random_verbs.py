@@ -24,13 +24,12 @@ from hypothesis.stateful import (
 )
 
 from limits_app.acquiring import LimitSet, Store
-from limits_app.engine import Amount, Claim
+from limits_app.engine import SECOND_US, Amount, Claim
 from limits_app.engine.limits import LimitDefinition, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
     DRAINING,
-    SECOND,
     Contract,
     limits_in,
     newcomers_come,
@@ -44,11 +43,12 @@ from limits_app.testing.conformance.model import LooseModel, Model, PermitModel,
 ENTITIES: Final = ("one", "two")
 RATES: Final = ("first", "second")
 PERMITS: Final = ("db", "gpu")
-GPU_HOLD_US: Final = 12 * SECOND
+GPU_HOLD_US: Final = 12 * SECOND_US
 SHARES: Final = st.sampled_from([0, 1, 250, 400, 500, 900, 1000])
 """Amounts, in thousandths of the most that a limit can admit."""
 MOVES: Final = st.one_of(
-    st.sampled_from([0, 1, 1000, 300_000, 2_500_000, 3_999_999, 10 * SECOND, 45 * SECOND]), st.integers(0, 200 * SECOND)
+    st.sampled_from([0, 1, 1000, 300_000, 2_500_000, 3_999_999, 10 * SECOND_US, 45 * SECOND_US]),
+    st.integers(0, 200 * SECOND_US),
 )
 
 
@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.has_permits = permits > 0
         limits: list[LimitDefinition] = [*rates]
         if self.has_permits:
-            limits += [ResourceLimit("db", permits), ResourceLimit("gpu", 2, max_hold_seconds=GPU_HOLD_US / SECOND)]
+            limits += [ResourceLimit("db", permits), ResourceLimit("gpu", 2, max_hold_seconds=GPU_HOLD_US / SECOND_US)]
         lease_us, capacities = self.store.lease_us, {"db": permits, "gpu": 2}
         self.capacities = capacities
         self.limits = {limit.key: limit for limit in rates}

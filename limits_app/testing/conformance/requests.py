@@ -8,15 +8,13 @@ from itertools import permutations
 import pytest
 
 from limits_app.acquiring import LimitSet, Store
-from limits_app.engine import Claim
+from limits_app.engine import HOUR, SECOND_US, Claim
 from limits_app.engine.errors import NeverAdmissible, StaleConfiguration
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
-    HOUR,
     KEY,
-    SECOND,
     Contract,
     available,
     claim_of,
@@ -161,7 +159,7 @@ class Choosing(Contract):
         assert taken(sets[0], {KEY: 10}).admitted
         claims = claims_of(sets, 5)
         assert store.acquire_first(claims) is claims[1]
-        assert claims[0].refusal() == ([(sets[0].scoped[0].scope.key, KEY)], 5 * SECOND)
+        assert claims[0].refusal() == ([(sets[0].scoped[0].scope.key, KEY)], 5 * SECOND_US)
         assert [claim.decided_at for claim in claims] == [clock.now_us] * 2
 
     @pytest.mark.parametrize("emptiest_first", [False, True])

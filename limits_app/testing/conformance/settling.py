@@ -13,13 +13,12 @@ from typing import Final
 import pytest
 
 from limits_app.acquiring import Acquisition, Store
+from limits_app.engine import DAY, HOUR
 from limits_app.engine.limits import CallLimit, MeteredLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
-    DAY,
     DRAINING,
-    HOUR,
     KEY,
     REFUNDING,
     YEAR,

@@ -9,10 +9,11 @@ from threading import Barrier
 import pytest
 
 from limits_app.acquiring import Acquisition, LimitSet, Store, TimedBlock, rejected_acquisition
+from limits_app.engine import HOUR
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
-from limits_app.testing.conformance.contract import ALGORITHMS, HOUR, KEY, Contract, limits_in, scoped
+from limits_app.testing.conformance.contract import ALGORITHMS, KEY, Contract, limits_in, scoped
 
 SECONDS = 600
 

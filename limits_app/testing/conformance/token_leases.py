@@ -8,14 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from limits_app.acquiring import Acquisition, LimitSet, Store
-from limits_app.engine import LEASE_KEY, Amount, ScopedLimits, lease_limits
+from limits_app.engine import DAY, LEASE_KEY, SECOND_US, Amount, ScopedLimits, lease_limits
 from limits_app.engine.errors import LeaseEnded, LimitExceeded
 from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
-    DAY,
     KEY,
-    SECOND,
     Contract,
     available,
     holders,
@@ -30,7 +28,7 @@ _SETTLEMENTS = 100
 _BUCKET = RateLimit(KEY, 1000, DAY)
 
 
-def with_lease(store: Store, *limits: AnyLimit, lease_us: int = 60 * SECOND) -> LimitSet:
+def with_lease(store: Store, *limits: AnyLimit, lease_us: int = 60 * SECOND_US) -> LimitSet:
     """Limits with the lease of a new token."""
     return limits_in(store, scoped(store, *limits), lease_limits("conformance", "someone", lease_us))
 
@@ -87,7 +85,7 @@ class TokenLeases(Contract):
     def test_a_token_without_permits_cannot_be_settled_after_its_lease(self, store: Store, clock: FakeClock) -> None:
         limits = with_lease(store, _BUCKET)
         in_time, late = limits.try_acquire({KEY: 100}), with_lease(store, _BUCKET).try_acquire({KEY: 100})
-        clock.move(60 * SECOND - 1)
+        clock.move(60 * SECOND_US - 1)
         assert settled(in_time, {KEY: 0})
         clock.move(1)
         before = available(limits)
@@ -98,10 +96,10 @@ class TokenLeases(Contract):
     def test_permits_are_held_as_long_as_the_lease_of_their_token(
         self, store: Store, clock: FakeClock, seconds: int
     ) -> None:
-        limits = with_lease(store, ResourceLimit("db", 1), lease_us=seconds * SECOND)
+        limits = with_lease(store, ResourceLimit("db", 1), lease_us=seconds * SECOND_US)
         assert limits.try_acquire()
         for step in range(10):
-            clock.move(seconds * SECOND // 10 - (step == 9))
+            clock.move(seconds * SECOND_US // 10 - (step == 9))
             newcomers_come(store, f"step {step}", 10)
             assert holders(limits) == 1
             assert not taken(limits_in(store, scoped(store, ResourceLimit("db", 1)))).admitted
@@ -121,7 +119,7 @@ class TokenLeases(Contract):
         limits = with_lease(store, _BUCKET, ResourceLimit("db", 1))
         acquisition = limits.try_acquire({KEY: 100})
         for step in range(3):
-            clock.move(60 * SECOND - 1)
+            clock.move(60 * SECOND_US - 1)
             newcomers_come(store, f"step {step}", 10)
             assert store.renew(elsewhere(acquisition).parts()) == []
         assert settled(acquisition, {KEY: 0})
@@ -130,7 +128,7 @@ class TokenLeases(Contract):
 
     def test_a_token_that_has_ended_is_not_renewed(self, store: Store, clock: FakeClock) -> None:
         acquisition = with_lease(store, _BUCKET).try_acquire({KEY: 100})
-        clock.move(60 * SECOND)
+        clock.move(60 * SECOND_US)
         assert store.renew([lost := elsewhere(acquisition)]) == [lost]
         assert not settled(acquisition, {KEY: 0})
 
@@ -180,7 +178,7 @@ class TokenLeases(Contract):
     def test_a_token_over_several_scopes_is_settled_once(self, store: Store) -> None:
         names = [f"someone {number}" for number in range(5)]
         parts = [scoped(store, _BUCKET, ResourceLimit("db", 3), entity=name) for name in names]
-        limits = limits_in(store, *parts, lease_limits("conformance", "someone", 60 * SECOND))
+        limits = limits_in(store, *parts, lease_limits("conformance", "someone", 60 * SECOND_US))
         acquisition = limits.try_acquire({KEY: 500})
         extended = elsewhere(acquisition)
         extended.extend({KEY: 100, "db": 1, LEASE_KEY: 1})
@@ -201,12 +199,12 @@ class TokenLeases(Contract):
         self, store: Store, clock: FakeClock
     ) -> None:
         limits = with_lease(store, ResourceLimit("db", 1))
-        clock.move(DAY * SECOND)
+        clock.move(DAY * SECOND_US)
         assert limits.try_acquire()
-        clock.move(-DAY * SECOND // 2)
+        clock.move(-DAY * SECOND_US // 2)
         own = limits_in(store, scoped(store, ResourceLimit("db", 1)))
         assert not taken(own).admitted
-        clock.move(121 * SECOND)
+        clock.move(121 * SECOND_US)
         taken(own)
-        clock.move(60 * SECOND)
+        clock.move(60 * SECOND_US)
         assert taken(own).admitted

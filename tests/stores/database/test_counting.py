@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 from django.db import connections, transaction
 
-from limits_app.engine import engine
+from limits_app.engine import HOUR_US, engine
 from limits_app.engine.claims import Claim
-from limits_app.engine.counting import HOUR_US, KEPT_HOURS, Batch
+from limits_app.engine.counting import KEPT_HOURS, Batch
 from limits_app.engine.keys import short_key
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.models import LayoutDefinition, ScopeCount, ScopeState

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
+from limits_app.engine import HOUR_US
 from limits_app.engine.claims import Claim
-from limits_app.engine.counting import HOUR_US
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.periods import QuotaPeriod
