@@ -9,16 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
-
-__all__ = ["LOCKS_SURVIVE_SIGNALS", "interrupt_anywhere", "without_logging"]
-
-LOCKS_SURVIVE_SIGNALS = pytest.mark.xfail(
-    sys.version_info >= (3, 14),
-    reason="since 3.14 CPython runs signal handlers between taking the lock of a `with` and its block",
-    run=False,
-)
-"""For tests in which a handler raises anywhere: there any lock of any program may stay locked."""
+__all__ = ["interrupt_anywhere", "without_logging"]
 
 
 class _Interrupted(BaseException):

@@ -12,7 +12,7 @@ from limits_app.acquiring.breaker import BreakerPolicy, BreakerState, CircuitBre
 from limits_app.engine.clock import Clock
 from limits_app.testing import FakeClock
 from tests.forking import exit_code_of_child
-from tests.interruptions import LOCKS_SURVIVE_SIGNALS, interrupt_anywhere
+from tests.interruptions import interrupt_anywhere
 from tests.stores.support import MULTI_THREADED_FORK
 
 SECOND = 1_000_000
@@ -235,7 +235,6 @@ def test_a_child_has_the_state_of_its_parent_and_none_of_its_calls() -> None:
     assert not course.call()
 
 
-@LOCKS_SURVIVE_SIGNALS
 @pytest.mark.slow
 def test_after_interruptions_anywhere_calls_pass_and_no_lock_is_held() -> None:
     reads = count()

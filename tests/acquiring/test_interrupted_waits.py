@@ -25,7 +25,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.acquiring.sets import limit_set, used
 from tests.acquiring.watched import PATIENCE_SECONDS, Caller, WatchedStore
-from tests.interruptions import LOCKS_SURVIVE_SIGNALS, interrupt_anywhere
+from tests.interruptions import interrupt_anywhere
 from tests.replacing import at_next_call
 
 CORE = tuple([str(Path(package.__file__).parent) for package in (limits_app.acquiring, limits_app.engine)])
@@ -159,7 +159,6 @@ def test_a_charged_call_is_refunded(store: MemoryStore, clock: FakeClock, monkey
     assert used(limits)["call_count"] == 0
 
 
-@LOCKS_SURVIVE_SIGNALS
 @pytest.mark.slow
 def test_waits_that_signals_interrupt_leave_nothing() -> None:
     store = MemoryStore(lease_seconds=0.5)

@@ -34,7 +34,7 @@ from limits_app.stores.resilient import ResilientStore
 from limits_app.stores.slices import sliced
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import limits_of
-from tests.interruptions import LOCKS_SURVIVE_SIGNALS, interrupt_anywhere
+from tests.interruptions import interrupt_anywhere
 from tests.stores.contract.chaos import attempted, onlooker, resilient, rounds, settled
 from tests.stores.contract.ledger import amounts_of, limits_for
 from tests.stores.contract.places import SERVERS, Place
@@ -72,7 +72,6 @@ def heal(place: Place) -> None:
 # Signal handlers.
 
 
-@LOCKS_SURVIVE_SIGNALS
 @pytest.mark.parametrize(
     ("place", "within_us"),
     [("memory", 97), ("process", 197), ("sqlite", 997), ("redis", 1497)],

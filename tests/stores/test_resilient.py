@@ -28,7 +28,7 @@ from limits_app.stores.resilient import TIMERS, ResilientStore
 from limits_app.testing import FakeClock
 from tests.acquiring.test_remote_stores import FarStore
 from tests.forking import exit_code_of_child
-from tests.interruptions import LOCKS_SURVIVE_SIGNALS, interrupt_anywhere
+from tests.interruptions import interrupt_anywhere
 from tests.stores.support import MULTI_THREADED_FORK, limits_of
 
 DB = ResourceLimit("db", 40)
@@ -151,7 +151,6 @@ def test_a_store_that_cannot_be_opened_is_unavailable() -> None:
         store.open()
 
 
-@LOCKS_SURVIVE_SIGNALS
 def test_after_interruptions_anywhere_the_store_recovers(site: Site, near: Near) -> None:
     def calls() -> None:
         for number in range(50):
