@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import AppConfig
@@ -52,13 +53,19 @@ class LimitsConfig(AppConfig):
                 currencies=lambda: conf.get(conf.CURRENCIES),
                 priorities=lambda: conf.get(conf.PRIORITIES),
                 namespace=namespaces.current_keys,
-                secrets=lambda: (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS),
+                secrets=_secrets,
                 lease_lost=_lease_lost,
                 open_store=registry.store_of_mode,
             )
         )
         alerts.connect()
         metrics.install()
+
+
+@cache
+def _secrets() -> tuple[str | bytes, ...]:
+    """The secrets of the site; each new client needs the first one, and Django takes a while to look for a setting."""
+    return settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS
 
 
 def _settings_changed(*, setting: str, **details: object) -> None:
@@ -73,6 +80,8 @@ def _settings_changed(*, setting: str, **details: object) -> None:
     if setting in {"CACHES", "LIMITS"}:
         forget_compiled()
         alerts.connect()
+    if setting in {"SECRET_KEY", "SECRET_KEY_FALLBACKS"}:
+        _secrets.cache_clear()
 
 
 def _test_began(**details: object) -> None:

@@ -72,8 +72,7 @@ class BoundLimits:
         """A request for 1 of every limit, not to be changed, and for no money; None where there are no rates."""
         self.no_money: Mapping[str, GivenAmount] = dict.fromkeys(self._shapes.unpriced_totals, 0)
         """A request for no money of the totals that have no price for the resource, not to be changed."""
-        self._by_shape: dict[PlanShape, RequestPlan] = {}
-        self._by_keys: dict[tuple[str, ...] | None, RequestPlan] = {}
+        self._plans: dict[PlanShape, RequestPlan] = {}
 
     def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
         """Return the same limits for another client; nothing is compiled.
@@ -90,9 +89,9 @@ class BoundLimits:
         bound._config, bound.ones, bound.no_money = self._config, self.ones, self.no_money
         bound.scopes = tuple(scopes)
         if bound.scopes is self.scopes:
-            bound._by_shape, bound._by_keys = self._by_shape, self._by_keys
+            bound._plans = self._plans
         elif len(scopes) == len(self.scopes):
-            bound._by_shape, bound._by_keys = {}, {}
+            bound._plans = {}
         else:
             number = len(self.scopes)
             raise InvalidRequest(f"scopes must be one for each of the {number} scopes of the set, not {len(scopes)}")
@@ -191,36 +190,28 @@ class BoundLimits:
         """Return the plan of a request, whatever the running thread or task holds."""
         return self._plan(self._shapes.find(requested, frozenset()))
 
-    def _plan_of(self, requested: Mapping[str, GivenAmount] | None, present: RequestPlan | None) -> RequestPlan:
-        """Return the plan of a request; unnamed permits that the running thread or task holds are not taken again.
+    def _shape_of(self, requested: Mapping[str, GivenAmount] | None, unheld: PlanShape | None) -> PlanShape:
+        """Return the shape of a request; unnamed permits that the running thread or task holds are not taken again.
 
-        `present` is the plan where nothing is held, if there is one yet.
+        `unheld` is the shape where nothing is held, if it was compiled.
         """
         held = held_here(self) if any(BLOCKS.get()) else frozenset()
-        if present is not None and not held:
-            return present
-        keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
-        shape = None if held else self._shapes.by_keys.get(keys)
-        if shape is None:
-            positions = enumerate(self.scopes)
-            places = [(at, key) for at, scope in positions for scope_key, key in held if scope_key == scope.key]
-            shape = self._shapes.find(requested, frozenset(places))
-        plan = self._plan(shape)
-        if self._shapes.by_keys.get(keys) is shape:
-            self._by_keys[keys] = plan
-        return plan
+        if unheld is not None and not held:
+            return unheld
+        positions = enumerate(self.scopes)
+        places = [(at, key) for at, scope in positions for scope_key, key in held if scope_key == scope.key]
+        return self._shapes.find(requested, frozenset(places))
 
     def _plan(self, shape: PlanShape) -> RequestPlan:
         """Return a shape that is bound to the scopes of this set; it is bound once."""
-        plan = self._by_shape.get(shape)
+        plan = self._plans.get(shape)
         if plan is None:
-            if len(self._by_shape) >= MOST_SHAPES:
-                self._by_shape.clear()
-                self._by_keys.clear()
+            if len(self._plans) >= MOST_SHAPES:
+                self._plans.clear()
             scopes, positions = self.scopes, shape.positions
             if len(positions) < len(scopes):
                 scopes = tuple([scopes[at] for at in positions])
-            plan = self._by_shape[shape] = RequestPlan(shape, scopes, self.namespace)
+            plan = self._plans[shape] = RequestPlan(shape, scopes, self.namespace)
         return plan
 
     def skip_unknown(self, key: object, *, reported: bool = False) -> None:

@@ -238,16 +238,13 @@ class LimitSet(BoundLimits):
 
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
-        plan = None
-        if type(requested) is dict:
-            plan = self._by_keys.get(tuple(requested))
-        elif requested is None:
-            plan = self._by_keys.get(None)
-        if plan is None or (plan.shape.permits and any(BLOCKS.get())):
-            plan = self._plan_of(requested, plan)
+        keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
+        shape = self._shapes.by_keys.get(keys)
+        if shape is None or (shape.permits and any(BLOCKS.get())):
+            shape = self._shape_of(requested, shape)
+        plan = self._plans.get(shape) or self._plan(shape)
         if requested is None:
             requested = NOTHING
-        shape = plan.shape
         amounts, fits = shape.fixed_amounts, shape.fits
         if amounts is None:
             amounts, fits = shape.amounts(requested)

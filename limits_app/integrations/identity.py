@@ -35,6 +35,8 @@ UNKNOWN_CLIENT: Final = f"{prefixes.ADDRESS}unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
 
 _ENTITY: Final = conf.ENTITY_OF_REQUEST.name
+_API_KEY: Final = conf.API_KEY_OF_REQUEST.name
+_PLAN: Final = conf.PLAN_OF_REQUEST.name
 _LONGEST_COMPARED: Final = 1024
 """How many characters of a text are normalized, which takes a time that grows with the square of its length."""
 _KEY_OF_REQUEST: Final = "_limits_app_api_key"
@@ -56,8 +58,11 @@ def entity_of_request(request: HttpRequest) -> str:
     No header is trusted unless the site says so: by LIMITS["API_KEY_OF_REQUEST"], which checks a key,
     and LIMITS["TRUSTED_PROXIES"]. Without the latter, all clients behind a proxy have the address of the proxy.
     """
-    settings = conf.current()
-    of_key = settings[conf.API_KEY_OF_REQUEST.name] and entity_of_api_key(request)
+    return _entity_of(request, conf.current())
+
+
+def _entity_of(request: HttpRequest, settings: Mapping[str, Any]) -> str:
+    of_key = settings[_API_KEY] and entity_of_api_key(request)
     return of_key or identifier_of_user(possible_user(request)) or _client_of(request, settings)
 
 
@@ -84,15 +89,18 @@ def identify(limits: RequestLimits) -> Identity:
     function = settings[_ENTITY]
     if isinstance(function, str):
         function = conf.function_of(conf.ENTITY_OF_REQUEST, settings)
-    entity = function(request)
-    if function is entity_of_request and entity.startswith(prefixes.ADDRESS):
-        is_logged_in(getattr(request, "user", None))  # the entity depends on the session: let the response vary by it
+    if function is entity_of_request:
+        entity = _entity_of(request, settings)
+        if entity.startswith(prefixes.ADDRESS):
+            is_logged_in(getattr(request, "user", None))  # it depends on the session: let the response vary by it
+    else:
+        entity = function(request)
     if isinstance(entity, str):
         entity = entity or entity_of_request(request)
         entity = _normalized(entity) if len(entity) <= MAX_ENTITY_LENGTH else normalize_entity(entity)
     elif entity is not None:
         raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must return text or None, not {shown(entity)}")
-    plan = named_plan(request, settings) if settings[conf.PLAN_OF_REQUEST.name] is not None else None
+    plan = named_plan(request, settings) if settings[_PLAN] is not None else None
     identity = Identity(entity, plan, getattr(request, "user", None))
     identities.append(identity)
     limits.judged_names = None  # the counted entity is one of them

@@ -179,8 +179,9 @@ class PreparedPlan:
         return self._alone(_Others.ARE_NOT_CHARGED_EITHER)
 
     def _alone(self, others: _Others) -> AcquireCall:
-        shape, plans, kind = self.shape, [self], (others, self.tag, self.namespace, self.counters)
-        return AcquireCall(plans, shape.frames.get(kind) or shape.keep_frame(kind, _acquire_frame(plans, others)))
+        shape, kind = self.shape, (others, self.tag, self.namespace, self.counters)
+        frame = shape.frames.get(kind) or shape.keep_frame(kind, _acquire_frame([self], others))
+        return AcquireCall([shape], frame, self.keys, self.labels)
 
     def settling(self, verb: bytes) -> PreparedScript:
         """Return the script that settles a claim; settle.lua says what the verbs do."""
@@ -205,13 +206,11 @@ class AcquireCall(PreparedScript):
     It has their shapes: a reference to a plan, which has its call, would leave new clients to the garbage collector.
     """
 
-    def __init__(self, plans: Sequence[PreparedPlan], frame: ScriptFrame) -> None:
-        first = plans[0]
-        self.shapes, keys, labels = [first.shape], first.keys, first.labels
-        for plan in plans[1:]:
-            self.shapes.append(plan.shape)
-            keys, labels = keys + plan.keys, labels + plan.labels
+    def __init__(
+        self, shapes: Sequence[PreparedShape], frame: ScriptFrame, keys: Sequence[bytes], labels: bytes
+    ) -> None:
         super().__init__(frame, keys, (labels,))
+        self.shapes = shapes
 
 
 def _acquire_frame(plans: Sequence[PreparedPlan], others: _Others, *, emptiest_first: bool = False) -> ScriptFrame:
@@ -297,7 +296,12 @@ class Calls:
             if len(self._choices) >= _MOST_CHOICES:
                 self._choices.clear()
             others = _Others.FOLLOW if failover else _Others.STAY
-            self._choices[key] = AcquireCall(plans, _acquire_frame(plans, others, emptiest_first=emptiest_first))
+            self._choices[key] = AcquireCall(
+                [plan.shape for plan in plans],
+                _acquire_frame(plans, others, emptiest_first=emptiest_first),
+                [name for plan in plans for name in plan.keys],
+                b"".join([plan.labels for plan in plans]),
+            )
         return self._choices[key]
 
     def acquire(
@@ -313,10 +317,11 @@ class Calls:
         decided on a part of the same claim.
         """
         time = self.clock.time if now is None else now
-        numbers, valid = b"", list[tuple[int, int]]()
+        numbers = b""
+        valid: list[tuple[int, int]] = []
         for claim, shape in zip(claims, acquire.shapes, strict=True):
-            boundaries = tuple[int, ...]()
-            if "quota" in shape.algorithms:
+            boundaries: Sequence[int] = ()
+            if shape.calendars.size:
                 boundaries, right = shape.calendars.around(self.clock.estimate() if now is None else now)
                 valid.append(right)
             numbers += _VERSION.pack(-1 if claim.version is None else claim.version)
@@ -341,8 +346,9 @@ class Calls:
         shape, verb = plan.shape, b"undo" if claim.undoes else b"credit" if plan.shape.is_credit else b"settle"
         if claim.unanswered:
             verb, changes = b"again", permits_and_debt(claim, changes)
-        boundaries, valid = tuple[int, ...](), list[tuple[int, int]]()
-        if "quota" in shape.algorithms:
+        boundaries: Sequence[int] = ()
+        valid: list[tuple[int, int]] = []
+        if shape.calendars.size:
             boundaries, right = shape.calendars.around(self.clock.estimate())
             valid.append(right)
         numbers = shape.numbers(changes, self.holder(claim) if shape.has_permits else b"", boundaries)

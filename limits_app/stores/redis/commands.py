@@ -6,7 +6,7 @@ concatenated in this order. It runs as a whole in every call, so it has no file 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
@@ -40,9 +40,13 @@ def _order(file: str) -> tuple[bool, str]:
     return file == KEEP, file
 
 
-def _packed(word: bytes | str | int) -> bytes:
-    encoded = word if isinstance(word, bytes) else str(word).encode()
-    return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
+def _packed(words: Iterable[bytes]) -> bytes:
+    """Return words in the protocol of the server."""
+    return b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def _encoded(word: bytes | str | int) -> bytes:
+    return word if isinstance(word, bytes) else str(word).encode()
 
 
 class RedisCommand:
@@ -65,7 +69,7 @@ class RedisCommand:
 
     def packed(self) -> bytes:
         """Return the command in the protocol of the server."""
-        return b"*%d\r\n" % len(self._words) + b"".join(map(_packed, self._words))
+        return b"*%d\r\n" % len(self._words) + _packed(map(_encoded, self._words))
 
     def words_with_text(self) -> tuple[Any, ...]:
         """Return the same with the text of the script, if it is one, for a server that does not know its digest."""
@@ -96,8 +100,8 @@ class ScriptFrame:
         """The words before the keys that differ."""
         self.end = (*last, plan)
         """The words after these keys."""
-        self.packed_begin = b"".join(map(_packed, self.begin))
-        self.packed_end = b"".join(map(_packed, self.end))
+        self.packed_begin = _packed(map(_encoded, self.begin))
+        self.packed_end = _packed(self.end)
         self._carrying: ScriptFrame | None = None
 
     def carrying(self, log_count: int) -> ScriptFrame:
@@ -118,8 +122,8 @@ class PreparedScript:
         self.frame, self.arguments = frame, arguments
         self._own_keys = keys
         # What calls begin and end with, in the protocol of the server: most differ in their numbers only.
-        self.packed_begin = b"".join([frame.packed_begin, *map(_packed, keys), frame.packed_end])
-        self.packed_end = b"".join(map(_packed, arguments))
+        self.packed_begin = frame.packed_begin + _packed(keys) + frame.packed_end
+        self.packed_end = _packed(arguments)
         self.word_count = frame.word_count + len(arguments)
 
     def keys(self) -> Sequence[bytes]:
@@ -164,7 +168,7 @@ class ScriptCall(RedisCommand):
             numbers,
             prepared.packed_end,
         )
-        return packed + b"".join(map(_packed, self._arguments)) if self._arguments else packed
+        return packed + _packed(self._arguments) if self._arguments else packed
 
     def keys(self) -> Sequence[bytes]:
         return self._prepared.keys()
