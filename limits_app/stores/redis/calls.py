@@ -321,7 +321,7 @@ class Calls:
         valid: list[tuple[int, int]] = []
         for claim, shape in zip(claims, acquire.shapes, strict=True):
             boundaries: Sequence[int] = ()
-            if shape.calendars.size:
+            if "quota" in shape.algorithms:
                 boundaries, right = shape.calendars.around(self.clock.estimate() if now is None else now)
                 valid.append(right)
             numbers += _VERSION.pack(-1 if claim.version is None else claim.version)
@@ -348,7 +348,7 @@ class Calls:
             verb, changes = b"again", permits_and_debt(claim, changes)
         boundaries: Sequence[int] = ()
         valid: list[tuple[int, int]] = []
-        if shape.calendars.size:
+        if "quota" in shape.algorithms:
             boundaries, right = shape.calendars.around(self.clock.estimate())
             valid.append(right)
         numbers = shape.numbers(changes, self.holder(claim) if shape.has_permits else b"", boundaries)
