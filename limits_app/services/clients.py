@@ -17,16 +17,16 @@ from django.db.models import Case, F, Q, Subquery, Value, When, prefetch_related
 from django.db.models.functions import Lower
 from django.utils import timezone
 
-from limits_app.engine import given_currency
+from limits_app.engine import MEMBER_MARK, given_currency
 from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.policy_rules import has_ended
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
 from limits_app.policies import PriceLists
-from limits_app.services.costs import Chosen, with_costs
-from limits_app.services.usage import usage
-from limits_app.usage.reading import By, Use, was_used
+from limits_app.services.costs import with_costs
+from limits_app.services.usage_sums import Chosen
+from limits_app.usage.reading import By, Use, snapshots, sums, use_of, was_used
 from limits_app.usage.units import requests_once
 
 _MOST_FOUND: Final = 20
@@ -147,20 +147,23 @@ def client_of(text: str) -> str:
     return clients[0] if len(clients) == 1 else text
 
 
-def recent_uses(identifier: str) -> list[Use]:
-    """What a client used in the last 7 days of each limit of a resource, by day; the latest day first."""
-    return usage(entity=identifier, by=_RECENT_BY, since=_since())
+class RecentUsage:
+    """What a client used in the last 7 days, which is read once."""
 
+    def __init__(self, identifier: str) -> None:
+        self._chosen = Chosen(None, identifier, None, None, UsagePeriod.DAY, timezone.now() - RECENT, None)
+        self._sums = [*sums(snapshots(**self._chosen._asdict()), _RECENT_BY)]
+        self.uses = [use_of(row) for row in self._sums if MEMBER_MARK not in row["key"]]
+        """By limit of a resource and by day; the latest day first."""
 
-def in_units(identifier: str, uses: list[Use], prices: PriceLists | None) -> list[Use]:
-    """`recent_uses` by unit in place of limit, with their costs.
+    def in_units(self, prices: PriceLists | None) -> list[Use]:
+        """The uses by unit in place of limit, with their costs.
 
-    `prices` are those that were read before; None where the site has none.
-    """
-    if prices is not None or any(given_currency(use.key) for use in uses):
-        chosen = Chosen(None, identifier, None, None, UsagePeriod.DAY, _since(), None)
-        return requests_once(with_costs(chosen, _RECENT_BY, uses, prices))
-    return requests_once(replace(use, cost={}) for use in uses)
+        `prices` are those that were read before; None where the site has none.
+        """
+        if prices is not None or any(given_currency(use.key) for use in self.uses):
+            return requests_once(with_costs(self._chosen, _RECENT_BY, self.uses, prices=prices, sums=self._sums))
+        return requests_once(replace(use, cost={}) for use in self.uses)
 
 
 def spent_on(uses: Iterable[Use]) -> dict[str, Decimal]:
@@ -203,20 +206,18 @@ def own_policies(identifier: str) -> list[Policy]:
     return [*Policy.objects.filter(entity__identifier=identifier).select_related("resource", "entity")[:_MOST_POLICIES]]
 
 
-def ending(policies: Iterable[Policy]) -> list[Policy]:
-    """The temporary ones of these policies that have not ended, such as boosts; those that end first come first."""
-    now = in_site_time(timezone.now())
-    temporary = [policy for policy in policies if policy.valid_until and not has_ended(policy.valid_until, now)]
-    prefetch_related_objects(temporary, "limits")
-    return sorted(temporary, key=lambda policy: policy.valid_until or now)
+def temporary(policies: Iterable[Policy]) -> tuple[list[Policy], list[Policy]]:
+    """The temporary ones of these policies, such as boosts, with their limits.
 
-
-def ended(policies: Iterable[Policy]) -> list[Policy]:
-    """The temporary ones of these policies that have ended in the last 7 days; those that ended last come first."""
+    First those that have not ended, of which those that end first come first, then those that have ended in the last
+    7 days, of which those that ended last come first.
+    """
     now = in_site_time(timezone.now())
-    past = [row for row in policies if has_ended(row.valid_until, now) and not has_ended(row.valid_until, now - RECENT)]
-    prefetch_related_objects(past, "limits")
-    return sorted(past, key=lambda policy: policy.valid_until or now, reverse=True)
+    lately = [row for row in policies if row.valid_until and not has_ended(row.valid_until, now - RECENT)]
+    prefetch_related_objects(lately, "limits")
+    lately.sort(key=lambda policy: policy.valid_until or now)
+    ended = [policy for policy in lately if has_ended(policy.valid_until, now)]
+    return lately[len(ended) :], ended[::-1]
 
 
 def changes_of(identifier: str, row: Entity | None, policies: Collection[int]) -> list[AuditEvent]:

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial, reduce
-from itertools import pairwise
-from operator import or_
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Max, Min, Q, QuerySet
@@ -23,8 +21,6 @@ from django.db.models import Max, Min, Q, QuerySet
 from limits_app.engine import (
     EPOCH,
     MEMBER_MARK,
-    MICROSECOND,
-    EntityName,
     PricePeriod,
     UnitPrice,
     cost_of,
@@ -32,20 +28,23 @@ from limits_app.engine import (
     given_cost,
     given_currency,
     member_key,
-    unit_with_mark,
 )
-from limits_app.models import BucketKind, Price, UsagePeriod, UsageSnapshot, write_alias
-from limits_app.models.fields import aware, in_site_time
-from limits_app.models.patterns import begins, is_pattern
+from limits_app.models import Price, UsagePeriod, UsageSnapshot, write_alias
+from limits_app.models.fields import aware
 from limits_app.models.price import hour_us
-from limits_app.models.usage import CappedSum
-from limits_app.models.users import entity_name
 from limits_app.policies import PriceLists, price_lists
-from limits_app.usage.reading import By, Cost, LimitKeys, Use, Uses, columns_of, read, snapshots
+from limits_app.services.usage_sums import (
+    COSTED,
+    DAY_US,
+    Chosen,
+    hours_of,
+    moment_of,
+    of_places,
+    sums_by,
+    sums_of_parts,
+)
+from limits_app.usage.reading import By, Cost, Use, Uses, columns_of, read
 
-_COSTED: Final = (BucketKind.ENTITY, BucketKind.OTHERS)
-"""The buckets of clients: amounts in shared ones, and those of members, are counted for clients too."""
-_DAY_US: Final = timedelta(days=1) // MICROSECOND
 _MOST_ENTITIES: Final = 500
 _MOST_NAMES: Final = 500
 """With more names than these, all rows are read: databases limit the number of parameters."""
@@ -57,33 +56,6 @@ Group = tuple[Any, ...]
 _Cost = Mapping[str, Fraction]
 Costs = dict[Group, dict[str, Fraction]]
 """The costs of groups, by currency."""
-
-
-class Chosen(NamedTuple):
-    """Which usage is read; see `services.usage.usage`."""
-
-    resource: str | None
-    entity: EntityName
-    key: LimitKeys
-    plan: str | None
-    period: UsagePeriod
-    since: datetime | None
-    until: datetime | None
-
-    def rows(self, by: Collection[By]) -> QuerySet[UsageSnapshot]:
-        """The rows of clients. Counts for entities above them too is left out where it would add up."""
-        rows = snapshots(**self._replace(key=None)._asdict()).filter(bucket__in=_COSTED)
-        if self.key is not None:
-            keys = [self.key] if isinstance(self.key, str) else [*self.key]
-            of_members = [begins("key", unit_with_mark(key), rows.db) for key in keys]
-            rows = rows.filter(reduce(or_, of_members, Q(key__in=keys)))
-        return rows if By.ENTITY in by or By.BELOW in by or self.is_of_one else rows.filter(below=False)
-
-    @property
-    def is_of_one(self) -> bool:
-        """Whether it is the usage of one entity."""
-        name = entity_name(self.entity)
-        return name is not None and not is_pattern(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +94,26 @@ def uses_with_costs(chosen: Chosen, by: Collection[By]) -> Uses:
     return read(**chosen._asdict(), by=by).costed(partial(with_costs, chosen, by))
 
 
-def with_costs(chosen: Chosen, by: Collection[By], uses: list[Use], prices: PriceLists | None = None) -> list[Use]:
-    """Uses that were chosen and grouped by some fields, each with its cost; `prices` were read before."""
+def with_costs(
+    chosen: Chosen,
+    by: Collection[By],
+    uses: list[Use],
+    *,
+    prices: PriceLists | None = None,
+    sums: Sequence[Mapping[str, Any]] | None = None,
+) -> list[Use]:
+    """Uses that were chosen and grouped by some fields, each with its cost.
+
+    `prices` were read before, and so were `sums` of one client by resource and period; see `reading.sums`.
+    """
     if not uses:
         return uses
     entities = {use.entity for use in uses}
     is_few = By.ENTITY in by and len(entities) <= _MOST_ENTITIES
-    costs, columns = _costs(chosen, by, Q(entity__in=entities) if is_few else Q(), prices), columns_of(by)
+    only, columns = Q(entity__in=entities) if is_few else Q(), columns_of(by)
+    if sums is not None:
+        sums = [{**row, "milli": row["admitted"]} for row in sums if row["bucket"] in COSTED]
+    costs = _costs(chosen, by, only, prices=prices, sums=sums)
     return [
         replace(use, cost=_decimals(costs.get((use.bucket.value, use.key, *[getattr(use, name) for name in columns]))))
         for use in uses
@@ -174,25 +159,33 @@ def _added(columns: Sequence[str], costs: Iterable[tuple[Sequence[Any], _Cost]])
     return sorted(amounts, key=lambda spend: (-spend.amount, spend.currency, spend.entity or "", spend.resource or ""))
 
 
-def _costs(chosen: Chosen, by: Collection[By], only: Q = _ALL, prices: PriceLists | None = None) -> Costs:
-    """What usage costs, by group; of some rows `only`."""
+def _costs(
+    chosen: Chosen,
+    by: Collection[By],
+    only: Q = _ALL,
+    *,
+    prices: PriceLists | None = None,
+    sums: Sequence[Mapping[str, Any]] | None = None,
+) -> Costs:
+    """What usage costs, by group; of some rows `only`. `sums` are those of one client by period, where they are read.
+
+    These have a price each but for the days in which it changes, whose hours are read.
+    """
     rows, columns = chosen.rows(by).filter(only), columns_of(by)
-    sums = [*_sums(rows, columns)] if By.PERIOD in by and chosen.is_of_one else None
+    if sums is None and By.PERIOD in by and chosen.is_of_one:
+        sums = [*sums_by(rows, columns)]
     used = _used_keys(rows) if sums is None else _summed_keys(sums)
     costs: Costs = defaultdict(lambda: defaultdict(Fraction))
     currencies = {row.key: currency for row in used if (currency := given_currency(row.key)) is not None}
     if currencies:
-        for row in _sums(rows.filter(key__in=currencies), columns):
-            costs[_group(row, columns)][currencies[row["key"]]] += given_cost(int(row["milli"]))
+        for row in sums_by(rows.filter(key__in=currencies), columns) if sums is None else sums:
+            if row["key"] in currencies:
+                costs[_group(row, columns)][currencies[row["key"]]] += given_cost(int(row["milli"]))
     history = _PriceHistory(used, prices or {})
-    if history.changes():
-        sums = None
-    for part in history.parts(chosen, by, only):
-        for row in _sums(part.rows, columns) if sums is None else sums:
-            unit = history.unit_of(row["key"])
-            cost, milli = costs[_group({**row, "key": unit}, columns, part.day)], int(row["milli"])
-            for price in history.prices(row["resource"], row["key"], part.start_us):
-                cost[price.currency] += cost_of(milli, price)
+    for row, start_us, day in history.priced(chosen, by, only, sums):
+        cost, milli = costs[_group({**row, "key": history.unit_of(row["key"])}, columns, day)], int(row["milli"])
+        for price in history.prices(row["resource"], row["key"], start_us):
+            cost[price.currency] += cost_of(milli, price)
     return costs
 
 
@@ -207,12 +200,6 @@ def _summed_keys(sums: Iterable[Mapping[str, Any]]) -> list[_UsedKey]:
     for row in sums:
         times[row["resource"], row["key"]].append(hour_us(row["start"]))
     return [_UsedKey(resource, key, min(starts), max(starts)) for (resource, key), starts in times.items()]
-
-
-def _sums(rows: QuerySet[UsageSnapshot], columns: Sequence[str]) -> QuerySet[Any, dict[str, Any]]:
-    names = dict.fromkeys(("bucket", "resource", "key", *columns))
-    sums: QuerySet[Any, dict[str, Any]] = rows.order_by().values(*names).annotate(milli=CappedSum("admitted_milli"))
-    return sums
 
 
 def _group(row: Mapping[str, Any], columns: Sequence[str], day: datetime | None = None) -> Group:
@@ -250,14 +237,6 @@ def _negative(period: PricePeriod) -> PricePeriod:
     return period._replace(price=replace(period.price, numerator=-period.price.numerator))
 
 
-class _PricePart(NamedTuple):
-    """Rows in a time without a change of their prices, which starts at `start_us`; hours have their `day`."""
-
-    rows: QuerySet[UsageSnapshot]
-    start_us: int
-    day: datetime | None = None
-
-
 class _PriceHistory:
     """The prices of used units, and the parts of the time in which none of them changes."""
 
@@ -268,8 +247,8 @@ class _PriceHistory:
         unread = places - read_before.keys()
         lists = read_before | (price_lists(unread) if unread else {})
         self._periods: dict[tuple[str, str], list[PricePeriod]] = {}
-        self._first_us = min((row.first_us for row in used), default=0) // _DAY_US * _DAY_US
-        self._last_us = max((row.last_us for row in used), default=0) + _DAY_US
+        self._first_us = min((row.first_us for row in used), default=0) // DAY_US * DAY_US
+        self._last_us = max((row.last_us for row in used), default=0) + DAY_US
         for row, of_member in members.items():
             prices = lists[row.resource, of_member.pool]
             periods = [*prices.periods(self._first_us, of_member.member)]
@@ -289,71 +268,63 @@ class _PriceHistory:
             if period.valid_from_us <= at_us and (period.valid_until_us is None or at_us < period.valid_until_us):
                 yield period.price
 
-    def parts(self, chosen: Chosen, by: Collection[By], only: Q) -> Iterator[_PricePart]:
-        """The priced rows of the chosen usage in parts: those of hours, for the days in which a price changes."""
+    def priced(
+        self, chosen: Chosen, by: Collection[By], only: Q, sums: Sequence[Mapping[str, Any]] | None
+    ) -> Iterator[tuple[Mapping[str, Any], int, datetime | None]]:
+        """The sums of the chosen usage that may cost something, with the time whose price they have.
+
+        Those of hours, for the days in which a price changes, have their day.
+        """
         if not self._periods:
             return
         only &= Q(key__in={key for _, key in self._periods})
         resources = {resource for resource, _ in self._periods}
         only &= Q(resource__in=resources) if len(resources) <= _MOST_NAMES else Q()
-        rows, changes = chosen.rows(by).filter(only), self.changes()
-        if chosen.period == UsagePeriod.HOUR:
-            yield from _cut(rows, self._first_us, self._last_us, changes)
+        columns, counted = columns_of(by), defaultdict[int, set[tuple[str, str]]](set)
+        days = {} if chosen.period == UsagePeriod.HOUR else self._changed_days()
+        if days:
+            cuts = {*days, *[change for change in self._changes() if change // DAY_US * DAY_US in days]}
+            for row, start_us in sums_of_parts(hours_of(chosen, by, days).filter(only), columns, sorted(cuts)):
+                day_us = start_us // DAY_US * DAY_US
+                counted[day_us].add((row["resource"], row["key"]))
+                yield row, start_us, moment_of(day_us)
+        if sums is None:
+            yield from self._sums_of_whole(chosen.rows(by).filter(only), columns, counted, chosen.period)
             return
-        days = self._days_with_changes(chosen, by, only)
-        for day_us, changed in days.items():
-            rows = rows.exclude(changed, start=_moment(day_us))
-        yield from _cut(rows, self._first_us, self._last_us, [-(-change // _DAY_US) * _DAY_US for change in changes])
-        for day_us, changed in days.items():
-            hours = _hours(chosen, day_us).rows(by).filter(only, changed)
-            for part in _cut(hours, day_us, day_us + _DAY_US, changes):
-                yield part._replace(day=_moment(day_us))
+        for row in sums:
+            start_us = hour_us(row["start"])
+            if (row["resource"], row["key"]) not in counted.get(start_us, ()):
+                yield row, start_us, None
 
-    def changes(self) -> list[int]:
+    def _sums_of_whole(
+        self,
+        rows: QuerySet[UsageSnapshot],
+        columns: Sequence[str],
+        counted: Mapping[int, Iterable[tuple[str, str]]],
+        period: UsagePeriod,
+    ) -> Iterator[tuple[Mapping[str, Any], int, None]]:
+        """The sums of rows between changes of prices, without those of the days that were counted by their hours."""
+        changes = self._changes()
+        for day_us, places in counted.items():
+            rows = rows.exclude(of_places(places), start=moment_of(day_us))
+        if period == UsagePeriod.DAY:
+            changes = [-(-change // DAY_US) * DAY_US for change in changes]
+        for row, start_us in sums_of_parts(rows, columns, sorted({self._first_us, *changes})):
+            yield row, start_us, None
+
+    def _changes(self) -> list[int]:
         """When prices change in the time of the used keys."""
         begins = {period.valid_from_us for periods in self._periods.values() for period in periods}
         return sorted(begun for begun in begins if self._first_us < begun < self._last_us)
 
-    def _days_with_changes(self, chosen: Chosen, by: Collection[By], only: Q) -> dict[int, Q]:
-        """The days in which a price changes, with the condition for the rows of its unit, where there are hours.
+    def _changed_days(self) -> dict[int, set[tuple[str, str]]]:
+        """The days in which a price changes, with the keys of resources that it is for.
 
         Pruning keeps the hours of these units alone.
         """
-        changed_keys: dict[int, set[tuple[str, str]]] = {}
-        for key, periods in self._periods.items():
+        days: dict[int, set[tuple[str, str]]] = {}
+        for resource_key, periods in self._periods.items():
             for begun in {period.valid_from_us for period in periods}:
-                if begun % _DAY_US and self._first_us < begun < self._last_us:
-                    changed_keys.setdefault(begun // _DAY_US * _DAY_US, set()).add(key)
-        days = {}
-        for day_us, changed in changed_keys.items():
-            hours = _hours(chosen, day_us).rows(by).filter(only).order_by()
-            counted = {*hours.values_list("resource", "key").distinct()} & changed
-            if counted:
-                days[day_us] = _of_places(counted)
+                if begun % DAY_US and self._first_us < begun < self._last_us:
+                    days.setdefault(begun // DAY_US * DAY_US, set()).add(resource_key)
         return days
-
-
-def _of_places(places: Iterable[tuple[str, str]]) -> Q:
-    """The condition for rows of some keys of resources; most resources have the same ones."""
-    keys: dict[str, set[str]] = defaultdict(set)
-    for resource, key in places:
-        keys[resource].add(key)
-    resources: dict[frozenset[str], list[str]] = defaultdict(list)
-    for resource in sorted(keys):
-        resources[frozenset(keys[resource])].append(resource)
-    return reduce(or_, [Q(resource__in=names, key__in=sorted(some)) for some, names in resources.items()])
-
-
-def _hours(chosen: Chosen, day_us: int) -> Chosen:
-    return chosen._replace(period=UsagePeriod.HOUR, since=_moment(day_us), until=_moment(day_us + _DAY_US))
-
-
-def _cut(rows: QuerySet[UsageSnapshot], first_us: int, last_us: int, at: Iterable[int]) -> Iterator[_PricePart]:
-    """Rows that start in a time, cut at some times."""
-    cuts = sorted({first_us, last_us, *[cut for cut in at if first_us < cut < last_us]})
-    for start_us, end_us in pairwise(cuts):
-        yield _PricePart(rows.filter(start__gte=_moment(start_us), start__lt=_moment(end_us)), start_us)
-
-
-def _moment(time_us: int) -> datetime:
-    return in_site_time(EPOCH + time_us * MICROSECOND)

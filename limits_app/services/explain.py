@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -195,12 +195,16 @@ def explain(
 
 
 class ExplainedClient(NamedTuple):
-    """The explanations of an entity on several resources, and whether there are prices of any resource."""
+    """The explanations of an entity on several resources.
+
+    With the prices, None where no resource has any, and the limits that code set on each of the resources.
+    """
 
     explanations: list[Explanation]
     access: AccessVerdict
     emergency: Emergency
     prices: PriceLists | None
+    code_limits: Mapping[str, Sequence[CodeLimits]]
 
 
 def explain_each(resources: Collection[str], *, entity: EntityName = None) -> ExplainedClient:
@@ -222,7 +226,7 @@ def explain_each(resources: Collection[str], *, entity: EntityName = None) -> Ex
         switch = resolutions[0].emergency if resolutions else emergency_of(over_all)
         access = verdict_of(over_all, switch)
         explanations = [replace(explanation, access=access) for explanation in explained]
-        return ExplainedClient(explanations, access, switch, prices if over_all.has_prices else None)
+        return ExplainedClient(explanations, access, switch, prices if over_all.has_prices else None, of_code)
 
 
 aexplain: Final = sync_to_async(explain)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
+from typing import Final
 
 from django.utils.translation import gettext
 
@@ -17,6 +18,8 @@ from limits_app.services.limit_words import limit_in_words, limit_name
 from limits_app.services.policy_history import PolicyVersion, policy_history, subjects_of
 from limits_app.services.rule_labels import resource_labels
 from limits_app.usage.reading import DenialCount, LimitKeys, denied
+
+_NO_CODE_LIMITS: Final[Mapping[str, Iterable[CodeLimits]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +89,23 @@ def rejections(
     return _explained(counts, subjects, clients)
 
 
-def rejections_of(client: Entity, *, most: int) -> list[Rejection]:
-    """`rejections` in the last 48 hours of one client, whose name and plan are known."""
+def rejections_of(
+    client: Entity, *, most: int, code_limits: Mapping[str, Iterable[CodeLimits]] = _NO_CODE_LIMITS
+) -> list[Rejection]:
+    """`rejections` in the last 48 hours of one client, whose name and plan are known.
+
+    `code_limits` are those of resources for which they were read before.
+    """
     identifier = client.identifier
     counts = [DenialCount.of(denial) for denial in denied(None, identifier, None, since=None, until=None)[:most]]
-    return _explained(counts, subjects_of(counts), {identifier: client})
+    return _explained(counts, subjects_of(counts), {identifier: client}, code_limits)
 
 
 def _explained(
-    counts: Sequence[DenialCount], subjects: Mapping[str, Sequence[str]], clients: Mapping[str, Entity]
+    counts: Sequence[DenialCount],
+    subjects: Mapping[str, Sequence[str]],
+    clients: Mapping[str, Entity],
+    code_limits: Mapping[str, Iterable[CodeLimits]] = _NO_CODE_LIMITS,
 ) -> list[Rejection]:
     """Rejections with their reasons; `subjects` are the clients with the patterns that match them."""
     history = policy_history(counts, {*chain.from_iterable(subjects.values())})
@@ -102,7 +113,8 @@ def _explained(
     policies = [
         _of_plan(client, count, history.rejecting(count, subjects.get(count.entity, ()))) for count, client in rejected
     ]
-    code = _code_limits(count for count, versions in zip(counts, policies, strict=True) if not versions)
+    without_policy = {count.resource for count, versions in zip(counts, policies, strict=True) if not versions}
+    code = _code_limits(without_policy, code_limits)
     urls = resource_labels(count.resource for count in counts)
     explained = [_rejection(*about, versions, code) for about, versions in zip(rejected, policies, strict=True)]
     return [replace(rejection, url=urls.get(rejection.count.resource, "")) for rejection in explained]
@@ -116,11 +128,14 @@ def _of_plan(client: Entity, count: DenialCount, versions: Iterable[PolicyVersio
     return [version for version in versions if version.state["plan"] in (None, plan)]
 
 
-def _code_limits(counts: Iterable[DenialCount]) -> dict[tuple[str, str], set[LimitDefinition]]:
-    """The limits that code sets, by resource and key."""
+def _code_limits(
+    resources: Collection[str], read_before: Mapping[str, Iterable[CodeLimits]]
+) -> dict[tuple[str, str], set[LimitDefinition]]:
+    """The limits that code sets, by resource and key; `read_before` are those of some of them."""
     limits: dict[tuple[str, str], set[LimitDefinition]] = {}
-    resources = {count.resource for count in counts}
-    for row in CodeLimits.objects.filter(resource__in=resources) if resources else ():
+    unread = [resource for resource in resources if resource not in read_before]
+    rows = CodeLimits.objects.filter(resource__in=unread) if unread else ()
+    for row in chain(rows, *[read_before.get(resource, ()) for resource in resources]):
         for limit in row.definitions:
             limits.setdefault((row.resource, limit.key), set()).add(limit)
     return limits

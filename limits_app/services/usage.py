@@ -16,7 +16,8 @@ from limits_app.engine import EntityName, short_key
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.models import UsagePeriod, note_scheduled, recent_helpers
 from limits_app.services.candidates import revert_candidates
-from limits_app.services.costs import Chosen, Spend, has_costs, spends, spends_of_clients, uses_with_costs
+from limits_app.services.costs import Spend, has_costs, spends, spends_of_clients, uses_with_costs
+from limits_app.services.usage_sums import Chosen
 from limits_app.stores.registry import resilient_store, state_directories
 from limits_app.stores.resilient import ResilientStore
 from limits_app.usage import folding, rollup

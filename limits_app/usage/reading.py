@@ -149,14 +149,20 @@ def read(
 
     Raises InvalidRequest for a time range outside the calendar.
     """
-    rows = without_members(snapshots(resource, entity, key, plan=plan, period=period, since=since, until=until))
+    rows = snapshots(resource, entity, key, plan=plan, period=period, since=since, until=until)
+    return Uses(sums(without_members(rows), by))
+
+
+def sums(rows: QuerySet[UsageSnapshot], by: Collection[By]) -> QuerySet[UsageSnapshot, dict[str, Any]]:
+    """The sums of snapshots by limit and by some fields, in the order of `read`; `use_of` reads them."""
     columns = columns_of(by)
     order = ["-start"] if By.PERIOD in by else []
-    return Uses(
+    summed: QuerySet[UsageSnapshot, dict[str, Any]] = (
         rows.values("bucket", "key", *columns)
         .annotate(admitted=CappedSum("admitted_milli"), denied=Sum("refused"))
         .order_by(*order, "-admitted", "-denied", "key", "bucket", *columns)
     )
+    return summed
 
 
 def snapshots(

@@ -16,6 +16,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.engine import BELOW, Batch, Count, given_key
 from limits_app.models import Price, UsageSnapshot
+from limits_app.services import usage_sums
 from limits_app.usage import rollup
 from limits_app.usage.folding import fold
 from limits_app.usage.pruning import prunable, prune
@@ -130,6 +131,14 @@ def test_costs_equal_a_decimal_oracle(seed: int, period: str, hours: int) -> Non
                 place = (currency, *[getattr(use, name) for name in fields])
                 rows[place] = EXACT.add(rows[place], amount)
         assert dict(rows) == oracle.spent(by, hours), by
+
+
+def test_costs_of_many_changes_are_read_in_several_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_sums, "_PARTS_TOGETHER", 2)
+    oracle = Oracle(9)
+    add(*oracle.counts)
+    for by in [("resource",), ("entity", "period")]:
+        assert spent(by) == oracle.spent(by, 24)
 
 
 def test_each_hour_of_a_day_has_its_price() -> None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from limits_app import limits
 from limits_app.engine import KEYS_OF_REQUESTS
 from limits_app.models import UsageSnapshot
-from limits_app.services.clients import in_units, recent_uses
+from limits_app.services.clients import RecentUsage
 from limits_app.services.usage import usage_by_unit
 from tests.admin.browsing import address
 from tests.admin.pages.snapshots import used
@@ -62,7 +62,7 @@ def test_sums_are_those_of_the_largest_row_of_each_client(by: tuple[str, ...]) -
 def test_a_client_sees_its_requests_once_for_each_day() -> None:
     used("api", "user:1", "call_count", 7, refused=1)
     used("api", "user:1", "calls", 9, refused=1)
-    units = in_units("user:1", recent_uses("user:1"), None)
+    units = RecentUsage("user:1").in_units(None)
     assert [(use.key, use.admitted, use.refused) for use in units] == [("call_count", 9, 2)]
 
 

@@ -20,17 +20,16 @@ from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.pages.client_limits import limits_of_client
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.engine.errors import LimitsError
-from limits_app.models import BucketKind, Entity, Plan, Policy, PolicyEffect, write_alias
+from limits_app.models import BucketKind, CodeLimits, Entity, Plan, Policy, PolicyEffect, write_alias
 from limits_app.services.boosts import boosted_together, is_boost
 from limits_app.services.clients import (
+    RecentUsage,
     changes_of,
-    ended,
-    ending,
     find_clients,
     own_policies,
-    recent_uses,
     resources_of,
     spent_on,
+    temporary,
     user_names,
     with_members,
 )
@@ -124,7 +123,7 @@ def _boost(request: HttpRequest, identifier: str, form: QuickBoostForm) -> str:
 def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
     _check(request, Action.BOOST)
     chosen = _number(request.POST["_end_boost"])
-    parts = boosted_together(ending(own_policies(identifier)))
+    parts = boosted_together(temporary(own_policies(identifier))[0])
     boost = next((part for part in parts if any(map(is_boost, part)) and chosen in {row.pk for row in part}), [])
     if not boost:
         return gettext("This boost has ended already.")
@@ -180,11 +179,11 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     own_rows = [entity for entity in (row, parent, *members) if entity is not None]
     names = {entity.identifier: entity.name for entity in own_rows if entity.name}
     names |= user_names({identifier, *(entity.identifier for entity in own_rows)} - names.keys())
-    recent, sees_usage = recent_uses(identifier), may(request.user, Action.VIEW_USAGE)
-    limited = limits_of_client(site, identifier, resources_of(recent, policies), recent if sees_usage else [])
+    recent, sees_usage = RecentUsage(identifier), may(request.user, Action.VIEW_USAGE)
+    limited = limits_of_client(site, identifier, resources_of(recent.uses, policies), recent if sees_usage else None)
     uses = limited["uses"]
     boost.offer(limited.get("limits", ()), identifier)
-    now_ending, lately_ended = ending(policies), ended(policies)
+    now_ending, lately_ended = temporary(policies)
     urls = resource_labels(policy.resource.name for policy in (*now_ending, *lately_ended) if policy.resource)
     context: dict[str, Any] = {
         "entity": identifier,
@@ -193,7 +192,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "parent": None if parent is None else (parent.identifier, names.get(parent.identifier, "")),
         "members": [(member.identifier, names.get(member.identifier, "")) for member in members[:_MOST_MEMBERS]],
         "more_members": len(members) > _MOST_MEMBERS,
-        "unused": [] if recent else never_used([identifier]),
+        "unused": [] if recent.uses else never_used([identifier]),
         "ending": [_ends(part, urls) for part in boosted_together(now_ending)],
         "ended": [_ends(part, urls) for part in boosted_together(lately_ended)],
         "boost": boost,
@@ -204,7 +203,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     if sees_usage:
         plan = None if row is None else row.plan
         client = Entity(identifier=identifier, name=names.get(identifier, ""), plan=plan)
-        context |= {"days": [*_days(uses)], "rejections": [*_rejections(client)]}
+        context |= {"days": [*_days(uses)], "rejections": [*_rejections(client, limited["code_limits"])]}
         context["spent"] = [money(number, currency) for currency, number in spent_on(uses).items()]
     if may(request.user, Action.VIEW_HISTORY):
         events = changes_of(identifier, row, [policy.pk for policy in policies])
@@ -257,8 +256,8 @@ def _days(uses: Iterable[Use]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _rejections(client: Entity) -> Iterator[dict[str, Any]]:
-    for rejection in rejections_of(client, most=_MOST_REJECTIONS):
+def _rejections(client: Entity, code_limits: Mapping[str, Sequence[CodeLimits]]) -> Iterator[dict[str, Any]]:
+    for rejection in rejections_of(client, most=_MOST_REJECTIONS, code_limits=code_limits):
         yield {
             "minute": moment(rejection.count.minute),
             "why": rejection.why,

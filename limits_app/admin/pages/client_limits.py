@@ -15,7 +15,7 @@ from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
 from limits_app.models import TOTALS, Enforcement
 from limits_app.policies import Access, AccessVerdict
-from limits_app.services.clients import in_units
+from limits_app.services.clients import RecentUsage
 from limits_app.services.display import moment
 from limits_app.services.explain import Explanation, explain_each
 from limits_app.services.quota_pace import used_up_at
@@ -29,17 +29,20 @@ _SWITCHED_OFF: Final[Mapping[str, Any]] = {
 """The state of every client while the emergency switch is set."""
 
 
-def limits_of_client(site: AdminSite, identifier: str, resources: Collection[str], uses: list[Use]) -> dict[str, Any]:
+def limits_of_client(
+    site: AdminSite, identifier: str, resources: Collection[str], recent: RecentUsage | None
+) -> dict[str, Any]:
     """What limits the client on these resources, and when it uses up its quotas; a problem where that is unknown.
 
-    `switch` is the emergency switch, where it was read, and `uses` are by unit, with their costs.
+    `switch` is the emergency switch, where it was read, `uses` are by unit, with their costs, and `code_limits` those
+    of these resources.
     """
     try:
-        explained, access, switch, prices = explain_each(resources, entity=identifier)
+        explained, access, switch, prices, code_limits = explain_each(resources, entity=identifier)
     except (LimitsError, ValueError) as error:
-        uses = in_units(identifier, uses, {})
-        return {"problem": str(error), "state": gettext("Unknown"), "uses": uses}
-    uses = in_units(identifier, uses, prices)
+        uses = [] if recent is None else recent.in_units({})
+        return {"problem": str(error), "state": gettext("Unknown"), "uses": uses, "code_limits": {}}
+    uses = [] if recent is None else recent.in_units(prices)
     labels = resource_labels(resources)
     limits = [limit for explanation in explained for limit in _limits(site, explanation, uses, timezone.now())]
     for limit in limits:
@@ -51,8 +54,8 @@ def limits_of_client(site: AdminSite, identifier: str, resources: Collection[str
         if not explanation.outcome.allowed
     ]
     state = _SWITCHED_OFF.get(switch.mode) or _state(access, at_limit)
-    sorted_limits = _once_and_sorted(limits)
-    return {"limits": sorted_limits, "access": access, "state": str(state), "switch": switch, "uses": uses}
+    shown = {"limits": _once_and_sorted(limits), "access": access, "state": str(state)}
+    return {**shown, "switch": switch, "uses": uses, "code_limits": code_limits}
 
 
 def _limits(

@@ -35,9 +35,10 @@ from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, Reso
 from limits_app.models import BucketKind, Counted, Policy, PolicyEffect, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.usage import CappedSum
-from limits_app.services.costs import Chosen, spends
+from limits_app.services.costs import spends
 from limits_app.services.simulation.events import share_of
 from limits_app.services.simulation.proposal import ProposedPlaces
+from limits_app.services.usage_sums import Chosen
 from limits_app.usage.reading import By, without_members
 
 STEP_SECONDS: Final = 300
