@@ -37,9 +37,9 @@ from limits_app.services.usage_sums import (
     COSTED,
     DAY_US,
     Chosen,
+    days_together,
     hours_of,
     moment_of,
-    of_places,
     sums_by,
     sums_of_parts,
 )
@@ -282,35 +282,29 @@ class _PriceHistory:
         only &= Q(resource__in=resources) if len(resources) <= _MOST_NAMES else Q()
         columns, counted = columns_of(by), defaultdict[int, set[tuple[str, str]]](set)
         days = {} if chosen.period == UsagePeriod.HOUR else self._changed_days()
-        if days:
-            cuts = {*days, *[change for change in self._changes() if change // DAY_US * DAY_US in days]}
-            for row, start_us in sums_of_parts(hours_of(chosen, by, days).filter(only), columns, sorted(cuts)):
+        for some in days_together(days):
+            cuts = sorted({*some, *[change for change in self._changes() if change // DAY_US * DAY_US in some]})
+            for row, start_us in sums_of_parts(hours_of(chosen, by, some).filter(only), columns, cuts):
                 day_us = start_us // DAY_US * DAY_US
                 counted[day_us].add((row["resource"], row["key"]))
                 yield row, start_us, moment_of(day_us)
         if sums is None:
-            yield from self._sums_of_whole(chosen.rows(by).filter(only), columns, counted, chosen.period)
-            return
-        for row in sums:
-            start_us = hour_us(row["start"])
+            starts = self._whole_parts(chosen.period, counted)
+            whole: Iterable[tuple[Mapping[str, Any], int]] = sums_of_parts(
+                chosen.rows(by).filter(only), columns, starts
+            )
+        else:
+            whole = ((row, hour_us(row["start"])) for row in sums)
+        for row, start_us in whole:
             if (row["resource"], row["key"]) not in counted.get(start_us, ()):
                 yield row, start_us, None
 
-    def _sums_of_whole(
-        self,
-        rows: QuerySet[UsageSnapshot],
-        columns: Sequence[str],
-        counted: Mapping[int, Iterable[tuple[str, str]]],
-        period: UsagePeriod,
-    ) -> Iterator[tuple[Mapping[str, Any], int, None]]:
-        """The sums of rows between changes of prices, without those of the days that were counted by their hours."""
+    def _whole_parts(self, period: UsagePeriod, counted: Iterable[int]) -> list[int]:
+        """The starts of the parts between changes of prices, where days that were counted by hours are parts too."""
         changes = self._changes()
-        for day_us, places in counted.items():
-            rows = rows.exclude(of_places(places), start=moment_of(day_us))
         if period == UsagePeriod.DAY:
             changes = [-(-change // DAY_US) * DAY_US for change in changes]
-        for row, start_us in sums_of_parts(rows, columns, sorted({self._first_us, *changes})):
-            yield row, start_us, None
+        return sorted({self._first_us, *changes, *counted, *[day_us + DAY_US for day_us in counted]})
 
     def _changes(self) -> list[int]:
         """When prices change in the time of the used keys."""

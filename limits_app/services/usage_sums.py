@@ -23,7 +23,10 @@ COSTED: Final = (BucketKind.ENTITY, BucketKind.OTHERS)
 """The buckets of clients: amounts in shared ones, and those of members, are counted for clients too."""
 DAY_US: Final = timedelta(days=1) // MICROSECOND
 _PARTS_TOGETHER: Final = 100
-"""Of how many parts of a time, between changes of prices, the sums are read in one query."""
+"""Of how many parts of a time, between changes of prices, the sums are read in one query.
+
+SQLite computes at most 1,000 conditions in one expression.
+"""
 
 
 class Chosen(NamedTuple):
@@ -59,7 +62,7 @@ def sums_by(rows: QuerySet[UsageSnapshot], columns: Sequence[str]) -> QuerySet[A
     return sums
 
 
-def of_places(places: Iterable[tuple[str, str]]) -> Q:
+def _of_places(places: Iterable[tuple[str, str]]) -> Q:
     """The condition for rows of some keys of resources; most resources have the same ones."""
     keys: dict[str, set[str]] = defaultdict(set)
     for resource, key in places:
@@ -70,13 +73,22 @@ def of_places(places: Iterable[tuple[str, str]]) -> Q:
     return reduce(or_, [Q(resource__in=names, key__in=sorted(some)) for some, names in resources.items()])
 
 
+def days_together(
+    days: Mapping[int, Iterable[tuple[str, str]]],
+) -> Iterator[dict[int, Iterable[tuple[str, str]]]]:
+    """The days in parts, each small enough for one query, in order."""
+    starts = sorted(days)
+    for first in range(0, len(starts), _PARTS_TOGETHER):
+        yield {day_us: days[day_us] for day_us in starts[first : first + _PARTS_TOGETHER]}
+
+
 def hours_of(
     chosen: Chosen, by: Collection[By], days: Mapping[int, Iterable[tuple[str, str]]]
 ) -> QuerySet[UsageSnapshot]:
     """The rows of the hours of some days, each for some keys of resources."""
     since, until = moment_of(min(days)), moment_of(max(days) + DAY_US)
     of_days = [
-        Q(of_places(places), start__gte=moment_of(day_us), start__lt=moment_of(day_us + DAY_US))
+        Q(_of_places(places), start__gte=moment_of(day_us), start__lt=moment_of(day_us + DAY_US))
         for day_us, places in days.items()
     ]
     hours = chosen._replace(period=UsagePeriod.HOUR, since=since, until=until)

@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import time_machine
-from pytest_django import Settings
+from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app import limits
 from limits_app.engine import BELOW, Batch, Count, given_key
@@ -20,6 +21,7 @@ from limits_app.services import usage_sums
 from limits_app.usage import rollup
 from limits_app.usage.folding import fold
 from limits_app.usage.pruning import prunable, prune
+from tests.stores.database.databases import ALIAS, site_on
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -94,11 +96,11 @@ class Oracle:
                 price = max(price for price in prices if price[0] <= counted.hour - FIRST_HOUR)[1]
                 yield currency, EXACT.multiply(Decimal(milli).scaleb(-3), price)
 
-    def spent(self, by: tuple[str, ...], hours: int) -> dict[tuple[Any, ...], Decimal]:
+    def spent(self, by: tuple[str, ...], hours: int, entity: str | None = None) -> dict[tuple[Any, ...], Decimal]:
         sums: dict[tuple[Any, ...], Decimal] = defaultdict(Decimal)
         for counted in self.counts:
             is_below = counted.plan.startswith(BELOW)
-            if is_below and not {"entity", "below"} & set(by):
+            if entity not in (None, counted.entity) or (is_below and not {"entity", "below"} & set(by)):
                 continue
             start = START + (counted.hour - FIRST_HOUR) // hours * hours * HOUR
             names = {"resource": counted.resource, "entity": counted.entity, "below": is_below, "period": start}
@@ -139,6 +141,44 @@ def test_costs_of_many_changes_are_read_in_several_queries(monkeypatch: pytest.M
     add(*oracle.counts)
     for by in [("resource",), ("entity", "period")]:
         assert spent(by) == oracle.spent(by, 24)
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def site_on_server(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    """A database server on which everything of the app is."""
+    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
+        yield ALIAS
+
+
+@pytest.mark.parametrize(("period", "hours"), [("hour", 1), ("day", 24)])
+def test_costs_on_database_servers_equal_a_decimal_oracle(site_on_server: str, period: str, hours: int) -> None:
+    oracle = Oracle(5)
+    add(*oracle.counts)
+    for by in [(), ("entity",), ("period",), ("entity", "resource", "plan", "below", "period")]:
+        assert spent(by, period) == oracle.spent(by, hours), by
+        assert spent(by, period, entity="key:1") == oracle.spent(by, hours, "key:1"), by
+
+
+def test_a_price_may_change_every_day_for_years() -> None:
+    days = 1_010
+    Price.objects.bulk_create(
+        Price(
+            resource="llm/large",
+            unit="input_tokens",
+            amount=Decimal(1 + day % 7),
+            per=1,
+            currency="usd",
+            valid_from=START + (24 * day + 13) * HOUR,
+        )
+        for day in range(days)
+    )
+    add(*[count("key:1", 24 * day + hour, input_tokens=1_000) for day in range(days) for hour in (12, 13)])
+    amounts = [1 + day % 7 for day in range(days)]
+    expected = sum(amounts) + sum(amounts[:-1])  # an hour before the first change costs nothing
+    span = {"since": START, "until": START + timedelta(days=days)}
+    assert spent(**span) == {("usd",): expected}
+    assert sum(spent(("period",), **span).values()) == expected
+    assert sum(spent(("period",), entity="key:1", **span).values()) == expected
 
 
 def test_each_hour_of_a_day_has_its_price() -> None:
