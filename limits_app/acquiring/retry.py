@@ -81,10 +81,8 @@ class RetryPolicy:
             _check_number("within", self.within, _LONGEST_SECONDS)
         self._check_retry_on()
 
-    def applies(self, exception: BaseException, attempt: int, elapsed: float, context: Mapping[str, object]) -> bool:
+    def applies(self, exception: Exception, attempt: int, elapsed: float, context: Mapping[str, object]) -> bool:
         """Whether `retry_on` names the exception of an attempt, `elapsed` seconds after the first one began."""
-        if not isinstance(exception, Exception):
-            return False
         if _is_rule(self.retry_on):
             return self.retry_on(exception=exception, attempt=attempt, elapsed=elapsed, **context)
         return isinstance(exception, self._types)

@@ -81,8 +81,9 @@ class PricedShape(PlanShape):
             own[costs.position] = max(amounts[costs.position] - charged[costs.position], 0)
         return own
 
-    def with_costs(self, changes: list[int], used: ReportedUse, amounts: Amounts) -> list[int]:
-        """See `PlanShape.with_costs`: the cost of the used units is at the prices at which they were charged."""
+    def changes(self, used: ReportedUse, amounts: Amounts) -> list[int]:
+        """See `PlanShape.changes`: used units cost what they did when they were charged; unreported ones are used."""
+        changes = super().changes(used, amounts)
         for costs in self._costs:
             position, cost = costs.position, 0
             for unit, weight in costs.terms:

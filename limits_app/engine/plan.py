@@ -255,10 +255,6 @@ class PlanShape:
             changes[position] = used[position] - amounts[position]
         for limit in self.permits:
             changes[limit.position] = -amounts[limit.position]
-        return self.with_costs(changes, used, amounts) if self.is_priced else changes
-
-    def with_costs(self, changes: list[int], used: ReportedUse, amounts: Amounts) -> list[int]:  # noqa: ARG002
-        """Set the changes of limits in money that are charged for units; unreported amounts count as used."""
         return changes
 
     def changes_of_cancel(self, used: ReportedUse, amounts: Amounts, *, is_extended: bool = False) -> list[int]:

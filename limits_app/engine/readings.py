@@ -10,7 +10,7 @@ from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import Amount, from_micro
 from limits_app.engine.claims import Claim
 from limits_app.engine.keys import BLOCK_LEVEL, LEASE_LEVEL, Scope
-from limits_app.engine.limits import Blocked, CallLimit, CountedUnit, QuotaLimit, ResourceLimit
+from limits_app.engine.limits import Blocked, CallLimit, CountedUnit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
 from limits_app.engine.periods import SECOND_US, QuotaPeriod
 from limits_app.engine.plan import PlannedLimit
@@ -78,18 +78,16 @@ def _definition(rule: Rule) -> tuple[str, Amount, Amount, float | None]:
     if rule.kept_parts:
         capacity = units_of(rule, rule.usable_parts)
     match definition:
-        case Blocked():
-            return "blocked", capacity, 0, None
-        case CountedUnit():
-            return UNLIMITED, capacity, most, None
+        case RateLimit() | CallLimit():
+            kind = "call" if isinstance(definition, CallLimit) else "rate"
+            return kind, capacity, most, definition.window_seconds
         case ResourceLimit():
             return "resource", capacity, most, None
         case QuotaLimit():
             seconds = QuotaPeriod(definition.period).seconds if definition.period else definition.session_seconds
             return "quota", capacity, most, seconds
-        case _:
-            kind = "call" if isinstance(definition, CallLimit) else "rate"
-            return kind, capacity, most, definition.window_seconds
+        case _:  # units that are only counted have no status
+            return "blocked", capacity, 0, None
 
 
 def _kept_used(rule: Rule, state: State, now: int) -> Amount:

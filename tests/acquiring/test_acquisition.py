@@ -318,7 +318,8 @@ def test_releasing_again_changes_nothing(store: MemoryStore) -> None:
     other.release()
 
 
-def test_a_release_that_could_not_be_done_can_be_done_later(store: MemoryStore, clock: FakeClock) -> None:
+@pytest.mark.parametrize("end", ["release", "undo"])
+def test_a_release_that_could_not_be_done_can_be_done_later(clock: FakeClock, end: str) -> None:
     class Down(MemoryStore):
         """A store that cannot be reached for a while."""
 
@@ -334,10 +335,11 @@ def test_a_release_that_could_not_be_done_can_be_done_later(store: MemoryStore, 
     acquisition = limits.try_acquire({"tpm": 30, "db": 2})
     acquisition.update({"tpm": 10})
     with pytest.raises(StoreUnavailable, match="out of reach"):
-        acquisition.release()
+        getattr(acquisition, end)()
+    assert used(limits) == {"tpm": 30, "db": 2}
     unreachable.down = False
-    acquisition.release()
-    assert used(limits) == {"tpm": 10, "db": 0}
+    getattr(acquisition, end)()
+    assert used(limits) == {"tpm": 10 if end == "release" else 0, "db": 0}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, StoreUnavailable])

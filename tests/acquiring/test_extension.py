@@ -14,7 +14,7 @@ import pytest
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
-from limits_app.engine import LimitUse
+from limits_app.engine import LEASE_KEY, LimitUse
 from limits_app.engine.claims import Claim
 from limits_app.engine.errors import (
     AlreadyReleased,
@@ -34,6 +34,7 @@ from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from limits_app.testing.conformance.token_leases import elsewhere, with_lease
 from tests.acquiring.sets import DB, TPM, limit_set, used
 from tests.acquiring.test_remote_stores import FarStore
 from tests.forking import exit_code_of_child
@@ -264,6 +265,23 @@ def test_a_lost_lease_is_reported(clock: FakeClock, store: MemoryStore, caplog: 
     acquisition.release()
     assert acquisition.lost_lease
     assert "the lease of db ran out" in caplog.text
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("kind", [MemoryStore, FarStore])
+def test_extensions_of_a_token_whose_lease_has_ended_stay_charged(
+    clock: FakeClock, kind: type[MemoryStore], asynchronous: bool
+) -> None:
+    store = kind(clock=clock)
+    limits = with_lease(store, RateLimit("tpm", 100, 86_400))
+    token = limits.try_acquire({"tpm": 10})
+    extended = elsewhere(token)
+    extended.extend({"tpm": 20, LEASE_KEY: 1})
+    token.cancel()
+    extended.update({"tpm": 0})
+    asyncio.run(extended.arelease()) if asynchronous else extended.release()
+    assert extended.is_over
+    assert used(limits)["tpm"] == 20
 
 
 class Failing(AskedInThread, MemoryStore):

@@ -178,6 +178,16 @@ def test_a_refusal_is_that_of_the_set_that_would_admit_first(store: MemoryStore)
     assert [used(one)["tpm"] for one in pool] == [9, 6, 8]
 
 
+def test_a_soft_limit_does_not_delay_a_rejection(store: MemoryStore) -> None:
+    soft = RateLimit("soft", 1, 3600, soft=True)
+    pool = pool_of(store, TPM, soft, number=2)
+    for limits, amounts in zip(pool, ({"tpm": 8, "soft": 1000}, {"tpm": 9, "soft": 0}), strict=True):
+        assert limits.try_acquire(amounts)
+    rejected = pool.try_acquire({"tpm": 5, "soft": 1})
+    assert rejected.config == {"name": "a"}
+    assert rejected.outcome.retry_after == 3
+
+
 @pytest.mark.parametrize("name", BALANCERS)
 def test_without_failover_the_chosen_one_decides(name: str, store: MemoryStore) -> None:
     pool = pool_of(store, CallLimit(1, 3600), load_balancing=name, failover=False)

@@ -104,6 +104,17 @@ def test_program(end: str, tmp_path: Path) -> None:
     assert len({*notes.read_text().split()}) == 1
 
 
+@pytest.mark.parametrize("before", ["import celery.signals", "import celery.signals, multiprocessing.util"])
+def test_child_of_a_celery_worker_which_ends_after_a_signal(before: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    program = (
+        f"import os; {before}; from tests.acquiring.test_process_ends import work; work({str(notes)!r});"
+        "celery.signals.worker_process_shutdown.send(None, pid=os.getpid(), exitcode=0); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE, stderr=subprocess.DEVNULL)
+    assert len(notes.read_text().split()) == 1
+
+
 @pytest.mark.usefixtures("_no_functions")
 def test_equal_functions_are_called_once() -> None:
     calls: list[str] = []

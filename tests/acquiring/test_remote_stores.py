@@ -199,6 +199,23 @@ async def test_what_was_used_up_has_nothing_to_settle(far: FarStore) -> None:
     assert await asyncio.to_thread(used, limits) == {"tpm": 4}
 
 
+@in_a_loop
+async def test_an_error_of_a_remote_store_is_raised_by_a_pool_that_holds_nothing(far: FarStore) -> None:
+    class Down(FarStore):
+        """A store that decides on nothing."""
+
+        async def aacquire(self, claim: Claim) -> bool:
+            raise StoreUnavailable("out of reach")
+
+    near = MemoryStore()
+    sets = [limit_set(store, TPM, DB) for store in (near, Down(), far)]
+    assert await asyncio.to_thread(sets[0].try_acquire, {"tpm": 0, "db": 1})
+    with pytest.raises(StoreUnavailable, match="out of reach"):
+        await LimitPool(sets).atry_acquire({"tpm": 5, "db": 1})
+    for limits, permits in zip((sets[0], sets[2]), (1, 0), strict=True):
+        assert await asyncio.to_thread(used, limits) == {"tpm": 0, "db": permits}
+
+
 def test_a_release_that_is_cancelled_on_its_way_is_settled_once() -> None:
     class Slow(FarStore):
         """A store that settles when it is told to."""

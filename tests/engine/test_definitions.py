@@ -445,6 +445,10 @@ def test_there_are_shorter_ways_to_write_a_quota(made: QuotaLimit, same: QuotaLi
             {"period": None, "session_seconds": 60, "time_zone": "Europe/Berlin"},
             "limit 'k': time_zone goes with a period; leave it out for a session",
         ),
+        (
+            {"period": None, "session_seconds": 60, "starts": "15"},
+            "limit 'k': starts goes with a period; leave it out for a session",
+        ),
     ],
     ids=lambda value: f"{value!a:.40}",
 )

@@ -17,6 +17,7 @@ from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
     CallLimit,
+    CountedUnit,
     QuotaLimit,
     RateLimit,
     RateLimitAlgorithm,
@@ -232,6 +233,26 @@ def test_what_the_reset_of_an_absent_limit_has_forgotten_is_not_refunded() -> No
     scope.charge(tpm=4)
     assert scope.settle(second, tpm=-3)
     assert scope.used() == {"tpm": 4}
+
+
+def test_use_of_a_removed_limit_is_settled_although_its_unit_is_counted() -> None:
+    scope = OneScope(TPM)
+    claim = scope.charge(tpm=6)
+    scope.change(CountedUnit("tpm", "tpm"))
+    assert scope.settle(claim, tpm=-2)
+    scope.change(TPM)
+    assert scope.used() == {"tpm": 4}
+
+
+def test_merged_records_have_the_use_and_the_holders_of_both() -> None:
+    scope, other = OneScope(TPM, DB, WINDOW), OneScope(DB, FINER)
+    scope.charge(tpm=2, window=3)
+    other.charge(tpm=5)
+    engine.merge(scope.record, other.record, NOW)
+    assert scope.used() == {"tpm": 7, "db": 2, "window": 3}
+    assert not scope.charge(tpm=0).admitted, "each of them holds a permit"
+    assert not scope.charge(tpm=4, db=0).admitted
+    assert scope.charge(tpm=3, db=0).admitted
 
 
 def test_reset_is_known_for_a_day_and_to_records_that_are_merged() -> None:

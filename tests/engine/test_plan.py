@@ -114,6 +114,17 @@ def test_plans_of_many_forms_are_dropped_and_compiled_again(store: MemoryStore) 
     ]
 
 
+def test_parts_of_a_plan_are_compiled_once_and_the_oldest_are_dropped(store: MemoryStore) -> None:
+    limits = limit_set(store, *[RateLimit(f"k{number}", 1000, 60) for number in range(9)])
+    shape = limits.prepare(dict.fromkeys(limits.keys, 1)).claim.shape
+    subsets = [[limit for limit in shape.limits if number >> limit.position & 1] for number in range(1, 1 << 9)]
+    for subset in [*subsets, *subsets[:3]]:
+        part = shape.part(subset)
+        assert part is shape.part(subset)
+        assert [limit.key for limit in part.limits] == [limit.key for limit in subset]
+        assert [limit.position for limit in part.limits] == list(range(len(subset)))
+
+
 @pytest.mark.parametrize(
     ("lease_seconds", "lease_us"), [(10, LEASE_US), (0.001, 1000), (1.5, 1_500_000), (366 * 86_400, 31_622_400_000_000)]
 )

@@ -96,6 +96,12 @@ class TimedBlocks(Contract):
         holding.release()
         assert client.request({"db": 1})
 
+    def test_responses_of_a_client_without_limits_that_can_be_exceeded_begin_no_block(self, store: Store) -> None:
+        client = BlockedClient(store, ResourceLimit("db", 1), RateLimit(KEY, 1, HOUR, soft=True))
+        for _ in range(3):
+            client.respond(client.request({KEY: 5}), counts=True)
+        assert client.request({KEY: 5})
+
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_responses_that_do_not_count_begin_no_block(self, store: Store, algorithm: RateLimitAlgorithm) -> None:
         client = BlockedClient(store, CallLimit(5, HOUR, algorithm))
