@@ -7,6 +7,8 @@ from django.urls import include, path
 
 from project import views
 
+admin.site.index_template = "admin/limits_app/index.html"  # shows the state of all limits
+
 urlpatterns = [
     path("", views.index, name="index"),
     path("login/", LoginView.as_view(template_name="demo/login.html"), name="login"),

@@ -29,15 +29,15 @@ from limits_app import audit
 from limits_app.admin.choices import RowField, RowsView
 from limits_app.admin.forms import Autocomplete, DateTimeFormField, DateTimeWidget, JSONField, is_primary_key
 from limits_app.admin.menu import menu
+from limits_app.admin.row_names import NamedRows
 from limits_app.models.snapshots import snapshots
 from limits_app.services.display import moment
-from limits_app.services.policy_words import row_in_words
 from limits_app.services.rights import Action, may, may_change_rows, may_choose
 
 _NUL = "\0"
 
 
-class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
+class RobustListAdmin(NamedRows):
     """A list below the menu of the app, which handles all invalid filter values in the same way."""
 
     class Media:
@@ -69,15 +69,9 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
         return [path("autocomplete/", view, name=name), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
-        """Show the form, under the name that lists show."""
+        """Show the form below the menu."""
         context["menu"] = menu(self.admin_site, request)
-        if options.get("obj") is not None:
-            context["subtitle"] = self.row_in_words(options["obj"])
         return super().render_change_form(request, context, *args, **options)
-
-    def row_in_words(self, row: Any) -> str:
-        """The name of a row in the heading of its page and above it."""
-        return row_in_words(row)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Filter; Django raises errors for NUL and for dates at the ends of the calendar."""

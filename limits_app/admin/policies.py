@@ -48,7 +48,7 @@ from limits_app.services.display import moment
 from limits_app.services.limit_fields import LimitKind, of_kind
 from limits_app.services.limit_sentences import rule_of
 from limits_app.services.policy_warnings import overriding_block
-from limits_app.services.policy_words import policies_in_words
+from limits_app.services.policy_words import policies_in_words, row_in_words
 from limits_app.services.rights import Action, may, may_change_rows, to_create_entity, to_replace_row
 
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
@@ -119,6 +119,8 @@ class KindFilter(admin.SimpleListFilter):
 
 _OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
 
+_READ: Final = {"resource": "resource_in_words"}
+"""What a page shows instead of fields to users who may not change them."""
 _COUNTING: Final = (PolicyStatus.COUNTS, PolicyStatus.EXTENDED)
 _NOT_ENFORCED: Final[Mapping[str, PolicyStatus]] = {
     Enforcement.SHADOW: PolicyStatus.SHADOW,
@@ -190,7 +192,7 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
     actions = POLICY_ACTIONS
     autocomplete_fields = ["resource", "entity", "plan"]
     radio_fields = {"counted": admin.VERTICAL}
-    readonly_fields = ["created", "updated"]
+    readonly_fields = ["created", "updated", *_READ.values()]
     created = moment_column("created_at", _("created at"))
     updated = moment_column("updated_at", _("updated at"))
     fieldsets = [
@@ -203,10 +205,15 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
     form = PolicyForm
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Ask for the confirmation where a policy in force may be changed."""
+        """Ask for the confirmation where a policy in force may be changed; name its resource where it may not."""
         fieldsets = super().get_fieldsets(request, obj)
         in_force = obj is not None and obj.enforcement == Enforcement.ENFORCE and obj.rollout_percent
-        if not in_force or not self.has_change_permission(request, obj):
+        if not self.has_change_permission(request, obj):
+            return [
+                (title, {**options, "fields": [_READ.get(field, field) for field in options["fields"]]})
+                for title, options in fieldsets
+            ]
+        if not in_force:
             return fieldsets
         return [
             (
@@ -228,6 +235,11 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         names = client_names(policy.entity.identifier for policy in rows if policy.entity is not None)
         for policy, words in zip(rows, policies_in_words(rows, names), strict=True):
             policy.in_words = words
+
+    @admin.display(description=_("resource"))
+    def resource_in_words(self, policy: Policy) -> str:
+        """The name of its resource, or the URL of the rule for which it was made."""
+        return "-" if policy.resource is None else row_in_words(policy.resource)
 
     @admin.display(description=_("policy"))
     def whom(self, policy: Any) -> str:

@@ -76,7 +76,7 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
         names = client_names(state.entity for row in rows for state in row.states or () if state.entity)
         urls = resource_labels(row.name for row in rows if row.made_for_rule)
         for row in rows:
-            row.url = urls.get(row.name, "")
+            row.in_words = urls.get(row.name, row.name)
             row.names = names
             states = sorted(row.states or (), key=lambda state: state.entity is None)
             useful = [state for state in states if state.entity is not None or _says_something(state)]
@@ -85,7 +85,7 @@ class ResourceAdmin(StatePermissions, UsageListAdmin):
     @admin.display(description=_("name"), ordering="name")
     def label(self, resource: Any) -> str:
         """The name, or the path or view of the URL rule for which it was made."""
-        return str(resource.url or resource.name)
+        return str(resource.in_words)
 
     def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
         """Show one state of a resource, and the entity that it is about."""

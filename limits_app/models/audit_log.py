@@ -258,6 +258,9 @@ class AuditEvent(models.Model):
     objects: ClassVar[models.Manager[Self]] = AppendOnlyQuerySet.as_manager()
     delete = _refuse
 
+    shown_as: str = ""
+    """The text of a copy that pages show, as that of configuration."""
+
     class Meta:
         verbose_name = _("audit event")
         verbose_name_plural = _("audit events")
@@ -269,7 +272,7 @@ class AuditEvent(models.Model):
         constraints = [models.CheckConstraint(name="limits_app_audit_verb", condition=models.Q(verb__in=Verb.values))]
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.object_type} {self.object_label}"
+        return self.shown_as or f"{self.verb} {self.object_type} {self.object_label}"
 
     def save(self, **options: Any) -> None:
         """Append the event; raises NotSupportedError if it is already saved."""

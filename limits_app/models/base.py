@@ -143,6 +143,8 @@ class Configuration(Definable):
     """Properties that the audit log stores in addition to the fields."""
     always_validated: ClassVar[Sequence[str]] = ()
     """Fields that are validated on every write, also without a form."""
+    shown_as: str = ""
+    """The text of a copy that pages show, instead of the label; empty for every other row."""
 
     objects: ClassVar[ConfigurationManager[Self]] = ConfigurationManager()
 

@@ -106,7 +106,7 @@ class Candidate(Configuration):
         ]
 
     def __str__(self) -> str:
-        return f"trial of {self.policy}"
+        return self.shown_as or f"trial of {self.policy}"
 
     def clean(self) -> None:
         """Reject limits that its policy cannot have."""

@@ -225,6 +225,8 @@ class Policy(Configuration):
         constraints = CONSTRAINTS
 
     def __str__(self) -> str:
+        if self.shown_as:
+            return self.shown_as
         # Not translated, because it is stored in logs and outcomes.
         subject = self.scope.partition("_")[0]
         whose = {"plan": self.plan, "resource": self.resource, "system": ""}.get(subject, self.entity)

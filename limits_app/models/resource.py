@@ -89,7 +89,7 @@ class Resource(Configuration):
         constraints = [models.CheckConstraint(name="limits_app_resource_has_name", condition=~models.Q(name=""))]
 
     def __str__(self) -> str:
-        return self.name
+        return self.shown_as or self.name
 
 
 class CodeLimits(models.Model):

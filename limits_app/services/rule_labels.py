@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from django.db.models import Q
@@ -11,6 +12,8 @@ from limits_app.models import Endpoint, Resource
 from limits_app.models.rule_resources import MADE_FOR_RULE
 
 _MOST_FOUND: Final = 50
+_MADE: Final = re.compile(rf"(?<![\w./-]){MADE_FOR_RULE}[\w./-]*\w")
+"""The name of a resource in a text that may have been made for a URL rule."""
 
 
 def label_of(rule: Endpoint) -> str:
@@ -27,8 +30,18 @@ def rules_of_resources(resources: Iterable[str | None]) -> dict[str, Endpoint]:
 
 def labels_in_words(labels: Collection[str]) -> dict[str, str]:
     """Labels of objects as the audit log keeps them, each with the URLs of the resources that it names."""
-    urls = resource_labels(word for label in labels for word in label.split())
-    return {label: " ".join(urls.get(word, word) for word in label.split(" ")) for label in labels}
+    urls = urls_named_in(labels)
+    return {label: with_urls(label, urls) for label in labels}
+
+
+def urls_named_in(texts: Iterable[str]) -> dict[str, str]:
+    """The paths or views of the URL rules whose resources texts name, by the names of the resources."""
+    return resource_labels(name for text in texts for name in _MADE.findall(text))
+
+
+def with_urls(text: str, urls: Mapping[str, str]) -> str:
+    """A text with URLs in place of the names of resources, as `urls_named_in` returns them."""
+    return _MADE.sub(lambda name: urls.get(name[0], name[0]), text)
 
 
 def resource_of(text: str) -> str:

@@ -463,7 +463,7 @@ def test_policies_that_hold_until_the_end_of_the_calendar_are_listed_and_edited(
     first, last = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))  # noqa: DTZ901 - it is there
     policy = limits.set_resource_limits("api", [CallLimit.per_minute(5)], valid_from=first, valid_until=last)
     for query in ("", "?holds=now", "?holds=dates"):
-        assert "resource api" in changelist(admin_client, "policy", query).content.decode()
+        assert "Each client on api" in changelist(admin_client, "policy", query).content.decode()
     form = admin_client.get(address("policy_change", policy.pk))
     shown = form.context["adminform"].form
     [(began, _), (ends, _)] = [

@@ -17,8 +17,8 @@ from tests.admin.browsing import address, changelist
 from tests.admin.pages.test_pages import words
 
 
-def user_with(*permissions: str) -> Client:
-    user = get_user_model().objects.create_user("support", is_staff=True)
+def user_with(*permissions: str, name: str = "support") -> Client:
+    user = get_user_model().objects.create_user(name, is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     browser = Client()
     browser.force_login(user)
@@ -81,3 +81,26 @@ def test_what_is_switched_off_is_said_on_every_page(admin_client: Client) -> Non
         assert "All limits are in shadow mode: nothing is rejected. Switched by grace. Reason: a flood. Until" in text
     limits.set_emergency("enforce")
     assert "All limits are" not in words(changelist(admin_client, "policy"))
+
+
+def test_the_first_page_of_the_admin_shows_the_banner_and_numbers_of_today(admin_client: Client) -> None:
+    index = reverse("admin:index")
+    text = words(admin_client.get(index))
+    assert "Limits are enforced" in text
+    assert "Allowed today" in text
+    assert "All limits are off" not in text
+    limits.set_emergency("off", reason="a flood", actor="grace")
+    for page in (index, reverse("admin:app_list", args=["limits_app"])):
+        response = admin_client.get(page)
+        assert "All limits are off: nothing is limited. Switched by grace. Reason: a flood." in words(response)
+        assert f'href="{address("emergencyswitch_changelist")}?mode=enforce"' in response.content.decode()
+
+
+def test_the_first_page_of_the_admin_shows_numbers_to_those_who_may_see_them() -> None:
+    index = reverse("admin:index")
+    assert "Allowed today" not in words(user_with("view_plan").get(index))
+    assert "limits-summary" not in user_with(name="guest").get(index).content.decode()
+
+
+def test_the_page_of_the_app_has_its_menu(admin_client: Client) -> None:
+    assert menu_of(admin_client.get(reverse("admin:app_list", args=["limits_app"]))) == ENTRIES

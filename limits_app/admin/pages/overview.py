@@ -21,13 +21,14 @@ from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.audit_words import clients_of
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import named, tightest_limits
+from limits_app.admin.pages.summary import ending_soon, state_of_stores, totals
 from limits_app.admin.pages.usage import chart_of
 from limits_app.conf import OnUnavailable
 from limits_app.engine import parse_limits
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
 from limits_app.models import TOTALS, AuditEvent, BucketKind, Candidate, CandidateState, Policy, UsagePeriod
-from limits_app.models.fields import aware, in_site_time
+from limits_app.models.fields import aware
 from limits_app.services.boosts import boosted_together, is_boost
 from limits_app.services.candidates import reports
 from limits_app.services.clients import client_names, with_name
@@ -38,15 +39,13 @@ from limits_app.services.rights import Action, may
 from limits_app.services.rule_labels import resource_labels, rules_of_resources
 from limits_app.services.status import store_health
 from limits_app.services.usage import usage_by_unit
-from limits_app.usage.reading import Use, most_rejected
+from limits_app.usage.reading import most_rejected
 
 _MOST: Final = 5
 _MOST_CHANGES: Final = 30
 _EVENTS_EACH: Final = 5
 """How many events are read for each change that is shown, since one save may have several."""
 _CHART: Final = timedelta(hours=23)
-_SOON: Final = timedelta(days=7)
-_MOST_ENDING: Final = 20
 
 _INSTEAD: Final = {
     OnUnavailable.BLOCK: _("requests are rejected"),
@@ -65,7 +64,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     by_limit = most_rejected("resource", "key", since=midnight, most=_MOST)
     urls = resource_labels([*(count["resource"] for count in by_limit), *(limit["resource"] for limit in tightest)])
     by_client = most_rejected("entity", since=midnight, most=_MOST)
-    policies = _ending() if may(request.user, Action.VIEW_LIMITS) else None
+    policies = ending_soon() if may(request.user, Action.VIEW_LIMITS) else None
     events = _recent(midnight - timedelta(days=1)) if may(request.user, Action.VIEW_HISTORY) else None
     names = client_names(
         {
@@ -79,8 +78,8 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     uses = usage_by_unit(unit=CallLimit.key, by="period", period="hour", since=time[1])
     ending = None if policies is None else [*_ends(site, policies, names)]
     context = {
-        "stores": _stores(),
-        "totals": [*_totals([use for use in uses if aware(use.start or now) >= midnight], tightest, ending)],
+        "stores": state_of_stores(),
+        "totals": [*totals([use for use in uses if aware(use.start or now) >= midnight], tightest, ending)],
         "chart": chart_of(time, uses, CallLimit.key),
         "changes": None if events is None else [*islice(events_in_words(site, events, names), _MOST_CHANGES)],
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
@@ -99,26 +98,6 @@ def _recent(yesterday: datetime) -> list[AuditEvent]:
     """The changes since yesterday, and without such the last ones: one of a colleague is undone from here."""
     events = [*AuditEvent.objects.order_by("-number")[: _MOST_CHANGES * _EVENTS_EACH]]
     return [event for number, event in enumerate(events) if number < _MOST or aware(event.when) >= yesterday]
-
-
-def _stores() -> tuple[bool, str]:
-    """Whether all stores are available, and that in words."""
-    health = store_health()
-    if down := [alias for alias, store in health.items() if store.state == BreakerState.OPEN]:
-        return False, gettext("Unavailable: %(stores)s") % {"stores": ", ".join(down)}
-    return True, gettext("Stores are available") if len(health) > 1 else gettext("The store is available")
-
-
-def _totals(uses: list[Use], tightest: list[dict[str, Any]], ending: list[Any] | None) -> Iterator[tuple[Any, str]]:
-    """What happened today in numbers, each with its label."""
-    allowed, rejected = sum(use.admitted for use in uses), sum(use.refused for use in uses)
-    yield gettext("Allowed today"), amount(allowed)
-    share = f" ({percent(rejected / (allowed + rejected))})" if rejected else ""
-    yield gettext("Rejected today"), f"{amount(rejected)}{share}"
-    full = {limit["entity"] for limit in tightest if limit["bar"].level == "full"}
-    yield gettext("Clients at a limit"), amount(len(full))
-    if ending is not None:
-        yield gettext("Ends soon"), amount(len(ending))
 
 
 def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
@@ -176,14 +155,6 @@ def _row(  # noqa: PLR0917 - a row with what names it
         "count": amount(count["rejections"]),
         "url": f"{reverse(f'{site.name}:limits_app_denial_changelist')}?{urlencode(query)}",
     }
-
-
-def _ending() -> list[Policy]:
-    """Boosts and other temporary policies that end soon, the earliest first."""
-    now = datetime.now(UTC)
-    soon = Policy.objects.filter(valid_until__gt=in_site_time(now), valid_until__lte=in_site_time(now + _SOON))
-    rows = soon.select_related("resource", "entity", "plan").prefetch_related("limits")
-    return [*rows.order_by("valid_until")[:_MOST_ENDING]]
 
 
 def _ends(site: AdminSite, policies: list[Policy], names: dict[str, str]) -> Iterator[dict[str, str]]:

@@ -39,6 +39,7 @@ from limits_app.services.limit_sentences import (
     uncounted_members,
 )
 from limits_app.services.limit_words import limit_in_words
+from limits_app.services.rule_labels import rules_of_resources
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
 
@@ -108,10 +109,15 @@ def matches_in_words(what: What, path: str) -> str:
 
 
 def resource_names() -> list[str]:
-    """The names of resources to suggest: those with a row, those that code names, and those that were used."""
+    """The names of resources to suggest: those with a row, those that code names, and those that were used.
+
+    A resource that was made for a URL rule is suggested as its path, and not where the rule names a view.
+    """
     in_code = {*names_in_code(), *filter(RESOURCE_PATTERN.fullmatch, SiteUrls().throttle_scopes())}
-    names = Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_SUGGESTED]
-    return sorted({*in_code, *names, *_used_resources()})
+    rows = Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_SUGGESTED]
+    names = {*in_code, *rows, *_used_resources()}
+    paths = {name: rule.path for name, rule in rules_of_resources(names).items()}
+    return sorted({paths.get(name, name) for name in names} - {""})
 
 
 def _used_resources() -> Iterator[str]:

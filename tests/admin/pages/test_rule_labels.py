@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from html import unescape
+from typing import Any, Final
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
 
@@ -12,13 +17,14 @@ from limits_app import limits
 from limits_app.models import AuditEvent, Candidate, Denial, Endpoint, Entity, Policy, Resource
 from limits_app.services import boost_each
 from limits_app.services.rule_labels import resource_of
-from tests.admin.browsing import address
+from tests.admin.browsing import act, address, said
 from tests.admin.pages.snapshots import used
 from tests.admin.pages.test_pages import words
 
 pytestmark = pytest.mark.django_db
 
 
+_SUBJECT: Final = "user:8 on /api/reports/<id>/"
 LISTS = ["overview_changelist", "usagesnapshot_changelist", "denial_changelist", "resource_changelist", "explain"]
 
 
@@ -104,6 +110,90 @@ def test_the_page_of_a_row_names_the_url_and_not_the_generated_resource(admin_cl
     text = words(admin_client.get(address(*pages[kind])))
     assert "/api/reports/" in text
     assert rule.limits_resource not in text
+
+
+@pytest.fixture
+def generated() -> str:
+    """The name of the resource that was made for a URL rule, which a policy of a client and a trial refer to."""
+    rule = Endpoint.objects.create(name="reports", path="/api/reports/<id>/", limits="2/min")
+    rule.refresh_from_db()
+    policy = limits.set_entity_limits("user:8", "9/min", resource=rule.limits_resource)
+    limits.set_candidate(policy, "calls=1/min")
+    return rule.limits_resource
+
+
+def rows_about(resource: str) -> dict[str, Any]:
+    """The rows that a URL rule has on the pages of the admin, by their kind."""
+    policies = Policy.objects.filter(resource__name=resource)
+    return {
+        "resource": Resource.objects.get(name=resource),
+        "policy": policies.get(entity__identifier="user:8"),
+        "candidate": Candidate.objects.get(),
+    }
+
+
+def printed(response: Any) -> str:
+    """What a page shows, and what it tells screen readers."""
+    page = response.content.decode()
+    return unescape(" ".join([words(response), *re.findall(r'aria-label="([^"]*)"', page)]))
+
+
+@pytest.mark.parametrize("kind", ["resource", "policy", "candidate"])
+@pytest.mark.parametrize("page", ["changelist", "change", "delete", "history"])
+def test_no_page_of_a_row_prints_the_generated_resource(
+    admin_client: Client, generated: str, kind: str, page: str
+) -> None:
+    row = rows_about(generated)[kind]
+    response = admin_client.get(address(f"{kind}_{page}", *[row.pk] * (page != "changelist")), follow=True)
+    assert "/api/reports/<id>/" in printed(response)
+    assert generated not in printed(response)
+    if page in {"change", "delete"}:  # what other admins print above their pages
+        assert "/api/reports/<id>/" in str(response.context["original" if page == "change" else "object"])
+
+
+@pytest.mark.parametrize("kind", ["policy", "candidate", "resource"])
+def test_users_who_may_only_view_read_the_url(client: Client, generated: str, kind: str) -> None:
+    reader = User.objects.create_user("reader", is_staff=True)
+    reader.user_permissions.set(Permission.objects.filter(codename=f"view_{kind}"))
+    client.force_login(reader)
+    row = rows_about(generated)[kind]
+    for page in ("change", "history"):
+        text = printed(client.get(address(f"{kind}_{page}", row.pk)))
+        assert "/api/reports/<id>/" in text
+        assert text.count(generated) == (kind == "resource" and page == "change")  # its name in code
+
+
+@pytest.mark.parametrize("kind", ["policy", "candidate"])
+def test_a_deleted_row_is_named_by_its_url(admin_client: Client, generated: str, kind: str) -> None:
+    response = admin_client.post(address(f"{kind}_delete", rows_about(generated)[kind].pk), {"post": "yes"})
+    name = {"policy": "policy", "candidate": "trial"}[kind]
+    assert said(response) == [f"The {name} “{_SUBJECT}” was deleted successfully."]
+    assert LogEntry.objects.get().object_repr == _SUBJECT
+
+
+@pytest.mark.parametrize("sent", [{}, {"_continue": "1"}, {"_popup": "1"}])
+def test_a_saved_resource_is_named_by_its_url(admin_client: Client, generated: str, sent: dict[str, str]) -> None:
+    resource = rows_about(generated)["resource"]
+    form = {"name": generated, "description": "for reports", **sent}
+    response = admin_client.post(address("resource_change", resource.pk), form)
+    texts = [unescape(text) for text in said(response)] or [unescape(unescape(response.content.decode()))]
+    assert "/api/reports/<id>/" in texts[0]
+    assert generated not in texts[0]
+    assert LogEntry.objects.get().object_repr == "/api/reports/<id>/"
+
+
+@pytest.mark.parametrize("kind", ["policy", "resource"])
+def test_rows_that_are_to_be_deleted_are_named_by_their_urls(admin_client: Client, generated: str, kind: str) -> None:
+    page = act(admin_client, "delete_selected", rows_about(generated)[kind])
+    assert "on /api/reports/<id>/" in printed(page)
+    assert "<id>" not in page.content.decode()
+    assert generated not in printed(page)
+
+
+def test_the_form_for_limits_suggests_the_url(admin_client: Client, generated: str) -> None:
+    page = admin_client.get(address("limit")).content.decode()
+    assert '<option value="/api/reports/&lt;id&gt;/">' in page
+    assert generated not in page
 
 
 def test_a_resource_of_a_rule_is_found_by_its_url(admin_client: Client) -> None:

@@ -1,0 +1,77 @@
+"""What the overview, and the first page of the admin where a site wants it, say in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.contrib import admin
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext
+
+from limits_app.acquiring import BreakerState
+from limits_app.admin.menu import menu
+from limits_app.admin.pages.common import bring_up_to_date
+from limits_app.admin.pages.live import tightest_limits
+from limits_app.engine.limits import CallLimit
+from limits_app.models import Policy
+from limits_app.models.fields import in_site_time
+from limits_app.services.display import amount, percent
+from limits_app.services.rights import Action, may
+from limits_app.services.status import store_health
+from limits_app.services.usage import usage_by_unit
+from limits_app.usage.reading import Use
+
+_MOST: Final = 5
+_SOON: Final = timedelta(days=7)
+_MOST_ENDING: Final = 20
+
+
+def menu_of(request: HttpRequest) -> dict[str, Any]:
+    """What the template of the menu shows on a page of the site of the admin that serves a request."""
+    match = request.resolver_match
+    site: AdminSite = getattr(None if match is None else match.func, "admin_site", admin.site)
+    return menu(site, request)
+
+
+def summary(request: HttpRequest) -> dict[str, Any]:
+    """What the first page of the admin shows: the menu with its banner, and numbers of today for who may see them."""
+    context: dict[str, Any] = {"request": request, "menu": menu_of(request)}
+    if may(request.user, Action.VIEW_USAGE):
+        bring_up_to_date()
+        midnight = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
+        uses = usage_by_unit(unit=CallLimit.key, by="period", period="hour", since=midnight)
+        ending = ending_soon() if may(request.user, Action.VIEW_LIMITS) else None
+        context |= {"stores": state_of_stores(), "totals": [*totals(uses, tightest_limits(_MOST)[0], ending)]}
+    return context
+
+
+def state_of_stores() -> tuple[bool, str]:
+    """Whether all stores are available, and that in words."""
+    health = store_health()
+    if down := [alias for alias, store in health.items() if store.state == BreakerState.OPEN]:
+        return False, gettext("Unavailable: %(stores)s") % {"stores": ", ".join(down)}
+    return True, gettext("Stores are available") if len(health) > 1 else gettext("The store is available")
+
+
+def totals(uses: list[Use], tightest: list[dict[str, Any]], ending: list[Any] | None) -> Iterator[tuple[Any, str]]:
+    """What happened today in numbers, each with its label."""
+    allowed, rejected = sum(use.admitted for use in uses), sum(use.refused for use in uses)
+    yield gettext("Allowed today"), amount(allowed)
+    share = f" ({percent(rejected / (allowed + rejected))})" if rejected else ""
+    yield gettext("Rejected today"), f"{amount(rejected)}{share}"
+    full = {limit["entity"] for limit in tightest if limit["bar"].level == "full"}
+    yield gettext("Clients at a limit"), amount(len(full))
+    if ending is not None:
+        yield gettext("Ends soon"), amount(len(ending))
+
+
+def ending_soon() -> list[Policy]:
+    """Boosts and other temporary policies that end soon, the earliest first."""
+    now = datetime.now(UTC)
+    soon = Policy.objects.filter(valid_until__gt=in_site_time(now), valid_until__lte=in_site_time(now + _SOON))
+    rows = soon.select_related("resource", "entity", "plan").prefetch_related("limits")
+    return [*rows.order_by("valid_until")[:_MOST_ENDING]]
