@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from threading import RLock
 from typing import Final, NamedTuple
 
 from limits_app.acquiring.backoff import delay
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine import Clock, lasts
+from limits_app.engine.locks import RLock
 
 _SLICES: Final = 10
 """Into how many parts the interval is divided; calls are forgotten part by part."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from threading import RLock
 from time import sleep
 from typing import Final
 from weakref import ref
@@ -17,6 +16,7 @@ from weakref import ref
 from limits_app.acquiring.runtime import on_fork, start_thread
 from limits_app.engine import SECOND_US, Claim, Clock, lasts
 from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.locks import RLock
 
 logger = logging.getLogger("limits_app")
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from math import inf
 from random import random
-from threading import Lock
 from typing import Final, ParamSpec, Protocol, TypeGuard, TypeVar, cast
 
 from limits_app.acquiring.backoff import RetryAlgorithm, delay, jittered
 from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter, Waiter
 from limits_app.engine import DAY, SECOND_US, as_clock, monotonic_us
+from limits_app.engine.locks import RLock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -201,7 +201,7 @@ class Pauses:
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = as_clock(clock)
-        self._lock = Lock()
+        self._lock = RLock()
         self._waiters: dict[Waiter, int] = {}
         """Until when each waits."""
         self._ended = False

@@ -8,9 +8,11 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from threading import RLock, Thread, local
+from threading import Thread, local
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
+
+from limits_app.engine.locks import RLock
 
 logger = logging.getLogger("limits_app")
 

@@ -4,9 +4,10 @@ A waiter queues for the buckets that refused it, behind those of its class that 
 Only the first of a queue asks the store, and sleeps until the time that the store named; the others sleep until they
 are woken. A release, a refund or a change wakes the first of each queue that it may help.
 
-A signal handler may raise at any point of any method. Locks are therefore only held in `with` blocks around C locks,
-which CPython always releases, and each change may be repeated: `leave` after an interrupted `enqueue` or `leave`
-removes everything. A waiter that was interrupted there as well is removed after its garbage collection.
+A signal handler may raise at any point of any method. Locks are therefore only held in `with` blocks around an
+`engine.locks.RLock`, which CPython always releases, and each change may be repeated: `leave` after an interrupted
+`enqueue` or `leave` removes everything. A waiter that was interrupted there as well is removed after its garbage
+collection.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
-from threading import Lock, RLock
+from threading import Lock
 from typing import Final, Protocol
 from weakref import ref
 
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine import Bucket, lasts
 from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.locks import RLock
 
 logger = logging.getLogger("limits_app")
 

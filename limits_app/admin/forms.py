@@ -28,7 +28,7 @@ from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import RateLimitAlgorithm
 from limits_app.models import Limit
 from limits_app.models.policy_rules import weakened
-from limits_app.models.validators import validate_json
+from limits_app.models.validators import nested_too_deeply, validate_json
 from limits_app.services.display import amount
 from limits_app.services.limit_fields import FIELDS, LimitKind, join, split
 from limits_app.services.policy_warnings import left_without
@@ -42,7 +42,7 @@ class JSONField(forms.JSONField):
         try:
             parsed = super().to_python(value)
         except RecursionError:
-            raise ValidationError(_("The JSON is nested too deeply.")) from None
+            raise nested_too_deeply() from None
         except ValueError:
             raise ValidationError(_("A number in the JSON is too long: use a string.")) from None
         validate_json(parsed)

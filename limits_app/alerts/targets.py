@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from threading import Lock, Thread
+from threading import Thread
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from urllib.request import (
 from django.db import connections
 
 from limits_app import conf
+from limits_app.engine.locks import RLock
 
 Address = tuple[int, Any]
 """The family of a socket, and an address of this family."""
@@ -44,7 +45,7 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._ends_at = monotonic() + seconds
         self._sockets: list[socket.socket] = []
-        self._lock = Lock()
+        self._lock = RLock()
         self._is_over = False
 
     def run(self, deliver: Callable[[Deadline], object]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from threading import Lock
 from typing import Any, Final, TypeVar
 
 from drf_spectacular import utils
@@ -16,6 +15,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 
 from limits_app.api.permissions import REASON_HEADER
+from limits_app.engine.locks import RLock
 from limits_app.integrations.drf.schema import LimitsSchemaMixin
 from limits_app.integrations.refusals import PROBLEM
 
@@ -143,7 +143,7 @@ _SETTINGS: Final = {
     ],
     "SCHEMA_PATH_PREFIX": "",
 }
-_DESCRIBING: Final = Lock()
+_DESCRIBING: Final = RLock()
 """Two threads that replace the settings of drf-spectacular at the same time would leave ours behind."""
 
 

@@ -1,6 +1,6 @@
 """The engine: limits, algorithms and decisions as pure functions, without Django, input or output.
 
-This is what other packages use of it, besides `errors`, `limits`, `limit_use` and `outcome`, which are public modules.
+Other packages use this of it, besides `errors`, `limits`, `limit_use`, `locks` and `outcome`, which are public modules.
 """
 
 from __future__ import annotations

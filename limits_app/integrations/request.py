@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv6Address
 from secrets import token_hex
-from threading import RLock
 from typing import Any, Final, Unpack
 from weakref import ref
 
@@ -22,6 +21,7 @@ from django.http import HttpRequest
 
 from limits_app import conf, services
 from limits_app.engine.errors import LimitExceeded, Unresolved
+from limits_app.engine.locks import RLock
 from limits_app.engine.outcome import Outcome
 from limits_app.integrations.charges import (
     NOTHING,

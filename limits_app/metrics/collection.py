@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from math import nan
-from threading import RLock
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -15,6 +14,7 @@ from django.db import close_old_connections, router
 from limits_app import services
 from limits_app.acquiring import on_fork
 from limits_app.engine import SECOND_US, Clock, lasts, monotonic_us
+from limits_app.engine.locks import RLock
 from limits_app.engine.outcome import Outcome
 from limits_app.metrics.decisions import DecisionCounts, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from math import inf
-from threading import RLock
 from time import monotonic
 from typing import Final
 
@@ -19,6 +18,7 @@ from django.db import router
 from limits_app.acquiring import on_fork
 from limits_app.engine import lasts
 from limits_app.engine.limits import CallLimit
+from limits_app.engine.locks import RLock
 from limits_app.engine.outcome import Outcome
 from limits_app.models import Limit, Policy, Pool, Resource
 

@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import RLock
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -17,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from limits_app import conf
 from limits_app.conf import OnUnresolved, test_runner
 from limits_app.engine.errors import UnknownTimeZone, Unresolved
+from limits_app.engine.locks import RLock
 from limits_app.models.in_tests import is_forbidden
 
 logger = logging.getLogger("limits_app")

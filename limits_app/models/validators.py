@@ -197,13 +197,16 @@ def validate_amounts(value: object) -> None:
             )
 
 
+def nested_too_deeply() -> ValidationError:
+    """Return the error of JSON whose nesting is over the limit, or over that of the parser."""
+    return ValidationError(_("JSON must not be nested more than %(depth)s levels deep."), params={"depth": MAX_DEPTH})
+
+
 def validate_json(value: object) -> None:
     """Reject JSON that databases cannot store: NaN, infinity, NUL, surrogates, deep nesting."""
     for depth, item in _walk(value, 1):
         if depth > MAX_DEPTH:
-            raise ValidationError(
-                _("JSON must not be nested more than %(depth)s levels deep."), params={"depth": MAX_DEPTH}
-            )
+            raise nested_too_deeply()
         match item:
             case str():
                 validate_text(item)

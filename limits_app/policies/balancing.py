@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
-from threading import RLock
 from time import monotonic
 from typing import Final
 
@@ -20,6 +19,7 @@ from limits_app import conf
 from limits_app.acquiring import Balancer, Cooling, balancer_named
 from limits_app.engine import SECOND_US, Namespace, lasts
 from limits_app.engine.errors import Unresolved
+from limits_app.engine.locks import RLock
 from limits_app.models import changes, write_alias
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS

@@ -7,10 +7,10 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from mmap import mmap
-from threading import RLock
 from typing import Any, Final, Literal
 
 from limits_app.acquiring import on_fork
+from limits_app.engine.locks import RLock
 from limits_app.models.changes import identifier_digest
 from limits_app.models.users import identifiers_of_client, is_user
 from limits_app.policies.patterns import PatternIndex

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from contextlib import AbstractContextManager
 from math import inf
-from threading import RLock
 from time import monotonic
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from limits_app.acquiring import on_fork
+from limits_app.engine.locks import RLock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from threading import RLock
 from time import monotonic
 from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
@@ -19,6 +18,7 @@ from limits_app.acquiring import Acquisition, LimitPool, LimitSet, Store, Timeou
 from limits_app.engine import Namespace, Prices, Requested, Scope, ScopedLimits, lasts, member_scope
 from limits_app.engine.errors import UnknownPool
 from limits_app.engine.limits import AnyLimit, Blocked
+from limits_app.engine.locks import RLock
 from limits_app.engine.outcome import Outcome, Stats
 from limits_app.models import changes
 from limits_app.models.namespaces import current_keys

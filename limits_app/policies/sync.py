@@ -10,12 +10,12 @@ request has read from the database are kept only if `seen` is still the same as 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from threading import RLock
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from limits_app.acquiring import on_fork
 from limits_app.engine import ACCESS, ALL, COOLING, EVERYTHING, GENERAL, ROWS, Change, Changes
+from limits_app.engine.locks import RLock
 
 Seen = Mapping[str, int]
 """Of each store, by its alias, the version up to which this process has applied changes."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import SystemRandom
-from threading import RLock, Thread, current_thread
+from threading import Thread, current_thread
 from time import sleep
 from typing import Final
 
 from limits_app.acquiring import jittered, on_fork, start_thread
 from limits_app.engine import SECOND_US, Clock
+from limits_app.engine.locks import RLock
 
 JITTER: Final = SystemRandom().random
 """Not `random.random`, whose numbers after `random.seed` belong to the program and not to a background thread."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import RLock
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from limits_app import signals
 from limits_app.acquiring import on_fork
 from limits_app.conf import test_runner
+from limits_app.engine.locks import RLock
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.steps import Steps
 

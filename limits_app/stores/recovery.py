@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from threading import RLock
 from typing import TYPE_CHECKING, Final
 
 from limits_app.acquiring import BreakerState, LimitSet, Store, on_fork
 from limits_app.engine import Amounts, Change, Changes, Claim, Clock, announced
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit
+from limits_app.engine.locks import RLock
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import MemoryStore
 

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from threading import RLock
 from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
@@ -51,6 +50,7 @@ from limits_app.engine import (
     monotonic_us,
 )
 from limits_app.engine.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
+from limits_app.engine.locks import RLock
 from limits_app.stores.background import JITTER, BackgroundTask
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.recovery import Recovery

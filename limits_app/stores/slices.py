@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from threading import RLock
 from typing import Final, NamedTuple
 
 from limits_app.engine import (
@@ -44,6 +43,7 @@ from limits_app.engine import (
 )
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit
+from limits_app.engine.locks import RLock
 from limits_app.stores.slice_records import RETURN_US, recorded
 
 SHARE: Final = 100

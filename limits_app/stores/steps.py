@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import RLock, get_ident
+from threading import get_ident
 from time import sleep
 from typing import Final, Protocol, TypeVar, cast
 
@@ -14,6 +14,7 @@ from limits_app import engine
 from limits_app.acquiring import Store, lock_over_forks
 from limits_app.engine import Amounts, Claim, Record, mypyc_attr
 from limits_app.engine.errors import StoreBlocked, StoreUnavailable
+from limits_app.engine.locks import RLock
 
 logger = logging.getLogger("limits_app")
 

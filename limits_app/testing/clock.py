@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Lock
-
 from limits_app.acquiring import WeakRegistry
 from limits_app.engine import SECOND_US, Clock, Paced
+from limits_app.engine.locks import RLock
 
 
 class FakeClock(Clock):
@@ -19,7 +18,7 @@ class FakeClock(Clock):
     def __init__(self, start_us: int = 1_000_000_000_000_000) -> None:
         super().__init__(lambda: self.now_us)
         self.now_us = start_us
-        self._lock = Lock()
+        self._lock = RLock()
         self._paced: WeakRegistry[Paced] = WeakRegistry()
 
     def attach(self, paced: Paced) -> None:

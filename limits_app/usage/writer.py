@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from threading import Lock, RLock
 from time import time
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
@@ -16,6 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, models, router
 from limits_app.acquiring import at_end, on_fork
 from limits_app.conf import test_runner
 from limits_app.engine import SECOND_US, Clock, as_clock, monotonic_us
+from limits_app.engine.locks import RLock
 from limits_app.models.namespaces import WHOLE_SITE, SiteNamespace, current_namespace, entered, sources
 from limits_app.stores.background import BackgroundTask
 
@@ -74,7 +74,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
     def after_fork(self) -> None:
         """Start with new locks and empty in a child process, because the parent writes what it has kept."""
         self._lock = RLock()  # reentrant, because a finalizer may be rejected while this thread holds the lock
-        self._writing = Lock()
+        self._writing = RLock()
         self._is_failing = False
         self._is_started = False
         self._noted_in_a_test = False

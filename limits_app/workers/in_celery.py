@@ -6,7 +6,6 @@ import base64
 import pickle
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import lru_cache, partial
-from threading import Lock
 from typing import Any, Final, cast
 
 from celery import Celery, shared_task
@@ -14,6 +13,7 @@ from celery.app import app_or_default
 from celery.exceptions import TimeoutError as NotYet
 from django.core.signing import Signer
 
+from limits_app.engine.locks import RLock
 from limits_app.workers.futures import Call, Task
 from limits_app.workers.host import Host, WorkerSpec, picklable
 
@@ -31,7 +31,7 @@ class InCelery:
         self._app: Celery = app_or_default()
         self._spec = signed(spec.pickled("celery"))
         self._executor = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix=spec.name)
-        self._lock = Lock()
+        self._lock = RLock()
         self._sent: dict[Task, Any] = {}
         self._interrupted = False
 

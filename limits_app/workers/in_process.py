@@ -12,9 +12,10 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.reduction import ForkingPickler
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from limits_app.engine.locks import RLock
 from limits_app.workers.futures import Task
 from limits_app.workers.host import Host, WorkerSpec, fresh_connections, picklable
 
@@ -30,7 +31,7 @@ class InProcess:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec.pickled("process")
-        self._lock = Lock()
+        self._lock = RLock()
         self._process: _Process | None = None
         self._interrupted = False
         self._current()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
-from threading import Lock
 from typing import Final, Protocol
 
+from limits_app.engine.locks import RLock
 from limits_app.workers.futures import Task
 from limits_app.workers.host import WorkerSpec
 
@@ -134,7 +134,7 @@ class OnDemand:
     def __init__(self, start: Callable[[int], BackEnd]) -> None:
         self._start = start
         self._numbers = count()
-        self._lock = Lock()
+        self._lock = RLock()
         self._working: set[BackEnd] = set()
 
     def wait_until_ready(self) -> None:

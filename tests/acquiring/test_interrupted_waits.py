@@ -19,6 +19,7 @@ import limits_app.acquiring.limit_set as limit_set_module
 import limits_app.engine
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.pool import LimitPool
+from limits_app.engine import locks
 from limits_app.engine.claims import Claim
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.memory import MemoryStore
@@ -42,7 +43,7 @@ class Interruption(BaseException):
 class Interrupter:
     """A trace function that raises at the n-th call, line or return in `limits_app.acquiring` or `limits_app.engine`.
 
-    It leaves out the ends of `with` blocks: CPython runs no signal handler between a block and `__exit__` of a C lock.
+    It leaves out locks and the ends of `with` blocks: CPython runs no signal handler there.
     """
 
     def __init__(self, number: int) -> None:
@@ -50,7 +51,8 @@ class Interrupter:
         self.where: str | None = None
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(CORE):
+        file = frame.f_code.co_filename
+        if not file.startswith(CORE) or file == locks.__file__:
             return None
         ends = block_ends(frame.f_code)
 

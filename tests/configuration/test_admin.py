@@ -269,7 +269,7 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("resource", {"name": "a\0"}, "name", "Null characters are not allowed"),
     ("entity", {"identifier": "a\0"}, "identifier", "Null characters are not allowed"),
     ("entity", {"metadata": '{"a": NaN}'}, "metadata", "must be finite, not NaN or infinity"),
-    ("entity", {"metadata": "[" * 10_240 + "]" * 10_240}, "metadata", "nested too deeply"),
+    ("entity", {"metadata": "[" * 10_240 + "]" * 10_240}, "metadata", "not be nested more than 32 levels"),
     ("entity", {"metadata": "9" * 10_240}, "metadata", "A number in the JSON is too long"),
     ("endpoint", {"view_name": "orders"}, "path", "Enter either a path or a view name."),
     ("endpoint", {"order": "9" * 40}, "order", "less than or equal to"),

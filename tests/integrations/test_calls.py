@@ -18,20 +18,22 @@ from tests.integrations.site import endpoint, fine, limit
 
 PACKAGE = str(Path(limits_app.__file__).parent)
 DATABASE_STORE = f"{PACKAGE}/stores/database/"
+LOCKS = f"{PACKAGE}/engine/locks.py"
 
 
 @contextmanager
 def profiled() -> Iterator[list[tuple[str, str]]]:
-    """The calls into the package in the block, file and function, without those of database stores of other tests.
+    """The calls into the package in the block, file and function.
 
-    Such a store closes old connections at the start of each request for as long as it is referred to.
+    Those of database stores of other tests are left out: such a store closes old connections at the start of each
+    request for as long as it is referred to. So are locks, which are those of C except in Python 3.14.
     """
     called: list[tuple[str, str]] = []
 
     def profile(frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
         file = code.co_filename
-        if event == "call" and file.startswith(PACKAGE) and not file.startswith(DATABASE_STORE):
+        if event == "call" and file.startswith(PACKAGE) and not file.startswith((DATABASE_STORE, LOCKS)):
             called.append((file.removeprefix(PACKAGE), code.co_name))
 
     sys.setprofile(profile)

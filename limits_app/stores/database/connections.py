@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from threading import RLock, local
+from threading import local
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -22,6 +22,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from limits_app.acquiring import WeakRegistry, around_fork
 from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.locks import RLock
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

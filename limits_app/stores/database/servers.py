@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import ceil
 from socket import SHUT_RDWR, socket
-from threading import RLock
 from time import monotonic
 from typing import Final
 
 from limits_app.acquiring import on_fork
 from limits_app.engine import Clock, monotonic_us
+from limits_app.engine.locks import RLock
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.database.connections import Failure, StoreConnection
 

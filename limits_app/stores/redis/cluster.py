@@ -10,7 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import RLock, Thread
+from threading import Thread
 from time import sleep
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from redis.connection import ConnectionPool
 from limits_app.acquiring import on_fork, start_thread
 from limits_app.engine import IDEMPOTENCY_LEVEL, LEASE_LEVEL, Amounts, Claim, RequestPlan, State
 from limits_app.engine.errors import LeaseEnded, StaleConfiguration, StoreUnavailable
+from limits_app.engine.locks import RLock
 from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import SLOT_MOVED, Unanswered, error_kind

@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from struct import Struct, iter_unpack
-from threading import RLock
 from typing import Any, Final
 
 from limits_app.acquiring import Renewer, on_fork
 from limits_app.engine import ALL, SECOND_US, Amounts, Change, Changes, Claim, Clock, as_clock, lease_us_of, short_key
 from limits_app.engine.errors import LeaseEnded, NotShareable, StaleConfiguration, StoreUnavailable
+from limits_app.engine.locks import RLock
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
 from limits_app.stores.redis.commands import RedisCommand

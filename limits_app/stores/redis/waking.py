@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from math import inf
-from threading import Event, RLock, Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from limits_app.acquiring import WaitingLine, on_fork, start_thread
 from limits_app.engine import lasts, short_key
 from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.locks import RLock
 from limits_app.stores.redis.calls import Calls
 from limits_app.stores.redis.commands import RedisCommand
 
