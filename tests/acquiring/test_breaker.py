@@ -82,7 +82,7 @@ def test_calls_that_are_older_than_the_interval_do_not_count() -> None:
     assert course.breaker.state is CLOSED
 
 
-def test_it_knows_whether_calls_have_failed_within_the_interval() -> None:
+def test_recent_failures_are_reported_within_the_interval() -> None:
     course = Course()
     assert not course.breaker.has_recent_failures()
     course.call(failed=True)

@@ -82,7 +82,7 @@ for name in {names}:
     assert run(code).stdout.splitlines() == [f"{name} True" for name in names]
 
 
-def test_a_site_gets_all_names_at_once() -> None:
+def test_all_names_are_imported_together() -> None:
     code = "import django; django.setup(); from limits_app import *; print(limits.__name__, limited, LimitSet)"
     done = run(code, DJANGO_SETTINGS_MODULE="project.settings")
     assert done.stdout.startswith("limits_app.services <class 'limits_app.integrations.decorators.limited'> <class"), (

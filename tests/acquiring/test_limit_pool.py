@@ -117,7 +117,7 @@ def test_a_request_that_names_nothing_is_served_by_sets_from_which_it_takes_some
         LimitPool([pool[1], LimitSet([TPM], store=store)]).try_acquire(NOTHING)
 
 
-def test_a_rate_that_no_set_has_is_an_error_that_says_what_they_have(store: MemoryStore) -> None:
+def test_an_unknown_rate_is_rejected_and_the_error_lists_the_rates(store: MemoryStore) -> None:
     out = [LimitSet([RateLimit("out", 5, 60)], store=store) for _ in range(2)]
     pool = LimitPool([LimitSet([CALLS, TPM], store=store), *out])
     for requested, names_ in (
@@ -160,7 +160,7 @@ def test_shapes_of_requests_are_forgotten_when_there_are_too_many(store: MemoryS
     assert pool[0].get_stats()["r299"]["used"] == 1
 
 
-def test_an_empty_set_serves_anybody(store: MemoryStore) -> None:
+def test_an_empty_set_admits_every_request(store: MemoryStore) -> None:
     free = LimitPool([LimitSet(config={"name": "a"}), LimitSet([CALLS], store=store, config={"name": "b"})])
     assert many(free, 9) == "ababab" + "aaa"
     full = LimitPool([free[1], free[0]], "least_loaded")
@@ -453,7 +453,7 @@ def test_at_random_each_order_comes_up_as_often_as_any_other() -> None:
     assert all(abs(count - 1000) < 150 for count in orders.values())
 
 
-def test_with_weights_each_is_first_as_often_as_its_weight_says() -> None:
+def test_with_weights_each_set_comes_first_in_proportion_to_its_weight() -> None:
     seed(1)
     weighted = balancer("weighted", (1, 2.5, 6.5))
     firsts = Counter(weighted.order(THREE)[0] for _ in range(10_000))

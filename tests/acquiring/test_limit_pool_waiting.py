@@ -106,7 +106,7 @@ def test_waiters_of_a_pool_and_of_its_sets_are_served_in_order(store: WatchedSto
     assert second.result()
 
 
-def test_whoever_waits_for_one_set_holds_nobody_up_who_can_have_another(store: WatchedStore) -> None:
+def test_a_request_that_waits_for_one_set_does_not_delay_requests_for_another(store: WatchedStore) -> None:
     pool = two(store, DB, DB)
     held = pool[0].acquire()
     first = store.waiting(pool[0].acquire)
@@ -205,7 +205,7 @@ def test_a_blocked_set_is_waited_for_last(store: WatchedStore, clock: FakeClock)
     assert waiter.result().config == {"name": "b"}
 
 
-def test_an_empty_set_admits_whoever_waits_behind_others(store: WatchedStore) -> None:
+def test_an_empty_set_admits_a_request_behind_waiting_ones(store: WatchedStore) -> None:
     free = LimitPool([LimitSet(config={"name": "free"}), set_of(store, DB)], load_balancing="failover")
     held = free[1].acquire({"db": 1})
     first = store.waiting(free[1].acquire, {"db": 1})
@@ -214,7 +214,7 @@ def test_an_empty_set_admits_whoever_waits_behind_others(store: WatchedStore) ->
     assert first.result()
 
 
-def test_a_set_that_comes_back_serves_whoever_waits(store: WatchedStore, clock: FakeClock) -> None:
+def test_a_set_that_is_enabled_again_serves_waiting_requests(store: WatchedStore, clock: FakeClock) -> None:
     pool = two(store, SLOW, TEN)
     used_up(pool[0], "tpm")
     pool.cool_down(1, 5)

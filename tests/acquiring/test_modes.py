@@ -28,7 +28,7 @@ def test_modes_of_one_process_use_memory(mode: str, shared: bool) -> None:
     assert not limits.try_acquire({"tpm": 1})
 
 
-def test_a_set_is_private_unless_it_says_otherwise(store: MemoryStore) -> None:
+def test_a_set_is_private_by_default(store: MemoryStore) -> None:
     assert LimitSet([TPM]).store is not LimitSet([TPM]).store
     one, other = limit_set(store, TPM), limit_set(store, TPM)
     one.try_acquire({"tpm": 100})
@@ -107,7 +107,7 @@ def _everywhere() -> Everywhere:
 
 
 @pytest.mark.parametrize("mode", ["sync", "thread", "asyncio"])
-def test_a_set_in_memory_cannot_leave_its_process_and_says_which_can(mode: str) -> None:
+def test_pickling_a_set_in_memory_is_an_error_that_names_other_stores(mode: str) -> None:
     limits = LimitSet([TPM], shared=True, mode=mode)
     with pytest.raises(NotShareable, match=r"cannot be sent to another process: .*shared=True, mode='process'"):
         pickle.dumps(limits)

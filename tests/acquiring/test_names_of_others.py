@@ -41,7 +41,7 @@ def test_a_limit_that_was_not_taken_from_a_set_has_no_state(limit: AnyLimit) -> 
         limit.get_stats()
 
 
-def test_a_set_lists_its_limits_and_says_whether_it_is_shared() -> None:
+def test_a_set_lists_its_limits_and_whether_it_is_shared() -> None:
     assert LimitSet(LIMITS).limits == tuple(LIMITS)
     assert not LimitSet(LIMITS).shared
     assert LimitSet(LIMITS, shared=True, mode="thread").shared

@@ -118,7 +118,7 @@ async def test_an_empty_set_touches_nothing(far: FarStore) -> None:
 
 
 @in_a_loop
-async def test_a_refusal_says_why(far: FarStore) -> None:
+async def test_a_rejection_names_the_reason(far: FarStore) -> None:
     limits = limit_set(far, TPM)
     assert await limits.atry_acquire({"tpm": 10})
     refused = await limits.atry_acquire({"tpm": 1})

@@ -255,7 +255,7 @@ def renewers() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "limits-renewer"}
 
 
-def test_a_thread_that_begins_at_once_renews_nothing_before_its_time() -> None:
+def test_a_renewer_that_starts_immediately_renews_nothing_early() -> None:
     store, pauses = Counting(lease_seconds=HOUR), list[int]()
 
     def started_at_once(*_: object) -> threading.Thread:
@@ -313,7 +313,7 @@ def test_one_daemon_thread_serves_all_sets_of_a_store() -> None:
         acquisition.release()
 
 
-def test_many_threads_that_start_to_hold_at_once_start_one_renewer() -> None:
+def test_threads_that_acquire_permits_concurrently_start_one_renewer() -> None:
     for _ in range(20):
         before = renewers()
         store = MemoryStore(lease_seconds=0.5)

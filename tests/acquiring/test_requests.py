@@ -315,7 +315,7 @@ def test_without_limits_no_key_is_unknown(
     assert caplog.messages == []
 
 
-def test_usage_of_an_empty_set_is_told_to_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_usage_of_an_empty_set_is_reported_to_its_own_observers_only(caplog: pytest.LogCaptureFixture) -> None:
     limits = LimitSet(store=Untouchable())
     limits.try_acquire().update({"tpm": 5})
     assert limits.acquire().acquisitions == {}
@@ -376,7 +376,7 @@ def test_a_set_is_made_of_text(store: MemoryStore) -> None:
             LimitSet(invalid, store=store)
 
 
-def test_peeking_says_what_would_be_decided_and_charges_nothing(store: MemoryStore) -> None:
+def test_peeking_returns_the_decision_and_charges_nothing(store: MemoryStore) -> None:
     limits = limit_set(store)
     assert limits.peek({"tpm": 100}).allowed
     assert set(used(limits).values()) == {0}

@@ -236,7 +236,7 @@ def test_a_cancelled_pause_leaves_nothing_behind(clock: FakeClock) -> None:
         ("fibonacci", [2, 2, 4, 6, 10, 16]),
     ],
 )
-def test_delays_grow_as_the_algorithm_says(algorithm: str, delays: Sequence[float]) -> None:
+def test_delays_grow_by_the_algorithm(algorithm: str, delays: Sequence[float]) -> None:
     assert [delay(attempt, first=2, algorithm=algorithm) for attempt in range(1, 7)] == delays
 
 

@@ -161,7 +161,7 @@ def test_an_exception_of_a_signal_handler_around_a_fork_leaves_no_lock_held() ->
     assert held == []
 
 
-def test_one_who_opens_something_inside_something_else_and_one_who_forks_do_not_wait_for_each_other() -> None:
+def test_nested_opening_and_a_fork_do_not_deadlock() -> None:
     with running(opening_while_another_forks) as process:
         assert process.hear(SECONDS) is True
 
@@ -171,7 +171,7 @@ def test_what_is_opened_may_take_a_step_while_another_thread_forks() -> None:
         assert process.hear(SECONDS) is True
 
 
-def test_one_who_forks_in_the_middle_of_opening_goes_on_in_both_processes() -> None:
+def test_a_fork_while_a_store_opens_continues_in_both_processes() -> None:
     with running(forking_while_opening) as process:
         assert process.hear(SECONDS) == (True, True, True)
 

@@ -88,7 +88,7 @@ def test_time_is_up(store: WatchedStore, clock: FakeClock) -> None:
     assert not store.line.busy
 
 
-def test_time_is_up_for_somebody_who_never_had_a_turn(store: WatchedStore, clock: FakeClock) -> None:
+def test_a_request_that_never_had_a_turn_times_out(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
     first = store.waiting(limits.acquire, {"tpm": 9})
@@ -172,7 +172,7 @@ def test_a_waiter_queues_only_for_limits_that_rejected_it(store: WatchedStore, c
     assert both.result()
 
 
-def test_whoever_waited_longest_comes_first_in_every_line_that_he_joins(store: WatchedStore, clock: FakeClock) -> None:
+def test_the_longest_waiting_request_is_first_in_each_line(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN, RateLimit("rpm", 10, 10))
     used_up(limits, "tpm")
     older = store.waiting(limits.acquire, {"tpm": 1, "rpm": 5})
@@ -188,7 +188,7 @@ def test_whoever_waited_longest_comes_first_in_every_line_that_he_joins(store: W
     assert younger.result().claim.decided_at == start + 10_000_000
 
 
-def test_a_try_does_not_wait_for_those_who_do(store: WatchedStore, clock: FakeClock) -> None:
+def test_a_try_does_not_wait_for_waiting_requests(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
     waiter = store.waiting(limits.acquire, {"tpm": 5})
@@ -218,7 +218,7 @@ def test_a_release_of_too_little_leaves_the_first_waiting(store: WatchedStore) -
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
-def test_whoever_is_blocked_does_not_wait(timeout: float | None, store: WatchedStore) -> None:
+def test_a_blocked_request_does_not_wait(timeout: float | None, store: WatchedStore) -> None:
     scopes = [ScopedLimits(scope_of("api", who), schema_of((TEN, Blocked()))) for who in ("a", "b")]
     blocked = [LimitSet.composed([scope], store) for scope in scopes]
     pool, single = LimitPool(blocked), blocked[0]
@@ -236,7 +236,7 @@ def test_whoever_is_blocked_does_not_wait(timeout: float | None, store: WatchedS
     assert waiter is None or waiter.result()
 
 
-def test_whoever_is_blocked_until_a_date_waits_for_it(store: WatchedStore, clock: FakeClock) -> None:
+def test_a_request_that_is_blocked_until_a_date_waits_for_it(store: WatchedStore, clock: FakeClock) -> None:
     limits = LimitSet.composed([ScopedLimits(scope_of("api", "a"), schema_of((Blocked(),)))], store)
     limits.changes_at = 1e9
     waiter = store.waiting(limits.acquire, {}, 5)
@@ -400,7 +400,7 @@ def test_a_clock_that_is_set_back_makes_no_timeout_longer() -> None:
 
 
 @pytest.mark.parametrize(("poll_us", "most"), [((5000, 5000), 110), ((5000, 200_000), 20)])
-def test_real_waiters_for_a_permit_poll_where_the_store_says_so(poll_us: tuple[int, int], most: int) -> None:
+def test_waiting_requests_poll_a_store_that_asks_for_polling(poll_us: tuple[int, int], most: int) -> None:
     class Polled(MemoryStore):
         """A store that does not wake its waiters when a holder has died."""
 

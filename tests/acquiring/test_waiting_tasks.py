@@ -49,7 +49,7 @@ async def test_a_task_is_admitted_in_time(store: WatchedStore, clock: FakeClock)
 
 
 @in_a_loop
-async def test_what_fits_is_admitted_at_once(store: WatchedStore) -> None:
+async def test_a_request_that_fits_is_admitted_immediately(store: WatchedStore) -> None:
     limits = limit_set(store)
     async with await limits.aacquire({"tpm": 30}) as acquisition:
         acquisition.update({"tpm": 10})
@@ -59,7 +59,7 @@ async def test_what_fits_is_admitted_at_once(store: WatchedStore) -> None:
 
 
 @in_a_loop
-async def test_what_cannot_be_is_said_at_once(store: WatchedStore) -> None:
+async def test_an_impossible_request_is_rejected_immediately(store: WatchedStore) -> None:
     limits = limit_set(store, TEN)
     with pytest.raises(InvalidRequest, match="timeout"):
         await limits.aacquire({"tpm": 1}, timeout=-1)
