@@ -70,7 +70,7 @@ def test_policies_are_enforced_tried_or_switched_off(
 
 
 @pytest.mark.parametrize("action", ["shadow_policies", "disable_policies"])
-def test_the_question_says_how_many_policies_are_enforced_no_longer(
+def test_the_confirmation_counts_policies_that_are_no_longer_enforced(
     action: str, admin_client: Client, policy: Policy
 ) -> None:
     tried = limits.set_system_limits([TPM], enforcement="shadow")
@@ -135,7 +135,7 @@ def test_entities_are_reset_on_the_resource_that_is_chosen_and_resources_for_wha
     assert used("user:2") == 0
 
 
-def test_who_has_a_policy_gets_more_for_a_while(admin_client: Client, policy: Policy) -> None:
+def test_a_client_with_a_policy_is_boosted(admin_client: Client, policy: Policy) -> None:
     done = act(admin_client, "boost_entities", policy, confirmed="yes", factor="3", until=tomorrow(), reason="launch")
     assert said(done) == ["Boost temporarily: done for 1 row."]
     boost = Policy.objects.get(valid_until__isnull=False)
@@ -195,13 +195,13 @@ def test_an_action_changes_all_rows_or_none(admin_client: Client, policy: Policy
         (ResourceLimit("slots", 5), {"key": "slots", "amount": "5"}, "slots cannot be topped up"),
     ],
 )
-def test_credit_that_cannot_be_is_said(limit: Any, says: dict[str, str], problem: str, admin_client: Client) -> None:
+def test_invalid_credit_shows_an_error(limit: Any, says: dict[str, str], problem: str, admin_client: Client) -> None:
     row = limits.set_entity_limits("user:1", [limit], resource="api")
     assert problem in said(act(admin_client, "top_up_state", row, confirmed="yes", reason="sorry", **says))[0]
     assert events("top_up") == []
 
 
-def test_while_the_store_is_down_nothing_is_reset_and_no_event_says_so(
+def test_an_unavailable_store_is_not_reset_and_no_event_is_recorded(
     admin_client: Client, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = limits.set_entity_limits("user:2", [TPM], resource="api")
@@ -255,7 +255,7 @@ def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: P
     assert {event.actor for event in events("create")} == {"admin"}
 
 
-def test_everybody_is_boosted_once_the_changes_were_confirmed(admin_client: Client, policy: Policy) -> None:
+def test_all_clients_are_boosted_after_the_confirmation(admin_client: Client, policy: Policy) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(60), ResourceLimit("slots", 4)], shared=["slots"])
     limits.set_resource_limits("mail", [TPM])
     limits.set_resource_limits("once", ["1/min"])
@@ -325,7 +325,7 @@ def test_dates_are_in_the_time_zone_that_the_form_names(admin_client: Client, po
     assert until == datetime.fromisoformat("2999-01-01T12:00:00+00:00")
 
 
-def test_a_question_tells_rows_about_the_same_apart(admin_client: Client) -> None:
+def test_a_confirmation_distinguishes_rows_with_the_same_subject(admin_client: Client) -> None:
     always = limits.set_resource_limits("api", [TPM])
     dated = limits.set_resource_limits("api", [TPM], weekly_hours="mon 09:00-17:00")
     asked = act(admin_client, "reset_state", always, dated).content.decode()

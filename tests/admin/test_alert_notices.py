@@ -33,7 +33,7 @@ def rule(**fields: Any) -> AlertRule:
         (False, CONSOLE, {"enabled": False}, [OFF, NOT_ENABLED, NOT_SENT]),
     ],
 )
-def test_the_form_says_why_a_rule_would_send_nothing(
+def test_the_form_warns_when_a_rule_would_send_nothing(
     admin_client: Client,
     settings: Settings,
     are_on: bool,
@@ -67,14 +67,14 @@ def test_the_default_mailer_of_a_site_with_several_counts(
     assert page.context["notices"] == notices
 
 
-def test_a_new_rule_says_before_and_after_saving_that_alerts_are_off(admin_client: Client) -> None:
+def test_a_new_rule_warns_before_and_after_saving_that_alerts_are_off(admin_client: Client) -> None:
     page = admin_client.get(address("alertrule_add"))
     assert page.context["notices"] == [OFF]
     fields = {"name": "full", "enabled": "on", "kind": "emergency", "channel": "email", "target": "ops@example.org"}
     assert OFF in said(admin_client.post(address("alertrule_add"), fields))
 
 
-def test_the_list_without_rules_says_that_nobody_is_notified(admin_client: Client, settings: Settings) -> None:
+def test_an_empty_list_of_rules_shows_that_no_alerts_are_sent(admin_client: Client, settings: Settings) -> None:
     assert changelist(admin_client, "alertrule").context["notices"] == [OFF]
     settings.LIMITS = {**settings.LIMITS, "ALERTS": True}
     [notice] = changelist(admin_client, "alertrule").context["notices"]

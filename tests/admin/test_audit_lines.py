@@ -62,7 +62,7 @@ def test_a_block_is_called_so(fields: dict[str, object], sentence: str) -> None:
         (None, "unlimited", f"Exempted user:9 until {UNTIL}", "Ended the exemption of user:9"),
     ],
 )
-def test_a_timed_block_says_until_when(resource: str | None, effect: str, begun: str, ended: str) -> None:
+def test_a_timed_block_shows_its_end(resource: str | None, effect: str, begun: str, ended: str) -> None:
     policy = limits.set_entity_limits("user:9", [], resource=resource, effect=effect, valid_until=END)
     assert last_line() == begun
     policy.delete()

@@ -96,7 +96,7 @@ def test_a_promoted_candidate_is_reverted_once(candidate: Candidate, admin_clien
     assert "set one first" in admin_client.post(where, follow=True).content.decode()
 
 
-def test_user_who_may_only_look_gets_no_buttons(candidate: Candidate, visitor: Visitor) -> None:
+def test_users_with_view_permission_only_get_no_buttons(candidate: Candidate, visitor: Visitor) -> None:
     client = visitor("view_candidate")
     for page in (address("candidate_changelist"), address("candidate_change", candidate.pk)):
         assert "formaction" not in client.get(page).content.decode()

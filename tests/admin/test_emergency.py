@@ -44,7 +44,7 @@ def test_each_end_is_repeated_and_then_set(
     ("form", "until"),
     [({"ends": "date", "until": "2100-03-12T09:05"}, datetime(2100, 3, 12, 9, 5, tzinfo=UTC)), ({"ends": ""}, None)],
 )
-def test_it_ends_at_a_time_or_when_somebody_switches_it(
+def test_the_emergency_ends_at_its_time_or_when_it_is_switched_off(
     form: dict[str, str], until: datetime | None, admin_client: Client
 ) -> None:
     assert bool(send(admin_client, **form).context["ends_at"]) is (until is not None)

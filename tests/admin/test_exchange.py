@@ -186,7 +186,7 @@ def test_a_file_without_limits_leaves_them_as_they_are(admin_client: Client) -> 
     assert "Add at least one limit" in shown.content.decode()
 
 
-def test_a_file_says_by_which_columns_rows_are_known(admin_client: Client) -> None:
+def test_an_exported_file_has_the_columns_that_identify_rows(admin_client: Client) -> None:
     page = upload(admin_client, "policy", [{"resource": "", "limits": CALLS}]).content.decode()
     assert "entity, valid_from, weekly_hours" in page
 
@@ -272,7 +272,7 @@ def test_what_a_list_cannot_be_filtered_by_is_answered_as_the_list_answers_it(qu
     assert (answered.status_code, answered.request["PATH_INFO"]) == (200, address("policy_changelist"))
 
 
-def test_a_file_without_the_columns_that_say_which_rows_is_refused_without_a_traceback(admin_client: Client) -> None:
+def test_a_file_without_identifying_columns_is_rejected_without_a_traceback(admin_client: Client) -> None:
     page = upload(admin_client, "policy", "foo,bar\r\n1,2\r\n", CSV).content.decode()
     assert "The file must have the columns that identify rows: resource, entity, valid_from, weekly_hours." in page
     assert "Traceback" not in page

@@ -27,7 +27,7 @@ def test_amounts_are_grouped_as_the_language_does(language: str, written: str) -
         assert amount(1_234_567.5) == written
 
 
-def test_a_moment_names_the_zone_whose_clock_it_is_told_by(settings: Settings) -> None:
+def test_a_time_is_shown_with_its_time_zone(settings: Settings) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     assert moment(NOON) == "2026-01-31 13:00 (CET)"
     assert clock(NOON) == "13:00"
@@ -74,7 +74,7 @@ def test_a_day_is_one_of_utc_as_days_are_counted(settings: Settings) -> None:
         (2_591_999, "30 days"),
     ],
 )
-def test_a_duration_is_said_in_its_largest_unit(seconds: float, text: str) -> None:
+def test_a_duration_is_shown_in_its_largest_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -99,7 +99,7 @@ def test_calls_are_whole_numbers() -> None:
     assert (drawn.used, drawn.remaining) == ("4", "56")
 
 
-def test_a_small_share_is_not_said_to_be_none() -> None:
+def test_a_small_share_is_not_rounded_to_zero() -> None:
     assert [percent(share) for share in (None, 0, 0.0001, 0.1234)] == ["-", "0 %", "< 0.1 %", "12.3 %"]
 
 

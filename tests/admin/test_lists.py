@@ -40,7 +40,7 @@ def text(response: Any) -> str:
     return " ".join(response.content.decode().split())
 
 
-def test_a_list_says_what_is_used_and_left_of_each_limit(admin_client: Client) -> None:
+def test_a_list_shows_used_and_remaining_amounts_of_each_limit(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM], shared=["tpm"])
     limits.set_entity_limits("user:1", [RateLimit("tpm", 50, 60)], resource="api")
     limits.acquire("api", entity="user:1", requested={"tpm": 10})
@@ -51,7 +51,7 @@ def test_a_list_says_what_is_used_and_left_of_each_limit(admin_client: Client) -
     assert 'value="0.250"' in text(changelist(admin_client, "resource"))
 
 
-def test_a_list_says_where_limits_come_from(admin_client: Client) -> None:
+def test_a_list_shows_the_source_of_limits(admin_client: Client) -> None:
     limits.set_system_limits([TPM])
     limits.set_resource_limits("api", [TPM], enforcement="shadow")
     Entity.objects.create(identifier="user:1", blocked=True)
@@ -62,7 +62,7 @@ def test_a_list_says_where_limits_come_from(admin_client: Client) -> None:
     assert '<td class="field-status">Blocked</td><td class="field-in_use">-</td>' in entities
 
 
-def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> None:
+def test_the_list_of_policies_shows_the_state_of_each(admin_client: Client) -> None:
     limits.set_system_limits([TPM])
     limits.set_resource_limits("api", [TPM])
     limits.set_resource_limits("some", [TPM], rollout_percent=1)
@@ -95,7 +95,7 @@ def test_a_resource_and_an_entity_lead_to_their_policies(admin_client: Client) -
         assert all(row in (one.resource, one.entity) for one in found)
 
 
-def test_a_list_of_policies_says_in_words_whom_they_are_about_and_what_they_allow(admin_client: Client) -> None:
+def test_the_list_of_policies_shows_subjects_and_limits_in_words(admin_client: Client) -> None:
     ada = User.objects.create_user("ada")
     limits.set_system_limits([TPM])
     limits.set_resource_limits("api", "60/min connections=5")
@@ -138,7 +138,7 @@ def test_rejected_clients_come_first_and_each_client_once_however_long_the_list_
     assert [number for page in pages for number in page] == [40, 90, 100, *others][:shown]
 
 
-def test_a_resource_that_nobody_uses_says_so_in_a_line(admin_client: Client) -> None:
+def test_an_unused_resource_shows_a_note(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM])
     assert '<td class="field-in_use">nothing in use</td>' in text(changelist(admin_client, "resource"))
     limits.acquire("api", requested={"tpm": 7})
@@ -251,7 +251,7 @@ def test_a_blocked_system_names_the_policies_that_replace_it(admin_client: Clien
     assert "Other policies override this block: resource api. Count usage together to block everything." in warning
 
 
-def test_where_nothing_is_set_the_list_says_so(admin_client: Client) -> None:
+def test_a_list_shows_a_note_where_nothing_is_set(admin_client: Client) -> None:
     Resource.objects.create(name="api")
     page = text(changelist(admin_client, "resource"))
     assert '<td class="field-in_use"><div>unlimited</div></td>' in page
@@ -275,7 +275,7 @@ def rows_of(client: Client, model: str, query: str = "") -> list[Any]:
 
 
 @pytest.mark.parametrize("model", ["policy", "resource", "entity"])
-def test_while_the_store_is_down_the_list_says_that_use_is_unknown(
+def test_a_list_shows_unknown_use_while_the_store_is_unavailable(
     model: str, admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits.set_resource_limits("api", [TPM], shared=["tpm"])
@@ -362,9 +362,7 @@ def test_equal_rows_are_sorted_in_the_direction_of_the_column(
     assert page.context["cl"].queryset.query.order_by == order
 
 
-def test_a_long_list_is_counted_up_to_a_number_and_says_so(
-    admin_client: Client, count_at_most: Callable[[int], None]
-) -> None:
+def test_a_long_list_shows_that_its_count_is_capped(admin_client: Client, count_at_most: Callable[[int], None]) -> None:
     count_at_most(60)
     fill(entities=100, policies=1, resources=1)
     page = changelist(admin_client, "entity")
@@ -478,7 +476,7 @@ def test_dates_beyond_the_calendar_filter_nothing(query: str, admin_client: Clie
     assert listed.redirect_chain == [(f"{address('auditevent_changelist')}?e=1", 302)]
 
 
-def test_an_end_that_no_database_knows_is_asked_for_again(admin_client: Client, settings: Settings) -> None:
+def test_an_end_that_databases_cannot_store_is_rejected(admin_client: Client, settings: Settings) -> None:
     settings.TIME_ZONE = "America/Los_Angeles"
     form = policy_form(effect="blocked", valid_until_0="9999-12-31", valid_until_1="23:59:59")
     refused = admin_client.post(address("policy_add"), form)

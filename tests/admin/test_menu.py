@@ -69,7 +69,7 @@ def test_an_entry_opens_what_the_user_may_view() -> None:
     assert browser.get(address("alertsentry_changelist")).status_code == 403
 
 
-def test_what_is_switched_off_is_said_on_every_page(admin_client: Client) -> None:
+def test_every_page_shows_what_is_switched_off(admin_client: Client) -> None:
     policy = limits.set_resource_limits("mail", "calls=3/min")
     until = timezone.now() + timedelta(hours=1)
     pages = [address("policy_changelist"), address("policy_change", policy.pk), address("entity_changelist")]

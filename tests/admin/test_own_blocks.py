@@ -32,7 +32,7 @@ def own(admin_user: User) -> str:
         ("ip:8.8.8.0/24", False), ("key:*", False), ("user:987", False), (None, True),
     ],
 )  # fmt: skip
-def test_a_policy_that_blocks_its_author_or_everyone_asks_for_confirmation(
+def test_a_policy_that_blocks_its_author_or_all_clients_needs_confirmation(
     identifier: Any, asks: bool, admin_client: Client, admin_user: User, settings: Settings
 ) -> None:
     settings.LIMITS = settings.LIMITS | {"TRUSTED_PROXIES": ["203.0.113.0/28", "192.168.0.0/16"]}

@@ -160,14 +160,14 @@ def test_a_permission_opens_its_addresses_and_no_others(permissions: str, opened
     assert {name for name, address in addresses() if is_open(user, name, address)} == pages | entries
 
 
-def test_a_superuser_comes_everywhere_but_to_what_nobody_may_do(admin_user: User) -> None:
+def test_superusers_may_open_all_pages_except_forbidden_actions(admin_user: User) -> None:
     pages = ((name, address) for name, address in addresses() if not name.endswith("_autocomplete"))  # needs a field
     closed = {name for name, address in pages if not is_open(admin_user, name, address)}
     assert closed == {"alert_add", "alert_delete", "auditevent_add", "auditevent_delete"}
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_user_who_is_not_staff_comes_nowhere(is_known: bool, client: Client) -> None:
+def test_users_who_are_not_staff_may_open_no_page(is_known: bool, client: Client) -> None:
     if is_known:
         client.force_login(User.objects.create_user("somebody", is_superuser=True))
     for name, address in addresses():

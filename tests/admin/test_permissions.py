@@ -67,7 +67,7 @@ def test_each_kind_of_staff_is_offered_what_it_may_do(kind: str, visitor: Any, p
     assert (address("policy_import") in page) is (kind == "editor")
 
 
-def test_user_who_may_only_grant_boosts_sees_what_limits_a_client_and_boosts_it(visitor: Any, policy: Policy) -> None:
+def test_permission_to_boost_allows_viewing_and_boosting_a_client(visitor: Any, policy: Policy) -> None:
     limits.set_system_limits([TPM])
     client: Client = visitor("boost_policy")
     assert "permission to view or edit anything" not in client.get("/admin/").content.decode()

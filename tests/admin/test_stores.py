@@ -34,7 +34,7 @@ def offered(page: str) -> list[str]:
     return [value + ("*" if chosen else "") for value, chosen in options]
 
 
-def test_with_one_store_nobody_is_asked_which(admin_client: Client) -> None:
+def test_the_form_has_no_field_for_the_only_store(admin_client: Client) -> None:
     assert 'name="store"' not in form(admin_client)
     admin_client.post(address("resource_add"), {"name": "api", "store": "scratch"})
     assert Resource.objects.get().store == ""
@@ -42,7 +42,7 @@ def test_with_one_store_nobody_is_asked_which(admin_client: Client) -> None:
 
 
 @pytest.mark.usefixtures("several")
-def test_with_several_there_is_a_choice_and_what_it_does_is_said(admin_client: Client) -> None:
+def test_the_form_explains_the_choice_of_several_stores(admin_client: Client) -> None:
     page = form(admin_client)
     assert offered(page) == ["*", "default", "scratch"]
     assert "the default one (default)" in page
@@ -92,7 +92,7 @@ def test_the_members_of_a_pool_are_shown_as_they_are_used_in_each_store(admin_cl
 
 
 @pytest.mark.usefixtures("several")
-def test_effective_limits_say_where_they_are_counted(admin_client: Client) -> None:
+def test_effective_limits_show_their_store(admin_client: Client) -> None:
     Resource.objects.create(name="api", store="scratch")
     limits.set_resource_limits("api", [CallLimit(5, 60)])
     page = admin_client.get(address("explain"), {"resource": "api"}).content.decode()

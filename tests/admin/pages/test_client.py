@@ -356,7 +356,7 @@ def test_a_limit_of_a_url_is_named_by_the_url(admin_client: Client) -> None:
         ("shadow", "Not rejected: all limits are in shadow mode"),
     ],
 )
-def test_the_page_says_that_all_limits_are_switched_off(admin_client: Client, mode: str, state: str) -> None:
+def test_the_page_shows_that_all_limits_are_switched_off(admin_client: Client, mode: str, state: str) -> None:
     limits.set_resource_limits("mail", "calls=8/min")
     limits.set_emergency(mode, reason="a fire")
     assert state in shown(admin_client)

@@ -218,7 +218,7 @@ def test_adding_an_exemption_of_a_plan(admin_client: Client) -> None:
     assert verdict_on("user:1").access is Access.EXEMPT
 
 
-def test_what_cannot_be_exempt_is_said_and_nothing_is_changed(admin_client: Client) -> None:
+def test_an_invalid_exemption_is_rejected_and_changes_nothing(admin_client: Client) -> None:
     plan = Plan.objects.create(name="pro")
     limits.set_entity_limits("user:1", "calls=5/min")
     before = Policy.objects.get()
@@ -240,14 +240,14 @@ def test_what_cannot_be_exempt_is_said_and_nothing_is_changed(admin_client: Clie
     assert f'<a href="{link}">entity user:1</a>' in add(admin_client, entity="user:1", plan="").content.decode()
 
 
-def test_who_is_not_exempt_all_the_same_is_said(admin_client: Client) -> None:
+def test_an_exemption_without_effect_shows_a_warning(admin_client: Client) -> None:
     limits.set_entity("user:1", blocked=True)
     limits.set_entity("user:2", parent="tenant:a", cascade=True)
     assert said(add(admin_client, entity="user:1"))[-1] == "It is still blocked by user:1: unblock that first."
     assert "It is not exempt yet" in said(add(admin_client, entity="user:2"))[-1]
 
 
-def test_user_who_may_see_and_add(visitor: Visitor, django_user_model: type[User]) -> None:
+def test_users_with_view_and_add_permission_may_open_the_page(visitor: Visitor, django_user_model: type[User]) -> None:
     limits.set_entity("user:1", unlimited=True)
     limits.set_entity_limits("key:*", [], effect="unlimited")
     Endpoint.objects.create(name="r", path="/", limits="calls=1/min", exempt_staff=True)
@@ -267,7 +267,7 @@ def test_user_who_may_see_and_add(visitor: Visitor, django_user_model: type[User
         assert Policy.objects.filter(entity__identifier=name).exists() is (status == 302)
 
 
-def test_the_forms_say_what_unlimited_means(admin_client: Client) -> None:
+def test_the_forms_explain_unlimited(admin_client: Client) -> None:
     shared = "limits that all clients share, totals and members of pools"
     pages = {"limits_app_policy_add": "limits that the client has on a resource", "limits_app_entity_add": "not for"}
     pages |= {PAGE: "their own limits on a resource"}

@@ -146,7 +146,9 @@ def test_days_weeks_and_months_are_those_of_the_calendar(admin: Client, settings
         ("slots=10:hold=5min", "at a time", "slots=20:hold=5min"),
     ],
 )
-def test_another_number_keeps_what_else_a_limit_says(admin: Client, text: str, label: str, after: str) -> None:
+def test_changing_the_number_keeps_the_other_options_of_a_limit(
+    admin: Client, text: str, label: str, after: str
+) -> None:
     policy = limits.set_resource_limits("api", text)
     address = f"{URL}?policy={policy.pk}"
     form = admin.get(address).context["form"]
@@ -265,7 +267,7 @@ def test_a_limit_does_not_become_another_one_that_exists(admin: Client) -> None:
         ({"target": "api", "who": "entity", "entity": "Acm"}, "Did you mean: tenant:acme (Acme Inc.)?"),
     ],
 )
-def test_what_may_be_misspelled_is_said_before_it_is_saved(admin: Client, fields: Any, warning: str) -> None:
+def test_a_likely_misspelling_is_shown_before_saving(admin: Client, fields: Any, warning: str) -> None:
     Entity.objects.create(identifier="tenant:acme", name="Acme Inc.")
     limits.set_resource_limits("api", ["calls=5/min"])
     used("api", "user:7", "call_count", 1)
@@ -296,7 +298,7 @@ def test_what_follows_while_one_types_saves_nothing(admin: Client) -> None:
     assert not Policy.objects.exists()
 
 
-def test_the_effect_on_recorded_usage_is_said(admin: Client) -> None:
+def test_the_effect_on_recorded_usage_is_shown(admin: Client) -> None:
     limits.set_resource_limits("api", ["calls=50/min"])
     used("api", "user:7", "call_count", 9, hours_ago=2)
     used("api", "key:7", "call_count", 9, hours_ago=2)
@@ -322,7 +324,7 @@ def test_code_only_resources_and_names_of_clients_are_suggested(admin: Client) -
     assert "Acme Inc. (tenant:acme)" in described(admin, who="entity", entity="Acme I")
 
 
-def test_a_total_for_a_team_counts_its_members_unless_one_says_no(admin: Client) -> None:
+def test_a_total_for_a_team_counts_its_members_unless_disabled(admin: Client) -> None:
     team = Entity.objects.create(identifier="team:x")
     for number in range(3):
         Entity.objects.create(identifier=f"user:{number}", parent=team, cascade=number == 0)
@@ -406,7 +408,7 @@ REPLACING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REPLACING)
-def test_limits_that_it_replaces_are_said_before_and_are_kept_on_request(admin: Client, name: str) -> None:
+def test_replaced_limits_are_listed_before_saving_and_kept_on_request(admin: Client, name: str) -> None:
     fields, others = REPLACING[name]
     limits.set_system_limits("600/min tokens=900/h")
     limits.set_entity_limits("user:*", "calls=6000/h pages=5000/h", counted="total")
@@ -519,7 +521,7 @@ def test_only_ten_minutes_are_for_undo(admin: Client) -> None:
     assert Policy.objects.exists()
 
 
-def test_user_who_may_not_revert_is_offered_no_undo(admin: Client, client: Client) -> None:
+def test_users_without_permission_to_revert_get_no_undo_button(admin: Client, client: Client) -> None:
     user = User.objects.create_user("staff", is_staff=True)
     names = ["add_policy", "add_resource", "add_endpoint", "add_entity", "change_policy", "delete_policy"]
     user.user_permissions.set(Permission.objects.filter(codename__in=names))
@@ -568,7 +570,7 @@ def test_links_fill_the_form_in(admin: Client) -> None:
     assert URL in admin.get("/admin/limits_app/").content.decode()
 
 
-def test_user_who_may_not_add_limits_may_not_see_the_form(client: Client) -> None:
+def test_users_without_permission_to_add_limits_cannot_open_the_form(client: Client) -> None:
     user = User.objects.create_user("staff", is_staff=True)
     client.force_login(user)
     assert client.get(URL).status_code == 403

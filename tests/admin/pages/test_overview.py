@@ -56,7 +56,7 @@ def test_rejections_and_tight_limits_and_what_ends_are_shown(
     assert f"{reverse('admin:limits_app_entity_block')}?entity=user%3A1" in response.content.decode()
 
 
-def test_warnings_say_that_limits_are_off_or_a_store_is_down(
+def test_warnings_show_disabled_limits_and_unavailable_stores(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits.set_emergency("off", reason="an attack", until=datetime.now(UTC) + timedelta(hours=1))

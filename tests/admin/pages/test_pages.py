@@ -76,7 +76,7 @@ def test_a_page_shows_the_way_to_those_others_that_may_be_seen(visitor: Visitor)
     assert "There are no resources yet" in words(get(visitor("view_policy"), EXPLAIN))
 
 
-def test_an_explanation_says_where_each_limit_comes_from_and_how_full_it_is(admin_client: Client) -> None:
+def test_an_explanation_shows_the_source_and_use_of_each_limit(admin_client: Client) -> None:
     limits.set_system_limits([CallLimit.per_minute(100)])
     limits.set_resource_limits("api", [CallLimit.per_minute(5), RateLimit.per_hour("tokens", 1000)])
     with limits.acquire("api", entity="user:1", requested={"tokens": 900}) as acquisition:
@@ -92,7 +92,7 @@ def test_an_explanation_says_where_each_limit_comes_from_and_how_full_it_is(admi
     assert 'class="limits-bar limits-bar--near"' in response.content.decode()
 
 
-def test_an_explanation_says_which_limit_binds(admin_client: Client) -> None:
+def test_an_explanation_names_the_binding_limit(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(1)])
     limits.acquire("api", entity="user:1").release()
     page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
@@ -101,7 +101,7 @@ def test_an_explanation_says_which_limit_binds(admin_client: Client) -> None:
     assert "available in 60 s" in page
 
 
-def test_an_explanation_tells_of_the_chain_and_of_what_is_blocked(admin_client: Client) -> None:
+def test_an_explanation_shows_the_chain_and_blocks(admin_client: Client) -> None:
     parent = Entity.objects.create(identifier="tenant:acme", blocked=True)
     Entity.objects.create(identifier="user:1", parent=parent, cascade=True)
     limits.set_entity_limits("user:1", [ResourceLimit("slots", 2)], resource="api", reason="a trial")
@@ -111,7 +111,7 @@ def test_an_explanation_tells_of_the_chain_and_of_what_is_blocked(admin_client: 
     assert "2 slots at the same time" in page
 
 
-def test_an_explanation_tells_of_pools_and_of_what_is_only_tried(admin_client: Client) -> None:
+def test_an_explanation_shows_pools_and_trials(admin_client: Client) -> None:
     pool = Pool.objects.create(name="regions")
     member = PoolMember.objects.create(pool=pool, name="eu")
     Limit.from_definition(member, CallLimit.per_minute(5)).save()
@@ -153,12 +153,12 @@ def test_a_policy_until_the_end_of_the_calendar_is_explained(admin_client: Clien
     "query",
     [{"resource": "no such name"}, {"resource": "api", "entity": "x" * 300}, {"resource": "api", "plan": "x" * 65}],
 )
-def test_what_cannot_be_explained_is_said_instead_of_a_crash(query: dict[str, str], admin_client: Client) -> None:
+def test_an_explanation_that_fails_shows_an_error(query: dict[str, str], admin_client: Client) -> None:
     response = get(admin_client, EXPLAIN, **query)
     assert "limits-verdict--unknown" in response.content.decode()
 
 
-def test_a_limit_whose_permits_are_all_held_says_what_is_waited_for(admin_client: Client) -> None:
+def test_a_limit_without_free_permits_names_the_release_it_waits_for(admin_client: Client) -> None:
     limits.set_resource_limits("api", [ResourceLimit("slots", 1)])
     found = limits.limit_set("api")
     with ThreadPoolExecutor(1) as another:  # who holds a permit would not be refused it
@@ -344,7 +344,7 @@ def csv_of(browser: Client, **query: str) -> list[list[str]]:
     return [*csv.reader(get(browser, USAGE, **{"format": "csv"} | query).content.decode().splitlines())]
 
 
-def test_where_nothing_was_used_the_usage_page_says_so_once_and_offers_no_limit(admin_client: Client) -> None:
+def test_an_empty_usage_page_shows_one_message_and_no_link_to_limits(admin_client: Client) -> None:
     page = get(admin_client, USAGE)
     assert words(page).count("Usage has never been rolled up.") == 1
     assert "Nothing was used" not in words(page)
@@ -356,7 +356,7 @@ def test_where_nothing_was_used_the_usage_page_says_so_once_and_offers_no_limit(
 
 
 @pytest.mark.parametrize("name", ["resource", "entity", "key"])
-def test_the_usage_page_says_what_no_database_can_look_for(name: str, admin_client: Client) -> None:
+def test_the_usage_page_rejects_filters_that_databases_cannot_store(name: str, admin_client: Client) -> None:
     used("api", "user:1", "tokens", 400)
     page = words(get(admin_client, USAGE, **{"resource": "api", name: "a\0"}))
     assert "A text cannot contain the character NUL: remove it." in page
@@ -409,7 +409,7 @@ def test_the_live_state_has_totals_and_the_tightest_limits(admin_client: Client)
     assert f"{reverse(f'admin:{EXPLAIN}')}?resource=api&amp;entity=user%3A1" in state["tightest"]
 
 
-def test_user_who_may_not_explain_gets_no_link_to_it(visitor: Visitor) -> None:
+def test_users_without_permission_to_explain_get_no_link_to_it(visitor: Visitor) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(4)])
     used("api", "user:1", "call_count", 1)
     tightest = get(visitor("view_usagesnapshot"), STATE).json()["tightest"]
@@ -417,7 +417,7 @@ def test_user_who_may_not_explain_gets_no_link_to_it(visitor: Visitor) -> None:
     assert reverse(f"admin:{EXPLAIN}") not in tightest
 
 
-def test_the_live_state_says_when_the_store_is_down(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_live_state_shows_an_unavailable_store(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(4)])
     used("api", "user:1", "call_count", 1)
 
@@ -454,7 +454,7 @@ def test_the_live_state_and_the_page_of_usage_roll_up_what_the_stores_have_count
 CALLS = {"kind": "call", "key": "call_count", "capacity": 1, "window_seconds": 60, "algorithm": "token_bucket"}
 
 
-def test_a_preview_names_those_who_would_be_refused_and_saves_nothing(admin_client: Client) -> None:
+def test_a_preview_lists_clients_that_would_be_rejected_and_saves_nothing(admin_client: Client) -> None:
     resource = Resource.objects.create(name="api")
     used("api", "user:1", "call_count", 600, hours_ago=3)
     used("api", "user:2", "call_count", 10, hours_ago=3)
@@ -488,13 +488,13 @@ def test_a_preview_of_a_saved_policy_leaves_it_as_it_is(admin_client: Client) ->
     assert (limit.text, policy.limits.count()) == ("1000/h", 1)
 
 
-def test_a_preview_says_that_nobody_would_be_refused(admin_client: Client) -> None:
+def test_a_preview_shows_that_no_client_would_be_rejected(admin_client: Client) -> None:
     resource = Resource.objects.create(name="api")
     form = policy_form(CALLS, resource=resource.pk)
     assert "No request would have been rejected" in words(admin_client.post(reverse(f"admin:{PREVIEW}"), form))
 
 
-def test_a_preview_says_what_is_wrong_with_the_form(admin_client: Client) -> None:
+def test_a_preview_shows_the_errors_of_the_form(admin_client: Client) -> None:
     bad = policy_form(CALLS | {"capacity": -1}, effect="nonsense")
     page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), bad))
     assert "The form has errors, so there is no preview" in page
@@ -502,7 +502,7 @@ def test_a_preview_says_what_is_wrong_with_the_form(admin_client: Client) -> Non
     assert "Add at least one limit" in page
 
 
-def test_a_preview_is_for_those_who_may_save(visitor: Visitor, admin_client: Client) -> None:
+def test_a_preview_needs_permission_to_save(visitor: Visitor, admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_hour(1000)])
     policy = Policy.objects.get()
     address = reverse(f"admin:{PREVIEW}")

@@ -32,7 +32,7 @@ def denied(entity: str = "user:7", *, hours_ago: float = 0, **fields: Any) -> De
     return Denial.objects.create(**whose, entity=entity, minute=minute, count=3, first=at, last=at)
 
 
-def test_a_row_says_why_and_links_to_the_policy_as_it_was_then(admin_client: Client) -> None:
+def test_a_rejection_shows_its_reason_and_links_to_the_policy_at_that_time(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(100)])
     then = AuditEvent.objects.get(object_type="policy")
     denied()
