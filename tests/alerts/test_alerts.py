@@ -410,7 +410,7 @@ def test_the_admin_keeps_the_secret_and_never_shows_it(admin_client: Client, rec
 
 
 @pytest.mark.usefixtures("is_on")
-def test_the_test_button_sends_and_says_what_went_wrong(admin_client: Client, receiver: Receiver) -> None:
+def test_the_test_button_sends_an_alert_and_shows_errors(admin_client: Client, receiver: Receiver) -> None:
     page = reverse("admin:limits_app_alertrule_test", args=[rule("store", receiver).pk])
     assert "The test alert was sent." in admin_client.post(page, follow=True).content.decode()
     assert json.loads(receiver.received[0][1])["event"] == "test"

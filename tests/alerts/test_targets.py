@@ -275,7 +275,7 @@ def test_the_deadline_is_also_for_mail(settings: Settings, wait_at_most: Callabl
 
 
 @pytest.mark.parametrize("answer", [None, greet, hang_up, stay_silent, fail, drip])
-def test_the_test_button_does_not_tell_closed_ports_from_others(
+def test_the_test_button_does_not_reveal_closed_ports(
     answer: Callable[[socket.socket, Event], None] | None, admin_client: Client, wait_at_most: Callable[[float], None]
 ) -> None:
     wait_at_most(0.3)
@@ -289,7 +289,7 @@ def test_the_test_button_does_not_tell_closed_ports_from_others(
 
 
 @pytest.mark.usefixtures("strict")
-def test_the_test_button_says_that_a_target_is_private(admin_client: Client, receiver: Receiver) -> None:
+def test_the_test_button_shows_that_a_target_is_private(admin_client: Client, receiver: Receiver) -> None:
     page = admin_client.post(reverse("admin:limits_app_alertrule_test", args=[rule("store", receiver).pk]), follow=True)
     [message] = page.context["messages"]
     assert PRIVATE in str(message)
