@@ -97,7 +97,7 @@ def test_wrong_rules_are_rejected_where_they_are_wrong(root: APIClient, fields: 
     assert not AlertRule.objects.exists()
 
 
-def test_the_target_is_shown_to_users_who_may_change_it(db: None) -> None:
+def test_the_target_is_shown_with_permission_to_change_it(db: None) -> None:
     AlertRule.objects.create(**RULE, secret="s3cret")
     viewer: User = person("viewer")
     viewer.user_permissions.add(Permission.objects.get(codename="view_alertrule"))

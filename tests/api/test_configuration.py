@@ -47,7 +47,7 @@ def test_a_row_is_made_read_changed_and_deleted(root: APIClient) -> None:
     assert root.get(where).status_code == 404
 
 
-def test_changes_are_audited_with_who_and_why(root: APIClient) -> None:
+def test_changes_are_audited_with_actor_and_reason(root: APIClient) -> None:
     why = "Größe".encode().decode("latin-1")
     made = root.post(f"{ROOT}entities/", {"identifier": "user:1"}, format="json", headers={"X-Reason": why})
     where = f"{ROOT}entities/{made.data['id']}/"
@@ -91,7 +91,7 @@ def test_a_policy_is_written_with_its_limits_as_a_whole(root: APIClient) -> None
     assert [one["capacity"] for one in patched.data["limits"]] == [7]
 
 
-def test_a_policy_with_one_wrong_limit_changes_nothing_and_says_which(root: APIClient) -> None:
+def test_a_policy_with_an_invalid_limit_is_rejected_with_its_position(root: APIClient) -> None:
     wrong = {"kind": "rate", "key": "tpm", "capacity": 5}
     refused = root.post(f"{ROOT}policies/", {"limits": [CALLS, wrong]}, format="json")
     assert errors(refused).keys() == {"#/limits/1/window_seconds"}
@@ -151,7 +151,7 @@ def test_no_more_of_a_body_is_read_than_the_site_admits(settings: Settings) -> N
     assert body.tell() == 11
 
 
-def test_a_body_may_be_as_long_as_it_likes_where_the_site_says_so(root: APIClient, settings: Settings) -> None:
+def test_the_length_of_a_body_is_unlimited_by_a_setting_of_the_site(root: APIClient, settings: Settings) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
     body = b'{"name": "x"}' + b" " * 3_000_000
     assert root.generic("POST", f"{ROOT}resources/", body, content_type="application/json").status_code == 201
@@ -196,7 +196,7 @@ def test_policies_are_found_by_scope_and_by_when_they_hold(root: APIClient, quer
     assert root.get(f"{ROOT}policies/?{query}").data["count"] == count
 
 
-def test_audit_events_are_found_by_when_and_who(root: APIClient) -> None:
+def test_audit_events_are_filtered_by_time_and_actor(root: APIClient) -> None:
     fill([1])
     every = root.get(f"{ROOT}audit-events/").data["count"]
     assert every > 5

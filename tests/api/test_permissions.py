@@ -71,7 +71,7 @@ def somebody(kind: str) -> APIClient:
 
 
 @pytest.mark.parametrize("kind", PEOPLE)
-def test_each_verb_is_open_to_those_who_have_the_permission_and_to_nobody_else(kind: str) -> None:
+def test_each_verb_needs_its_permission(kind: str) -> None:
     fill([1])
     client = somebody(kind)
     for verb, page, part, allowed in TABLE:
@@ -87,7 +87,7 @@ def _some(page: str) -> int:
     return int(model.objects.values_list("pk", flat=True)[0])
 
 
-def test_somebody_with_an_api_key_sees_the_limits_of_the_key(settings: Settings) -> None:
+def test_a_request_with_an_api_key_shows_the_limits_of_the_key(settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"API_KEY_OF_REQUEST": lambda request: request.headers.get("X-Key")}
     assert Client().get(f"{ROOT}me/").status_code in {401, 403}
     Resource.objects.create(name="api")

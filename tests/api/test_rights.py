@@ -219,7 +219,7 @@ def test_a_candidate_is_replaced_only_with_the_permission_to_delete_it() -> None
     assert outcome(person("bob", "add_candidate", "delete_candidate"), ask) == (True, True)
 
 
-def test_setting_a_candidate_shows_the_others_only_to_who_may_view_them() -> None:
+def test_setting_a_candidate_shows_others_with_view_permission_only() -> None:
     policy = limits.set_entity_limits("user:7", "calls=9/min")
     body = {"policy": policy.pk, "action": "set", "limits": "calls=8/min"}
     everything = {policy.pk, *Candidate.objects.values_list("policy_id", flat=True)}

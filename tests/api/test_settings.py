@@ -28,7 +28,7 @@ LIMIT = {"kind": "call", "capacity": 5, "window_seconds": 60}
 
 
 @pytest.mark.parametrize("page", ["resources/", "me/", "status/?resource=api", "boosts/"])
-def test_nobody_is_refused_also_where_the_framework_has_no_user_for_nobody(page: str, settings: Settings) -> None:
+def test_anonymous_requests_are_rejected_without_an_anonymous_user(page: str, settings: Settings) -> None:
     settings.REST_FRAMEWORK = {"UNAUTHENTICATED_USER": None}
     client = APIClient()
     answer = client.post(ROOT + page) if page == "boosts/" else client.get(ROOT + page)

@@ -63,7 +63,7 @@ def test_the_plan_of_a_request_is_a_parameter(root: APIClient) -> None:
     assert root.get(f"{ROOT}status/?resource=llm&plan={'x' * 65}").status_code == 400
 
 
-def test_status_says_what_is_used_and_left(root: APIClient) -> None:
+def test_status_has_used_and_remaining_amounts(root: APIClient) -> None:
     services.set_resource_limits("api", [CallLimit(5, 60)])
     services.acquire("api", entity="user:1")
     told = root.get(f"{ROOT}status/?resource=api&entity=user:1")
@@ -78,7 +78,7 @@ def test_an_explanation_is_about_the_amounts_that_are_asked_for(root: APIClient)
     assert "allowed" in root.get(f"{ROOT}explain/?resource=llm").data["text"]
 
 
-def test_an_explanation_of_amounts_that_nobody_limits_is_refused(root: APIClient) -> None:
+def test_an_explanation_of_unlimited_amounts_is_rejected(root: APIClient) -> None:
     services.set_resource_limits("llm", [RateLimit("tpm", 100, 60), CallLimit(5, 60)])
     services.set_entity_limits("user:1", [CallLimit(5, 60)], resource="llm")
     wrong = root.get(f"{ROOT}explain/?resource=llm&requested=frob:1&requested=tpm:1")
@@ -122,7 +122,7 @@ def test_moments_beyond_the_calendar_are_refused(until: str, root: APIClient, se
     assert [one.data["errors"][0]["detail"] for one in answers] == ["Datetime value out of range."] * 2
 
 
-def test_an_explanation_knows_the_limits_of_the_members_of_a_pool(root: APIClient) -> None:
+def test_an_explanation_has_the_limits_of_the_members_of_a_pool(root: APIClient) -> None:
     pool = Pool.objects.create(name="llms")
     Limit.objects.create(
         member=PoolMember.objects.create(pool=pool, name="a"),
@@ -153,7 +153,7 @@ def test_a_caller_sees_their_own_limits_where_an_endpoint_was_charged_before_the
     assert (mine["entity"], mine["limits"]["call_count"]["capacity"]) == (f"user:{user.pk}", 7)
 
 
-def test_a_caller_sees_their_own_usage_and_nobody_elses(user: User, root: APIClient) -> None:
+def test_a_caller_sees_only_their_own_usage(user: User, root: APIClient) -> None:
     services.set_resource_limits("api", [CallLimit(7, 60)])
     me, yesterday = f"user:{user.pk}", timezone.now() - timedelta(days=1)
     used(me, 3, refused=1)
@@ -355,7 +355,7 @@ def test_state_of_a_store_that_is_down_is_503(root: APIClient, monkeypatch: pyte
     assert told["Content-Type"] == "application/problem+json"
 
 
-def test_a_refusal_says_how_to_log_in_and_a_plain_one_is_a_problem_too() -> None:
+def test_a_rejection_has_an_authenticate_header_and_a_problem_body() -> None:
     unknown = NotAuthenticated()
     unknown.auth_header = "Basic"  # type: ignore[attr-defined]  # the framework's views set it
     answered = [problems.answer(error, {}) for error in (unknown, PermissionDenied())]
@@ -363,7 +363,7 @@ def test_a_refusal_says_how_to_log_in_and_a_plain_one_is_a_problem_too() -> None
 
 
 @pytest.mark.parametrize(("told", "seconds"), [(2.5, "3"), (0, "1"), (None, "5")])
-def test_a_store_that_says_when_it_is_back_is_believed_by_all_ways_in(told: float | None, seconds: str) -> None:
+def test_all_entry_points_send_the_retry_after_of_a_store(told: float | None, seconds: str) -> None:
     error = StoreUnavailable("down", retry_after=told)
     answered = problems.answer(error, {})
     assert answered is not None
@@ -396,7 +396,7 @@ def test_a_reason_that_is_no_text_does_no_harm(root: APIClient, settings: Settin
         ("usage/?until=0001-01-01T00:00:00Z", ""),
     ],
 )
-def test_what_is_wrong_in_an_address_is_told_of_a_parameter(asked: str, parameter: str, root: APIClient) -> None:
+def test_errors_in_a_url_name_the_parameter(asked: str, parameter: str, root: APIClient) -> None:
     refused = root.get(ROOT + asked)
     assert refused.status_code == 400
     assert [one.get("parameter") for one in refused.data["errors"]] == [parameter]

@@ -61,7 +61,7 @@ def test_an_administrator_gets_in_where_nothing_was_read_before_the_store_went_d
 
 
 @pytest.mark.parametrize("is_about_the_caller", [False, True])
-def test_the_api_is_closed_where_a_policy_on_it_says_so(
+def test_a_policy_can_block_the_api(
     is_about_the_caller: bool, user: User, root: APIClient, store: FailingStore
 ) -> None:
     if is_about_the_caller:
@@ -93,7 +93,7 @@ def test_a_problem_that_this_app_did_not_cause_names_none() -> None:
         assert "violated-policies" not in answered.data
 
 
-def test_who_is_blocked_stays_so_while_the_store_is_down(user: User, root: APIClient, store: FailingStore) -> None:
+def test_blocks_stay_in_force_while_the_store_is_unavailable(user: User, root: APIClient, store: FailingStore) -> None:
     Entity.objects.create(identifier=f"user:{user.pk}", blocked=True)
     store.down = True
     response = root.get(f"{ROOT}policies/")

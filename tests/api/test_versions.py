@@ -42,7 +42,7 @@ def where(root: APIClient) -> str:
         pytest.param({"If-Match": "other"}, 412, id="no_tag"),
     ],
 )
-def test_a_change_says_which_version_it_is_about(
+def test_a_change_must_name_its_version(
     root: APIClient, where: str, verb: str, headers: dict[str, str], status: int
 ) -> None:
     refused = getattr(root, verb)(where, BLOCKED, format="json", headers=headers)
@@ -122,7 +122,7 @@ def test_of_two_admins_at_the_same_moment_one_wins_and_the_other_is_notified(sit
     assert AuditEvent.objects.filter(verb="update").count() == ROUNDS
 
 
-def test_of_two_who_make_the_same_at_the_same_moment_one_does(site: None) -> None:
+def test_one_of_two_concurrent_creations_succeeds(site: None) -> None:
     for number in range(ROUNDS):
         first, second = race(*[("post", "resources/", {"name": f"r{number}"}, {})] * 2)
         assert first == 201
