@@ -88,7 +88,7 @@ OURS = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_page_can_be_used_by_everybody_and_on_a_phone(name: str, window: Browser) -> None:
+def test_a_page_is_accessible_and_fits_a_phone(name: str, window: Browser) -> None:
     window.open(OURS[name])
     settle(window, name)
     window.take(name)
@@ -100,9 +100,7 @@ def test_a_page_can_be_used_by_everybody_and_on_a_phone(name: str, window: Brows
 
 
 @pytest.mark.parametrize("action", ["boost_entities", "reset_state", "top_up_state", "shadow_policies"])
-def test_the_question_before_an_action_can_be_answered_by_everybody_and_on_a_phone(
-    action: str, window: Browser
-) -> None:
+def test_the_confirmation_of_an_action_is_accessible_and_fits_a_phone(action: str, window: Browser) -> None:
     window.open(f"{ADMIN}policy/")
     window.press("#result_list tbody tr:last-child input.action-select")
     window.press(f"select[name=action] option[value={action}]")
@@ -157,7 +155,7 @@ def test_bars_leave_room_for_their_figures(name: str, window: Browser) -> None:
 
 @pytest.mark.parametrize("size", [DESKTOP, (1210, 900), (800, 900), PHONE])
 @pytest.mark.parametrize("name", ["policy", "new-member"])
-def test_limits_in_a_form_fit_into_the_window_and_say_what_a_field_is_about(
+def test_limits_in_a_form_fit_the_window_and_label_each_field(
     name: str, size: tuple[int, int], window: Browser
 ) -> None:
     window.resize(size)
@@ -171,7 +169,7 @@ def test_limits_in_a_form_fit_into_the_window_and_say_what_a_field_is_about(
         assert window.run(_HIDDEN) == []
 
 
-def test_who_may_only_look_at_limits_is_told_what_they_are_about(window: Browser) -> None:
+def test_read_only_limits_are_labelled(window: Browser) -> None:
     window.log_in(READER)
     try:
         window.open(OURS["policy"])
@@ -206,7 +204,7 @@ def settle(window: Browser, name: str) -> None:
     window.run("return document.fonts.ready")
 
 
-def test_a_preview_can_be_used_by_everybody_and_on_a_phone(window: Browser) -> None:
+def test_a_preview_is_accessible_and_fits_a_phone(window: Browser) -> None:
     window.open(f"{ADMIN}policy/3/change/")
     first = window.driver.current_window_handle
     window.fill("#id_limits-0-capacity", "5")
@@ -254,7 +252,7 @@ def test_the_explanation_follows_when_other_limits_hold(window: Browser, place: 
     assert window.run("return document.activeElement.matches('.limits-source a')")
 
 
-def test_the_explanation_says_when_a_limit_begins_to_bind(window: Browser, place: Place) -> None:
+def test_the_explanation_shows_when_a_limit_begins_to_bind(window: Browser, place: Place) -> None:
     place.manage("limits", "resource", "set", "theatre", "calls=1/h", "--yes")
     window.open(f"{ADMIN}clientsentry/effective/?resource=theatre")
     assert window.all(".limits-chip--binds") == []
@@ -316,7 +314,7 @@ _DOWN = """
 """
 
 
-def test_the_live_view_says_when_counting_is_down(window: Browser) -> None:
+def test_the_live_view_shows_when_counting_is_unavailable(window: Browser) -> None:
     window.open(LIVE)
     settle(window, "live")
     window.run(_DOWN)
@@ -338,7 +336,7 @@ def test_another_limit_is_chosen_while_the_live_view_goes_on(window: Browser) ->
 
 
 @pytest.mark.parametrize(("page", "notice"), [(LIVE, "#limits-live-status"), (EXPLAIN, "#limits-stale")])
-def test_a_page_says_when_it_is_not_up_to_date_any_more(page: str, notice: str, window: Browser) -> None:
+def test_a_page_shows_when_it_is_out_of_date(page: str, notice: str, window: Browser) -> None:
     window.open(page)
     window.driver.delete_all_cookies()
     try:

@@ -237,7 +237,7 @@ def test_a_limit_of_a_client_is_set_to_a_number_for_a_while(window: Browser, pla
     assert clicks.count <= 3
 
 
-def test_everybody_gets_half_as_much_again_until_friday(window: Browser, place: Place) -> None:
+def test_all_clients_are_boosted_by_half_until_friday(window: Browser, place: Place) -> None:
     now = datetime.now(UTC)
     friday = (now + timedelta(days=(4 - now.weekday()) % 7 or 7)).replace(hour=23, minute=59)
     clicks = Clicks(window)
@@ -270,7 +270,7 @@ def test_it_is_seen_why_a_user_was_rejected(window: Browser) -> None:
     assert clicks.count <= 2
 
 
-def test_it_is_seen_who_used_most_yesterday(window: Browser) -> None:
+def test_the_heaviest_clients_of_yesterday_are_shown(window: Browser) -> None:
     clicks = Clicks(window)
     clicks.follow("activityentry/")
     clicks.follow("usagesnapshot/")
@@ -445,7 +445,7 @@ def test_mail_is_sent_when_a_customer_reaches_80_percent(window: Browser, place:
     assert run(place, code) == "(80, 'tenant:acme', 'ops@example.org')"
 
 
-def test_it_is_seen_who_used_most_this_week_and_one_client_by_day(window: Browser) -> None:
+def test_the_heaviest_clients_of_a_week_and_one_client_by_day_are_shown(window: Browser) -> None:
     clicks = Clicks(window)
     clicks.follow("activityentry/")
     clicks.follow("usagesnapshot/")

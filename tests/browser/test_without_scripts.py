@@ -44,7 +44,7 @@ def test_a_page_has_its_menu_and_its_content(name: str, window: Browser) -> None
         assert window.all(".limits-tabs a[aria-current]") or name == "new-member"
 
 
-def test_the_form_says_its_sentence_and_effect_before_it_is_saved(window: Browser) -> None:
+def test_the_form_shows_its_sentence_and_effect_before_saving(window: Browser) -> None:
     window.open(FORM)
     window.fill("#id_target", "/api/aping/")
     window.fill("#id_number_1", "7")
@@ -98,6 +98,6 @@ def test_everything_is_switched_off_and_on(window: Browser) -> None:
 
 
 @pytest.mark.parametrize(("name", "words"), [("usage", "tenant:acme"), ("live", "JavaScript")])
-def test_charts_have_their_figures_in_tables_or_say_what_they_need(name: str, words: str, window: Browser) -> None:
+def test_charts_have_tables_or_name_what_they_need(name: str, words: str, window: Browser) -> None:
     window.open(OURS[name])
     reads(window, "#content", words)
