@@ -61,7 +61,7 @@ def test_amounts_come_from_the_arguments(requested: Any, expected: dict[str, int
     assert amounts(Demand("llm", requested=requested), JOB) == expected
 
 
-def test_an_entity_that_is_empty_is_nobody_and_not_everybody() -> None:
+def test_an_empty_entity_is_not_shared_by_all_tasks() -> None:
     with pytest.raises(InvalidLimit):
         Demand("llm", lambda *_, **__: "").of_call(ask, (JOB,), {})
 
@@ -70,12 +70,12 @@ def test_an_entity_that_is_empty_is_nobody_and_not_everybody() -> None:
     "spelling", ["tenant:{job.tenant}", "tenant:{job.tenant!s}", "{job.tenant!r}", "{job.tenant:}"]
 )
 @pytest.mark.parametrize("nobody", [None, ""])
-def test_a_part_that_names_nobody_does_not_put_all_of_them_together(spelling: str, nobody: str | None) -> None:
+def test_a_part_without_an_entity_is_not_shared_by_all_tasks(spelling: str, nobody: str | None) -> None:
     with pytest.raises(InvalidLimit, match=r"job\.tenant is (None|'')"):
         Demand("llm", spelling).of_call(ask, ({"tenant": nobody},), {})
 
 
-def test_a_part_of_which_its_format_leaves_nothing_names_nobody_either() -> None:
+def test_a_part_with_an_empty_format_has_no_entity() -> None:
     with pytest.raises(InvalidLimit, match="must not be empty"):
         Demand("llm", "model:{model:.0}").of_call(ask, (JOB,), {})
 
@@ -94,6 +94,6 @@ def test_an_argument_that_there_is_not_is_an_error(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"resource": "not a name"}, {"resource": "llm", "entity": ""}])
-def test_what_cannot_be_is_an_error_at_once(bad: dict[str, Any]) -> None:
+def test_an_invalid_demand_is_rejected_immediately(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidLimit):
         Demand(**bad)

@@ -273,7 +273,7 @@ def test_a_coroutine_runs_in_a_plain_function(app: Celery) -> None:
     assert plain(3) == 3
 
 
-def test_whoever_is_blocked_does_not_wait_whether_the_task_or_its_body_asks(app: Celery) -> None:
+def test_a_blocked_task_does_not_wait(app: Celery) -> None:
     limits.set_resource_limits("shut", [], effect="blocked")
     with pytest.raises(TaskRefused, match="blocked"):
         in_worker(count(app, "shut"))
