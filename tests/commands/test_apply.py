@@ -111,7 +111,7 @@ WRONG: Final = [
 ]
 
 
-def test_what_is_wrong_in_a_file_is_said_with_its_line_and_changes_nothing(tmp_path: Path) -> None:
+def test_errors_in_a_file_name_the_line_and_change_nothing(tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
     for text, said in WRONG:
         file.write_text(text)
@@ -276,7 +276,7 @@ def test_only_what_the_file_made_or_took_over_is_deleted(tmp_path: Path) -> None
     assert not any(model.objects.exists() for model in (Pool, Entity, Endpoint))
 
 
-def test_a_plan_that_somebody_has_seen_is_the_one_that_is_carried_out() -> None:
+def test_apply_executes_exactly_the_plan_that_was_shown() -> None:
     content = limits_file.read_content("policies: [{limits: [calls=1/s]}]")
     seen = limits_file.plan(content)
     limits.set_system_limits([CallLimit.per_second(2)])
@@ -350,7 +350,7 @@ def test_a_database_that_refuses_is_reported_and_nothing_is_left() -> None:
     assert Entity.objects.count() == 1
 
 
-def test_a_plan_says_which_policies_would_be_enforced_no_longer() -> None:
+def test_a_plan_lists_policies_that_would_no_longer_be_enforced() -> None:
     limits_file.apply(limits_file.read_content("policies: [{limits: [calls=5/s]}]"))
     weaker = "policies: [{rollout_percent: 10, limits: [calls=5/s]}]"
     [warning] = limits_file.plan(limits_file.read_content(weaker)).warnings

@@ -32,7 +32,7 @@ def use(amount: int, entity: str | None = None, resource: str = "api") -> None:
         acquisition.update({"tpm": amount})
 
 
-def test_check_says_no_with_its_exit_code_and_neither_consumes_nor_counts_as_a_rejection() -> None:
+def test_check_rejects_with_its_exit_code_and_charges_and_counts_nothing() -> None:
     limits.set_resource_limits("api", [TPM, CallLimit(1, 3600, RateLimitAlgorithm.FIXED_WINDOW)])
     assert [run("check api").code, run("check api tpm=100").code] == [0, 0]
     use(60)
@@ -72,7 +72,7 @@ def test_options_may_stand_anywhere(command: str) -> None:
     assert {one["key"]: one["requested"] for one in told["passed"]} == {"tpm": 5, "rpm": 1}
 
 
-def test_check_says_what_is_tried_and_what_is_overdrawn() -> None:
+def test_check_shows_trials_and_overdrawn_limits() -> None:
     soft = RateLimit("tpm", 100, 3600, RateLimitAlgorithm.FIXED_WINDOW, soft=True)
     limits.set_resource_limits("api", [soft])
     limits.set_entity_limits("user:1", [RateLimit("tpm", 1, 3600)], resource="api", enforcement="shadow")
@@ -81,7 +81,7 @@ def test_check_says_what_is_tried_and_what_is_overdrawn() -> None:
     assert run("check api tpm=101").out.splitlines()[1].startswith("overdrawn")
 
 
-def test_while_the_store_is_down_the_policy_answers_and_nobody_pretends_to_know(store: Store) -> None:
+def test_an_unavailable_store_is_answered_by_policy_without_figures(store: Store) -> None:
     limits.set_resource_limits("api", [TPM], on_unavailable="allow")
     limits.set_resource_limits("closed", [TPM], on_unavailable="block")
     store.down = True
@@ -101,7 +101,7 @@ def test_the_plan_of_a_request_is_an_option() -> None:
     assert run(f"explain api --plan {'x' * 65}").code != 0
 
 
-def test_explain_tells_programs_data() -> None:
+def test_explain_prints_json_for_programs() -> None:
     limits.set_resource_limits("api", [TPM])
     assert json.loads(run("explain api --format json").out)["resource"] == "api"
     assert run("explain api --format csv").out.splitlines()[1].startswith("allows,tpm,")
@@ -162,7 +162,7 @@ def test_top_outlives_a_store_that_is_down(store: Store, pausing: Pausing) -> No
     assert (ran.code, "a store is unavailable" in first, "unavailable" in second) == (0, True, False)
 
 
-def test_top_shows_what_is_known_and_says_what_is_not(settings: Settings) -> None:
+def test_top_shows_known_rows_and_marks_unavailable_ones(settings: Settings) -> None:
     nowhere = {"KIND": "redis", "URL": "redis://127.0.0.1:1/0"}
     settings.LIMITS = {**settings.LIMITS, "STORES": {"default": {"KIND": "memory"}, "other": nowhere}}
     Resource.objects.create(name="mail", store="other")
@@ -174,7 +174,7 @@ def test_top_shows_what_is_known_and_says_what_is_not(settings: Settings) -> Non
     assert ran.err == "A store is unavailable: usage is unknown for mail.\n"
 
 
-def test_top_goes_on_until_somebody_presses_ctrl_c(pausing: Pausing) -> None:
+def test_top_runs_until_ctrl_c(pausing: Pausing) -> None:
     waits: Iterator[float] = iter([1, 1])
 
     def wait(seconds: float) -> None:

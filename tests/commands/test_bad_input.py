@@ -169,7 +169,7 @@ def test_an_argument_that_is_no_utf_8_is_not_understood(line: str) -> None:
     assert (ran.code, ran.out, "must be UTF-8 text" in ran.err) == (2, "", True), ran.err
 
 
-def test_an_output_without_a_character_says_how_to_have_it() -> None:
+def test_an_output_that_cannot_encode_a_character_explains_the_setting() -> None:
     run("resource set api rpm=5/min --reason 'für alle'")
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     with pytest.raises(CommandError, match=r"the output encoding ascii has no '\\xfc'; set PYTHONUTF8=1") as failed:

@@ -278,7 +278,7 @@ def test_findings_are_written_as_they_are_found_with_the_number_of_checked_polic
     assert (len(unreachable), unreachable[-1], checked) == (11, "more policies never apply: 4", [14])
 
 
-def test_a_pool_that_serves_nobody_matters_where_it_is_used() -> None:
+def test_a_pool_without_enabled_members_is_reported_where_it_is_used() -> None:
     apply(read_content("pools: {p: {}, q: {}}\nresources: {r: {pool: q}}"))
     severities = [one.severity for one in diagnose() if one.id == "limits_app.D012"]
     assert severities == [Severity.ERROR, Severity.WARNING]
@@ -297,7 +297,7 @@ def refused(resource: str, ago: timedelta) -> None:
     )
 
 
-def test_resources_that_nobody_uses_and_that_nobody_knows_are_found() -> None:
+def test_unused_and_unknown_resources_are_reported() -> None:
     apply(read_content("resources: {old: {}, refused: {}, new: {}}\npolicies: [{limits: [k=1/s]}]"))
     used("old", timedelta(days=40))
     refused("refused", timedelta(days=2))
@@ -339,7 +339,7 @@ def test_usage_that_is_no_longer_rolled_up_is_found() -> None:
     assert found("D022") == []
 
 
-def test_rows_of_entities_that_say_nothing_are_counted() -> None:
+def test_empty_rows_of_entities_are_counted() -> None:
     Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(1_200)])
     child = Entity.objects.create(identifier="child", parent=Entity.objects.get(identifier="user:0"))
     Entity.objects.filter(identifier="user:1").update(billing_from=timezone.now())
@@ -435,7 +435,7 @@ def test_the_command_ends_by_what_it_found() -> None:
     assert "ERROR limits_app.D012: pool p has no enabled member:" in run("doctor").out
 
 
-def test_a_site_without_fault_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_without_problems_is_reported_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.management.limits.state.findings", lambda *_: [])
     ran = run("doctor --fail-on warning")
     assert (ran.code, ran.out, ran.err) == (0, "", "No problems found.\n0 errors, 0 warnings, 0 info\n")

@@ -43,7 +43,7 @@ def steps(page: Path) -> Iterator[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("page", SECTIONS, ids=name)
-def test_a_page_runs_from_top_to_bottom_and_says_what_it_shows(
+def test_the_commands_of_a_page_print_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same = doctest.OutputChecker().check_output

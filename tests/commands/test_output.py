@@ -51,7 +51,7 @@ def test_a_table_is_aligned_and_its_numbers_stand_at_the_right() -> None:
     assert written.getvalue() == ("name    count  of\na           1  x y\nlonger   1000  z\n")
 
 
-def test_what_is_empty_is_said_to_people_and_not_to_programs() -> None:
+def test_empty_results_have_a_message_for_people_only() -> None:
     for form, expected in {Format.TABLE: "", Format.JSON: "[]\n", Format.CSV: "a,b\n", Format.YAML: "[]\n"}.items():
         out, written, told = opened(form)
         out.show(Table(("a", "b"), [], "None."))
@@ -59,7 +59,7 @@ def test_what_is_empty_is_said_to_people_and_not_to_programs() -> None:
         assert told.getvalue() == ("None.\n" if form is Format.TABLE else "")
 
 
-def test_json_yaml_and_csv_say_the_same() -> None:
+def test_json_yaml_and_csv_have_the_same_content() -> None:
     limits.set_resource_limits("api", [RateLimit("rpm", 5, 60)], reason="it is, “small”,\nand old")
     plain = json.loads(run("resource list --format json").out)
     assert plain == yaml.safe_load(run("resource list --format yaml").out)
@@ -79,7 +79,7 @@ def test_json_yaml_and_csv_say_the_same() -> None:
     assert (row["limits"], row["reason"], row["extends"]) == ("rpm=5/min", plain[0]["reason"], "no")
 
 
-def test_identifiers_of_strangers_cannot_draw_on_the_terminal() -> None:
+def test_control_characters_in_identifiers_are_escaped() -> None:
     limits.set_entity_limits("evil\x1b[2J\n[red]", [RateLimit("rpm", 5, 60)])
     assert "evil\\x1b[2J\\n[red]" in run("entity list").out
     assert "\x1b" not in run("entity list").out
@@ -222,7 +222,7 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_every_10_seconds_elsewhere()
     assert written.getvalue() == ""
 
 
-def test_yaml_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_without_its_package_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     without_package(monkeypatch, "yaml")
     out, _, _ = opened(Format.YAML)
     with pytest.raises(CommandError, match=r"limits-app\[yaml\]"):

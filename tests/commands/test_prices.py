@@ -213,7 +213,7 @@ def test_list_is_imported_again_as_it_was_written(tmp_path: Path, time: Any) -> 
     assert [row["amount"] for row in json.loads(again)] == ["2", "3", "0.15", "0.01"]
 
 
-def test_own_list_says_what_is_wrong(tmp_path: Path) -> None:
+def test_errors_in_a_price_list_are_reported(tmp_path: Path) -> None:
     text = (
         "resource,unit,amount,currency,per\na,t,0.15,usd,1000\na,u,x,usd,\na b,t,1,usd,\na,t2,1,gbp,1\na,t3,1,usd,7\n"
     )

@@ -85,7 +85,7 @@ def test_a_full_disk_is_reported_without_a_traceback(environment: Mapping[str, s
     assert (done.returncode, done.stderr) == (1, "CommandError: Reading or writing failed: No space left on device.\n")
 
 
-def test_who_interrupts_a_question_has_changed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupting_a_confirmation_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Impatient:
         def isatty(self) -> bool:
             return True

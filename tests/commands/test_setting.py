@@ -32,7 +32,7 @@ from tests.replacing import without_package
 RPM = RateLimit("rpm", 5, 60)
 
 
-def test_what_is_set_holds_at_once_and_is_audited() -> None:
+def test_set_takes_effect_immediately_and_is_audited() -> None:
     assert run("resource set api rpm=5/min db=3:shared --reason 'too busy'").code == 0
     assert set(limits.limit_set("api")) == {RPM, ResourceLimit("db", 3)}
     event = AuditEvent.objects.get(object_type="policy")
@@ -40,7 +40,7 @@ def test_what_is_set_holds_at_once_and_is_audited() -> None:
     assert json.loads(run("resource get api --format json").out)[0]["limits"] == ["db=3:shared", "rpm=5/min"]
 
 
-def test_set_replaces_what_was_said_and_shows_only_what_differs() -> None:
+def test_set_replaces_limits_and_shows_only_differences() -> None:
     run("resource set api rpm=5/min tpm=9/s --on-unavailable allow")
     shown = json.loads(run("resource set api rpm=6/min tpm=9/s --format json").out)
     assert shown == [
@@ -51,7 +51,7 @@ def test_set_replaces_what_was_said_and_shows_only_what_differs() -> None:
     assert (again.out, again.err) == ("", "No changes.\n")
 
 
-def test_a_dry_run_says_the_same_as_the_run_and_leaves_no_trace() -> None:
+def test_a_dry_run_prints_the_same_as_the_run_and_changes_nothing() -> None:
     lines = [
         "system set calls=5/min --extends --enforcement shadow --rollout 10",
         "entity set user:1 unlimited --on api --from 2026-01-31 --until 2026-02-28T12:00+01:00",
@@ -183,12 +183,12 @@ def test_the_audit_log_is_protected_by_the_database_until_that_is_removed() -> N
         cursor.execute("DELETE FROM limits_app_auditevent")
 
 
-def test_the_environment_does_not_say_who_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_does_not_set_the_actor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "somebody else")
     assert actor() == pwd.getpwuid(os.getuid()).pw_name
 
 
-def test_who_has_no_name_acts_by_number_or_on_a_system_without_numbers_by_login(
+def test_the_actor_is_the_user_id_or_the_login_without_a_user_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
@@ -238,7 +238,7 @@ def test_a_boost_ends_by_itself_or_is_ended() -> None:
     assert run("boost user:1 --end --yes").err == "user:1 on all resources has no active boost.\n"
 
 
-def test_a_reset_tells_programs_whether_it_was_done() -> None:
+def test_a_reset_reports_its_result_to_programs() -> None:
     run("resource set api rpm=5/min")
     assert json.loads(run("reset api --yes --once x --format json").out) == {"done": True}
     assert json.loads(run("reset api --yes --once x --format json").out) == {"done": False}

@@ -144,7 +144,7 @@ def test_a_refusal_charges_nothing_in_any_scope() -> None:
     assert decisions(proposal, at(0, t=5), at(1, t=1), at(2, t=1), at(3), at(4)) == "ynnyn"
 
 
-def test_permits_are_held_as_long_as_an_event_says() -> None:
+def test_permits_are_held_for_the_duration_of_the_event() -> None:
     proposal = Proposal.of_limits([parse_limit("c=1:hold=5s")])
     assert decisions(proposal, at(0, hold=3), at(2, hold=1), at(3, hold=60), at(7, hold=1), at(8, hold=1)) == "ynyny"
     assert decisions(proposal, at(0), at(0), at(0)) == "yyy"
