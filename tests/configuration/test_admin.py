@@ -320,7 +320,7 @@ def test_two_limits_of_one_key_are_explained(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("limits", [(), ({"kind": "rate"},), ({**LIMIT, "DELETE": "on"},)])
-def test_a_policy_without_limits_says_what_it_means(limits: tuple[dict[str, Any], ...], admin_client: Client) -> None:
+def test_a_policy_without_limits_shows_its_meaning(limits: tuple[dict[str, Any], ...], admin_client: Client) -> None:
     found = errors(send(admin_client, "policy_add", policy_form(*limits)))
     assert found["limits"] == ["Add at least one limit, or choose the effect “unlimited” or “blocked”."]
 
@@ -378,9 +378,7 @@ def test_the_audit_log_is_for_reading(admin_client: Client, api: Resource) -> No
     assert admin_client.get(reverse("admin:limits_app_auditevent_add")).status_code == 403
 
 
-def test_user_who_may_only_look_at_policies_sees_their_limits_and_changes_none(
-    client: Client, policy: Policy, limit: Limit
-) -> None:
+def test_permission_to_view_policies_shows_their_limits_read_only(client: Client, policy: Policy, limit: Limit) -> None:
     staff(client, "view_policy")
     response = client.get(reverse("admin:limits_app_policy_change", args=[policy.pk]))
     assert "tpm" in response.content.decode()
@@ -388,7 +386,9 @@ def test_user_who_may_only_look_at_policies_sees_their_limits_and_changes_none(
     assert send(client, "policy_change", form, policy.pk).status_code == 403
 
 
-def test_user_who_may_change_policies_may_change_their_limits(client: Client, policy: Policy, limit: Limit) -> None:
+def test_permission_to_change_policies_allows_changing_their_limits(
+    client: Client, policy: Policy, limit: Limit
+) -> None:
     staff(client, "change_policy")
     form = policy_form(
         limit_form(limit, capacity="1"), {**LIMIT, "key": "rpm"}, existing=1, resource=policy.resource_id
@@ -397,7 +397,7 @@ def test_user_who_may_change_policies_may_change_their_limits(client: Client, po
     assert {row.key: row.text for row in policy.limits.all()} == {"tpm": "1/min", "rpm": "1000/min"}
 
 
-def test_user_who_may_add_policies_may_give_them_limits(client: Client) -> None:
+def test_permission_to_add_policies_allows_adding_their_limits(client: Client) -> None:
     staff(client, "add_policy")
     assert send(client, "policy_add", policy_form(LIMIT)).status_code == 302
     assert Limit.objects.get().key == "tpm"
@@ -418,7 +418,7 @@ def test_a_soft_quota_is_set_softened_and_audited(admin_client: Client) -> None:
     assert update.after["limits"] == [{"key": "tokens", "text": "5000/month@Europe/Berlin:soft"}]
 
 
-def test_endpoints_say_what_they_are_about(admin_client: Client, api: Resource) -> None:
+def test_the_list_of_rules_describes_each_rule(admin_client: Client, api: Resource) -> None:
     Endpoint.objects.create(name="by path", path="/api/", resource=api)
     Endpoint.objects.create(name="by view", view_name="orders:detail", resource=api)
     page = admin_client.get(reverse("admin:limits_app_endpoint_changelist")).content.decode()
@@ -471,7 +471,7 @@ def test_numbers_are_shown_as_people_write_them(
     assert 'inputmode="decimal"' in str(form["capacity"])
 
 
-def test_user_who_may_only_look_reads_numbers_as_people_write_them(client: Client, policy: Policy) -> None:
+def test_read_only_numbers_are_formatted(client: Client, policy: Policy) -> None:
     rate(policy).save()
     [limit] = (
         staff(client, "view_policy")

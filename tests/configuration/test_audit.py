@@ -89,7 +89,7 @@ def test_a_snapshot_does_not_change_with_its_object(user: Entity) -> None:
     assert before["metadata"] == {"plan": ["pro"]}
 
 
-def test_an_event_says_who_did_what_to_which_object() -> None:
+def test_an_event_has_actor_verb_and_object() -> None:
     with acting(actor="ada", source="shell", reason="launch"):
         api = Resource.objects.create(name="api")
     stored = AuditEvent.objects.get()
@@ -155,13 +155,13 @@ def test_a_new_event_cannot_take_the_place_of_another() -> None:
     assert verify().ok
 
 
-def test_the_database_itself_knows_the_verbs() -> None:
+def test_the_database_rejects_unknown_verbs() -> None:
     with pytest.raises(IntegrityError, match="limits_app_audit_verb"), transaction.atomic():
         AuditEvent.objects.bulk_create([AuditEvent(verb="guess", source="shell")])
 
 
 @pytest.mark.parametrize("actor", [4915112345, uuid.UUID(int=5), True], ids=str)
-def test_who_acts_may_have_a_name_that_is_no_text(actor: Any) -> None:
+def test_the_name_of_an_actor_need_not_be_text(actor: Any) -> None:
     with acting(actor=actor, reason=gettext_lazy("reason")):  # type: ignore[arg-type]  # as models of users have it
         Resource.objects.create(name="api")
     event = AuditEvent.objects.get()

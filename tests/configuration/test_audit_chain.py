@@ -222,7 +222,7 @@ def test_a_dumped_log_is_loaded_once(events: list[AuditEvent], tmp_path: Path) -
     assert verify(using=ALIAS).events == 10
 
 
-def test_an_event_that_somebody_forged_in_between_is_reported(events: list[AuditEvent]) -> None:
+def test_a_forged_event_is_reported(events: list[AuditEvent]) -> None:
     second = events[1]
     content = [WHEN, "mallory", "admin", "create", "resource", "9", "forged", None, None, "", None]
     forged = digest_of(second.digest, content)
@@ -241,7 +241,7 @@ def test_an_event_that_somebody_forged_in_between_is_reported(events: list[Audit
     assert (broken.fault, broken.number) == (Fault.INSERTED, 3)
 
 
-def test_a_log_that_was_written_anew_is_found_by_whoever_kept_a_digest(events: list[AuditEvent]) -> None:
+def test_a_rewritten_log_does_not_match_a_digest_that_was_kept(events: list[AuditEvent]) -> None:
     kept = verify(using=ALIAS)
     known = (kept.number, kept.digest)
     assert verify(using=ALIAS, known=known).ok
@@ -355,7 +355,7 @@ def test_what_is_pruned_while_the_log_is_verified_is_not_missing(events: list[Au
     assert (report.ok, report.events, report.number, asked) == (True, 3, 6, 2)
 
 
-def test_what_is_known_of_a_pruned_event_is_compared_or_said_to_be_gone(events: list[AuditEvent]) -> None:
+def test_a_pruned_event_is_compared_with_its_digest_or_reported_as_gone(events: list[AuditEvent]) -> None:
     prune(timezone.now(), batch=3, using=ALIAS)
     assert verify(using=ALIAS, known=(3, events[2].digest)).ok
     broken = broken_link(known=(3, "another"))
@@ -373,7 +373,7 @@ def test_what_a_database_makes_of_numbers_and_texts_breaks_nothing(events: list[
     assert list(unrecorded(using=ALIAS)) == []
 
 
-def test_writers_at_once_make_one_chain(events: list[AuditEvent]) -> None:
+def test_concurrent_writers_make_one_chain(events: list[AuditEvent]) -> None:
     errors: list[BaseException] = []
 
     def write(name: str) -> None:

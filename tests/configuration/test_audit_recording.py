@@ -155,7 +155,9 @@ def test_in_a_block_too(
     assert authors == {("ada", "test", "why")}
 
 
-def test_a_database_that_tells_no_keys_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch, api: Resource) -> None:
+def test_a_database_without_returned_keys_is_compared_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, api: Resource
+) -> None:
     monkeypatch.setattr(type(connections["default"].features), "can_return_rows_from_bulk_insert", False)
     Resource.objects.bulk_create([Resource(name="one"), Resource(name="two")])
     assert told() == [("create", "resource", name) for name in ("api", "one", "two")]
@@ -171,7 +173,7 @@ def test_a_policy_whose_limits_are_saved_one_by_one_is_one_event_in_a_block(api:
     assert (event.actor, event.source, event.reason) == ("ada", "code", "launch")
 
 
-def test_the_outer_block_says_what_it_knows_and_writes() -> None:
+def test_the_outer_block_records_its_context_and_writes() -> None:
     with acting(actor="", source="api"):
         with acting(actor="ada", source="service", reason="inner"):
             Resource.objects.create(name="one")

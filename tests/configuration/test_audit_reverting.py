@@ -177,7 +177,7 @@ def test_the_admin_shows_differences_and_reverts_after_asking(admin_client: Clie
     assert (last().actor, last().source, last().reason) == ("admin", "admin", "typo")
 
 
-def test_the_admin_says_why_it_cannot_revert_and_lets_force(admin_client: Client, api: Resource) -> None:
+def test_the_admin_shows_why_a_revert_fails_and_allows_force(admin_client: Client, api: Resource) -> None:
     made = last()
     Resource.objects.update(description="one")
     event = last()

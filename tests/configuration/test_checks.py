@@ -211,7 +211,7 @@ def test_a_database_that_does_not_suit_a_store_is_reported(
 @pytest.mark.parametrize(
     ("order", "found"), [([LIMITS, USERS], ["W043"]), ([USERS, LIMITS], []), ([LIMITS], []), ([USERS], [])]
 )
-def test_a_middleware_that_knows_no_users_is_reported(settings: Settings, order: list[str], found: list[str]) -> None:
+def test_a_middleware_before_authentication_is_reported(settings: Settings, order: list[str], found: list[str]) -> None:
     settings.MIDDLEWARE = order
     assert ids(checks.check_hazards()) == found
 
@@ -365,7 +365,7 @@ def reported_of(settings: Settings, url: str) -> list[str | None]:
 
 
 @pytest.mark.django_db
-def test_a_redis_that_evicts_keys_is_reported_unless_it_says_nothing_about_itself(settings: Settings) -> None:
+def test_a_redis_that_evicts_keys_is_reported_if_it_allows_info(settings: Settings) -> None:
     with redis_server() as server, Redis(port=server.port) as client:
         assert reported_of(settings, server.url) == []
         client.config_set("maxmemory-policy", "allkeys-lru")

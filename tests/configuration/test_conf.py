@@ -62,7 +62,7 @@ def test_an_override_counts_immediately_and_ends_with_its_block() -> None:
     assert conf.get(conf.MAP_MEGABYTES) == 48
 
 
-def test_a_store_says_what_is_its_own_and_takes_the_rest_from_the_dict() -> None:
+def test_a_store_has_its_own_options_and_inherits_the_others() -> None:
     stores = {"default": {"KIND": "process"}, "big": {"KIND": "process", "STATE_DIR": "/big", "MAP_MEGABYTES": 512}}
     with override_settings(LIMITS={"STORES": stores, "STATE_DIR": "/small", "STORE": "big"}):
         assert conf.store_settings("default") == StoreSettings(StoreKind.PROCESS, Path("/small"), 48, idle_factor=7)
@@ -213,7 +213,7 @@ def test_a_function_that_would_fail_with_the_first_request_is_reported(key: str,
 async def _refuse(request: object, error: Exception) -> None: ...
 
 
-def test_a_handler_of_refusals_may_be_a_coroutine_function_and_a_function_need_not_say_what_it_takes() -> None:
+def test_a_rejection_handler_may_be_async_and_need_not_have_a_signature() -> None:
     with override_settings(LIMITS={"REFUSAL_HANDLER": _refuse, "ENTITY_OF_REQUEST": type}):
         assert check_settings() == []
 

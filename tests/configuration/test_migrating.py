@@ -47,7 +47,7 @@ def test_the_app_can_be_removed_and_installed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.product
-def test_mariadb_with_binary_logging_is_migrated_and_says_what_protection_needs() -> None:
+def test_mariadb_with_binary_logging_is_migrated_with_a_hint_about_protection() -> None:
     with mariadb_server("--log-bin", "--server-id=1") as server:
         use(server.settings)
         with connections[ALIAS].cursor() as cursor:

@@ -34,7 +34,7 @@ SCOPES = [
 
 
 @pytest.mark.parametrize(("on_resource", "on_entity", "scope", "said"), SCOPES)
-def test_resource_and_entity_say_the_scope(
+def test_resource_and_entity_define_the_scope(
     on_resource: bool, on_entity: bool, scope: PolicyScope, said: str, api: Resource, user: Entity
 ) -> None:
     policy = Policy(resource=api if on_resource else None, entity=user if on_entity else None)
@@ -258,7 +258,7 @@ def test_what_was_there_already_is_ignored(sound: Any, policy: Policy) -> None:
         (lambda: Policy.objects.create(time_zone="Mars/Olympus"), "is not a time zone"),
     ],
 )
-def test_no_way_of_writing_makes_a_row_that_nobody_could_read(write: Callable[[], object], said: str) -> None:
+def test_every_way_of_writing_validates_rows(write: Callable[[], object], said: str) -> None:
     resource = Resource.objects.create(name="api")
     with pytest.raises((IntegrityError, DataError), match=said), transaction.atomic():
         write()

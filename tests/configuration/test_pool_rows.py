@@ -92,7 +92,7 @@ def test_secrets_may_be_named(pool: Pool) -> None:
     assert empty.config == {}
 
 
-def test_no_way_of_writing_keeps_a_secret_nor_tells_the_log(pool: Pool, member: PoolMember) -> None:
+def test_no_way_of_writing_stores_or_logs_a_secret(pool: Pool, member: PoolMember) -> None:
     config = {"api_key": "sk-123"}
     before = AuditEvent.objects.count()
     for write in (

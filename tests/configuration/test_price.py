@@ -190,7 +190,7 @@ def test_change_of_a_price_is_reverted_until_it_begins(time: Any) -> None:
     assert Price.objects.get().amount == Decimal("0.15")
 
 
-def test_form_of_a_price_that_has_begun_says_what_to_do(time: Any) -> None:
+def test_the_form_of_a_price_that_has_begun_shows_a_hint(time: Any) -> None:
     price().save()
     time.move_to(LATER)
     row = Price.objects.get()

@@ -73,13 +73,13 @@ def test_any_other_text_identifies_an_entity_exactly(identifier: str) -> None:
     assert Entity.objects.get(identifier=identifier).identifier == identifier
 
 
-def test_case_and_spaces_tell_entities_apart() -> None:
+def test_identifiers_differ_by_case_and_spaces() -> None:
     Entity.objects.bulk_create([Entity(identifier=name) for name in ("user:a", "User:A", "user:a ")])
     assert Entity.objects.get(identifier="User:A").identifier == "User:A"
     assert Entity.objects.filter(identifier="USER:A").count() == 0
 
 
-def test_mysql_is_told_to_compare_names_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mysql_compares_names_with_a_binary_collation(monkeypatch: pytest.MonkeyPatch) -> None:
     field = Entity._meta.get_field("identifier")
     assert field.db_parameters(connection)["collation"] is None
     monkeypatch.setattr(connection, "vendor", "mysql")

@@ -83,7 +83,7 @@ def test_the_doctor_finds_pools_whose_members_are_counted_twice() -> None:
     assert found.message == "the pool regions serves resources that are counted in several stores: default, scratch"
 
 
-def test_a_limits_file_says_in_which_store_resources_are() -> None:
+def test_a_limits_file_has_the_store_of_resources() -> None:
     content = limits_file.read_content(FILE)
     limits_file.apply(content)
     assert dict(Resource.objects.values_list("name", "store")) == {"api": "scratch", "web": ""}

@@ -118,7 +118,7 @@ MOVES: list[dict[str, Any]] = [{"plan": 1}, {"parent": 1}, {"cascade": True}, {"
 
 
 @pytest.mark.parametrize("change", MOVES, ids=lambda change: str(next(iter(change))))
-def test_parent_is_the_client_that_changes_with_who_is_blocked_below(
+def test_a_change_of_a_parent_touches_blocks_below_it(
     change: dict[str, Any], rows: None, changes: list[Changes]
 ) -> None:
     others = {"plan": Plan.objects.get(), "parent": Entity.objects.create(identifier="tenant:above")}

@@ -59,7 +59,7 @@ def test_hours_are_spans_of_the_week(text: str, spans: list[tuple[int, int]]) ->
         ("mon", "../etc/passwd", "is not a time zone"),
     ],
 )
-def test_what_cannot_be_read_says_what_to_write(text: str, zone: str, message: str) -> None:
+def test_invalid_weekly_hours_are_rejected_with_an_example(text: str, zone: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WeeklyHours.parse(text, zone)
 
