@@ -56,7 +56,7 @@ def test_columns_are_aligned_numbers_to_the_right() -> None:
         pytest.param("permits", {"back_ms": 1000.1}, "later than 1000 ms", id="a_permit_back_too_late"),
     ],
 )
-def test_what_is_not_exact_is_said(part: str, change: dict[str, Any], problem: str) -> None:
+def test_inexact_figures_are_reported(part: str, change: dict[str, Any], problem: str) -> None:
     found: Any = getattr(EXACT, part)
     changes: dict[str, Any] = {
         part: [replace(found[0], **change), *found[1:]] if isinstance(found, list) else replace(found, **change)
@@ -65,7 +65,7 @@ def test_what_is_not_exact_is_said(part: str, change: dict[str, Any], problem: s
     assert problem in said
 
 
-def test_a_process_that_served_nothing_is_said() -> None:
+def test_a_process_without_requests_is_reported() -> None:
     (said,) = replace(EXACT, served={11: 225}).problems()
     assert said == "2 server processes should have responded, not 1"
 
