@@ -30,7 +30,7 @@ def test_the_page_lists_the_keys_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=list(KEYS))
-def test_the_page_says_of_a_key_what_its_code_and_its_error_say(key: SettingKey[object]) -> None:
+def test_the_page_agrees_with_the_docstring_and_error_of_each_key(key: SettingKey[object]) -> None:
     default, expected, check_id, doc = KEY_ROWS[key.name]
     assert key.parse(ast.literal_eval(default.strip("`"))) == key.default
     assert check_id.strip("`") == key.check_id

@@ -61,13 +61,13 @@ def names_of(path: str) -> list[str]:
     return names or [name for name, value in vars(module).items() if isinstance(value, type) and name[0] != "_"]
 
 
-def test_the_page_of_exit_codes_says_what_the_code_says() -> None:
+def test_the_page_lists_the_exit_codes_of_the_code() -> None:
     shown = [(int(code), name.strip("`")) for code, name, _ in rows(DOCS / "commands.md", "Exit codes")]
     assert shown == [(code.value, code.name) for code in ExitCode]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
-def test_a_picture_says_in_words_what_it_shows(picture: Path) -> None:
+def test_pictures_have_a_text_alternative(picture: Path) -> None:
     drawing = ET.parse(picture).getroot()  # noqa: S314 - it is our own
     described = [drawing.findtext(f"{{http://www.w3.org/2000/svg}}{part}") for part in ("title", "desc")]
     assert all(described)
