@@ -89,7 +89,7 @@ def test_the_version_is_the_time_or_one_more(now: list[int]) -> None:
     assert versions == [2001, 2002, 2003, 5000, 5001, 5002]
 
 
-def test_a_log_that_starts_knows_the_changes_after_the_version_before(now: list[int]) -> None:
+def test_a_new_log_has_the_changes_since_its_first_version(now: list[int]) -> None:
     log = ChangeLog(999).advanced([ONE, TWO], least=now[0]).advanced([THREE], least=now[0])
     assert log.since(999) == (1001, (ONE, TWO, THREE))
     assert log.since(1000) == (1001, (THREE,))
@@ -124,7 +124,7 @@ def test_versions_of_another_life_are_unknown(now: list[int]) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 8, 15])
-def test_a_damaged_log_knows_nothing(now: list[int], cut: int) -> None:
+def test_a_damaged_log_has_no_changes(now: list[int], cut: int) -> None:
     log = ChangeLog(1).advanced([ONE], least=now[0]).advanced([TWO], least=now[0])
     for damaged in (log.log[:-cut], log.log[cut:][: ENTRY.size - cut], b"x" * 40):
         broken = log._replace(log=damaged)

@@ -297,7 +297,7 @@ def test_a_resource_without_a_price_is_an_error_or_free() -> None:
     assert used(limits) == 0
 
 
-def test_limits_of_code_know_no_prices() -> None:
+def test_limits_of_code_have_no_prices() -> None:
     limits = LimitSet(["usd=50/month", "calls=9/min"])
     assert limits.try_acquire({"call_count": 1})
 

@@ -380,7 +380,7 @@ def test_a_definition_is_a_value_that_cannot_be_changed(limit: LimitDefinition) 
             setattr(limit, field, 1)
 
 
-def test_what_can_be_admitted_at_once() -> None:
+def test_the_most_that_one_request_can_take() -> None:
     assert RateLimit("tpm", 5, 1).ceiling == 5
     assert RateLimit("tpm", 5, 1, burst=2.5).ceiling == 2.5
     assert CallLimit(5, 1).ceiling == 5
@@ -452,7 +452,7 @@ def test_there_are_shorter_ways_to_write_a_quota(made: QuotaLimit, same: QuotaLi
     ],
     ids=lambda value: f"{value!a:.40}",
 )
-def test_a_quota_that_cannot_be_says_why(fields: dict[str, Any], said: str) -> None:
+def test_an_invalid_quota_is_rejected_with_a_reason(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidLimit) as caught:
         QuotaLimit(**({"key": "k", "capacity": 5, "period": "day"} | fields))
     assert said in str(caught.value)
@@ -473,7 +473,7 @@ def test_a_quota_that_cannot_be_says_why(fields: dict[str, Any], said: str) -> N
         ("0/day", "capacity must be more than 0, not 0"),
     ],
 )
-def test_a_text_that_is_no_quota_says_why(text: Any, said: str) -> None:
+def test_an_invalid_quota_text_is_rejected_with_a_reason(text: Any, said: str) -> None:
     with pytest.raises(InvalidLimit) as caught:
         QuotaLimit.parse(text)
     assert said in str(caught.value)

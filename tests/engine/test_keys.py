@@ -71,13 +71,13 @@ def test_the_same_scope_has_the_same_key_in_every_process() -> None:
     assert scope_of("api", "user:42").key == "v1:api:fdd48118d77004ffecb66c1b1e69dc3c"
 
 
-def test_a_scope_knows_whose_it_is() -> None:
+def test_a_scope_has_its_owner() -> None:
     scope = scope_of("api", "user:42")
     assert (scope.resource, scope.entity) == ("api", "user:42")
     assert (private_scope().resource, private_scope().entity) == (None, None)
 
 
-def test_what_is_noted_beside_a_scope_is_of_the_same_one_and_meets_nobody() -> None:
+def test_keys_beside_a_scope_belong_to_it_and_never_collide() -> None:
     ann, bob = scope_of("api", "ann"), scope_of("api", "bob")
     beside = [
         line_scope(ann, "tokens"),
@@ -90,7 +90,7 @@ def test_what_is_noted_beside_a_scope_is_of_the_same_one_and_meets_nobody() -> N
     assert [(scope.resource, scope.entity) for scope in beside[:2]] == [("api", "ann")] * 2
 
 
-def test_private_scopes_meet_nobody() -> None:
+def test_private_scopes_never_collide() -> None:
     keys = [private_scope().key for _ in range(100)] + [scope_of("api", None).key]
     assert len(set(keys)) == 101
     assert all(one.count(":") == 2 for one in keys)

@@ -64,7 +64,7 @@ def test_a_limit_is_read_as_it_is_written(text: str, limit: LimitDefinition) -> 
         ("db=5:keep=low:60%:hold=90s", "db=5:hold=90s:keep=low:60%"),
     ],
 )
-def test_there_is_more_than_one_way_to_say_it(said: str, text: str) -> None:
+def test_equivalent_notations_are_equal(said: str, text: str) -> None:
     assert limit_text(parse_limit(said).limit) == text
 
 

@@ -46,7 +46,7 @@ def scoped_set(store: MemoryStore, *limits: LimitDefinition, entity: str | None 
     return LimitSet.composed([ScopedLimits(scope_of("api", entity), schema_of(limits), "entity")], store)
 
 
-def test_an_admitted_request_says_what_is_left(store: MemoryStore) -> None:
+def test_an_admission_has_the_remaining_amounts(store: MemoryStore) -> None:
     outcome = limit_set(store).try_acquire({"tpm": 30, "db": 2}).outcome
     assert outcome.allowed
     assert outcome.violations == ()
@@ -62,7 +62,7 @@ def test_an_admitted_request_says_what_is_left(store: MemoryStore) -> None:
     assert outcome.summary() == "allowed"
 
 
-def test_a_refused_request_says_by_what_and_what_would_have_passed(store: MemoryStore) -> None:
+def test_a_rejection_names_the_limit_and_the_admissible_amount(store: MemoryStore) -> None:
     limits = limit_set(store, TPM, RPM, DB)
     held = limits.try_acquire({"tpm": 80, "rpm": 10})
     outcome = limits.try_acquire({"tpm": 50, "rpm": 1, "db": 1}).outcome
@@ -88,7 +88,7 @@ def test_the_outcome_is_of_the_decision_whenever_it_is_read(store: MemoryStore, 
     assert first.retry_after == 30
 
 
-def test_nobody_knows_when_a_permit_is_given_back(store: MemoryStore) -> None:
+def test_the_release_of_a_permit_has_no_predicted_time(store: MemoryStore) -> None:
     limits = limit_set(store, DB, RPM)
     held = limits.try_acquire({"db": 3, "rpm": 10})
     outcome = limits.try_acquire({"db": 1}).outcome
@@ -174,7 +174,7 @@ def test_a_status_has_what_the_limit_admits_in_its_window(store: MemoryStore, li
     assert (status.type, status.limit, status.window_seconds, status.capacity) == expected
 
 
-def test_statuses_know_their_place_among_the_limits(store: MemoryStore) -> None:
+def test_statuses_have_the_position_of_their_limit(store: MemoryStore) -> None:
     limits = scoped_set(store, TPM, CallLimit(1, 60), DB)
     used_up(limits, "call_count")
     outcome = limits.try_acquire({"tpm": 1}).outcome

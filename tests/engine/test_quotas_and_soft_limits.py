@@ -23,7 +23,7 @@ every_soft_limit = pytest.mark.parametrize(
 
 
 @every_soft_limit
-def test_the_outcome_says_by_how_much_it_is_overdrawn(limit: RateLimit, store: MemoryStore) -> None:
+def test_the_outcome_has_the_overdrawn_amount(limit: RateLimit, store: MemoryStore) -> None:
     limits = limit_set(store, limit)
     within = limits.try_acquire({"k": 10}).outcome
     assert not within.overdrawn
@@ -59,7 +59,7 @@ def test_a_hard_one_measures_the_same(limit: RateLimit, store: MemoryStore, cloc
 
 
 @every_soft_limit
-def test_peeking_tells_what_would_be_overdrawn_and_charges_nothing(limit: RateLimit, store: MemoryStore) -> None:
+def test_peeking_returns_what_would_be_overdrawn_and_charges_nothing(limit: RateLimit, store: MemoryStore) -> None:
     limits = limit_set(store, limit)
     limits.try_acquire({"k": 8})
     assert not limits.peek({"k": 2}).overdrawn

@@ -67,7 +67,7 @@ def test_settle_changes_the_state_as_it_is_after_the_clock_was_set_back(
 
 
 @pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
-def test_the_ceiling_is_what_can_be_admitted_at_once(limit: LimitDefinition) -> None:
+def test_the_ceiling_is_the_most_of_one_request(limit: LimitDefinition) -> None:
     rule = compile_rule(limit, LEASE_US)
     assert rule.ceiling_parts == 3 * rule.parts_per_unit
     assert rule.take(rule.start, NOW, rule.ceiling_parts) is not None
