@@ -52,7 +52,7 @@ def asked(peer: str, forwarded: str | None = None) -> HttpRequest:
 
 @MANY
 @given(SPOKEN)
-def test_without_trusted_proxies_no_header_changes_who_it_is(forwarded: str) -> None:
+def test_without_trusted_proxies_headers_do_not_change_the_client(forwarded: str) -> None:
     with override_settings(LIMITS={}):
         assert entity_of_request(asked(CLIENT, forwarded)) == f"ip:{CLIENT}"
 

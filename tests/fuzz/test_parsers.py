@@ -175,7 +175,7 @@ VALUES = nearly(
 
 @MANY
 @given(st.lists(st.tuples(FIELDS, VALUES), max_size=6), st.sampled_from([200, 429, 503]))
-def test_an_upstream_tells_something_that_can_be_or_nothing(headers: list[tuple[str, str]], status: int) -> None:
+def test_hints_of_an_upstream_are_valid_or_ignored(headers: list[tuple[str, str]], status: int) -> None:
     hints = hints_of(Response(status=status, headers=headers), unix_seconds=NOW)
     assert hints.retry_after is None or 0 <= hints.retry_after <= A_YEAR
     assert len(hints.quotas) <= 8
