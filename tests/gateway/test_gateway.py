@@ -61,7 +61,7 @@ def test_an_answer_costs_what_was_used_and_a_refusal_nothing() -> None:
     assert int(left[0]) == 985
 
 
-def test_a_region_that_fails_costs_nobody_anything_and_is_left_alone() -> None:
+def test_a_failing_region_is_refunded_and_skipped() -> None:
     limits.set_entity_limits("tenant:two", [RateLimit.per_hour("tokens", 100)], resource=RESOURCE)
     set_regions({"east": 100, "west": 100})
     nowhere = dict.fromkeys(["east", "west"], "http://127.0.0.1:1/")
