@@ -296,12 +296,12 @@ def test_the_default_of_the_system_blocks_and_exempts_no_client(send: Send) -> N
 
 
 @pytest.mark.parametrize("path", ["/rest/", "/visitors/"])
-def test_a_user_whom_only_the_view_authenticates_is_checked_in_throttles(path: str, send: Send, ann: User) -> None:
+def test_a_user_authenticated_by_the_view_is_checked_in_throttles(path: str, send: Send, ann: User) -> None:
     block(f"user:{ann.pk}")
     assert [send(path, X_Token="ann"), send(path), send("/", X_Token="ann")] == [403, 200, 200]
 
 
-def test_what_was_charged_before_the_user_was_known_is_refunded_to_who_is_exempt(send: Send, ann: User) -> None:
+def test_charges_before_authentication_are_refunded_to_exempt_users(send: Send, ann: User) -> None:
     endpoint(limit("early", CallLimit(5, 60)), "/rest/")
     free(f"user:{ann.pk}")
     assert send("/rest/", X_Token="ann") == 200
@@ -315,7 +315,7 @@ def test_the_counted_entity_of_the_site_is_checked(send: Send, settings: Setting
 
 
 @pytest.mark.parametrize("path", ["/", "/ruled/", "/a/", "/missing/", "/limited/", "/alimited/", "/rest/"])
-def test_a_blocked_plan_of_the_request_rejects_whoever_is_counted(
+def test_a_blocked_plan_of_the_request_rejects_every_counted_entity(
     path: str, send: Send, ann: User, settings: Settings
 ) -> None:
     settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": plan_of}

@@ -344,7 +344,7 @@ def test_a_block_in_shadow_mode_is_counted_once_when_the_user_changes(send: Send
 
 
 @pytest.mark.parametrize("path", ["/ruled/", "/limited/"])
-def test_a_block_of_a_resource_in_shadow_mode_is_counted_whoever_is_charged(path: str, send: Send, ann: User) -> None:
+def test_a_shadow_block_of_a_resource_is_counted_for_every_entity(path: str, send: Send, ann: User) -> None:
     resource = "ruled" if path == "/ruled/" else "decorated"
     block(NETWORK, resource, enforcement="shadow")
     before = limits.shadow_refusals().get(resource, {}).get("blocked", 0)

@@ -76,7 +76,7 @@ def test_a_blocked_client_keeps_the_limits_that_are_not_those_of_the_block() -> 
     assert guesses(2) == [200, 429]
 
 
-def test_who_is_blocked_and_exempt_is_charged_at_the_log_in(ann: User, settings: Settings) -> None:
+def test_a_blocked_and_exempt_client_is_charged_at_the_log_in(ann: User, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"EXEMPT": {"ENTITIES": ["user:*"]}}
     endpoint(limit("log-in", CallLimit(2, 60)), LOG_IN)
     block(NETWORK)
@@ -98,7 +98,7 @@ def test_a_block_in_shadow_mode_changes_nothing_at_the_log_in() -> None:
 
 
 @pytest.mark.parametrize("decorate", [limited("own"), ratelimit(key="ip", rate="2/m", group="own")])
-def test_decorators_of_the_log_in_count_who_is_blocked(
+def test_decorators_of_the_log_in_count_blocked_clients(
     decorate: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit("own", CallLimit(2, 60))
@@ -229,7 +229,7 @@ def test_a_preflight_is_answered_by_current_rules(
 
 
 @pytest.mark.parametrize("view", [limited("rest")(fine), limited("rest")(afine), Throttled.as_view()])
-def test_without_the_middleware_a_charge_finds_out_who_was_blocked_meanwhile(view: Any, settings: Settings) -> None:
+def test_without_the_middleware_a_charge_applies_new_blocks(view: Any, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": who}
     settings.MIDDLEWARE = MIDDLEWARE[:-1]
     settings.ROOT_URLCONF = (address("page/", view),)

@@ -116,7 +116,7 @@ def test_concurrent_threads_of_a_view_charge_once(limits: RequestLimits, monkeyp
     assert len(limits.acquired) == 1
 
 
-def test_who_hears_of_a_refusal_may_charge_the_same_request(limits: RequestLimits) -> None:
+def test_a_receiver_of_a_rejection_may_charge_the_same_request(limits: RequestLimits) -> None:
     heard: list[object] = []
 
     def charge() -> None:
@@ -140,7 +140,7 @@ def test_who_hears_of_a_refusal_may_charge_the_same_request(limits: RequestLimit
     assert not thread.is_alive()
 
 
-def test_nobody_waits_for_a_part_that_waits_for_a_limit(limits: RequestLimits, clock: FakeClock) -> None:
+def test_a_part_that_waits_for_a_limit_delays_no_other(limits: RequestLimits, clock: FakeClock) -> None:
     limit("calls", CallLimit(1, 60))
     services.acquire("calls", entity="ann")
     waits = Thread(target=lambda: limits.charge("calls", "ann", timeout=90))
@@ -278,7 +278,7 @@ def early(get_response: Any) -> Any:
 early.async_capable = True  # type: ignore[attr-defined]  # as Django has it
 
 
-def test_who_was_charged_what_can_be_looked_at_when_the_request_is_over() -> None:
+def test_charges_can_be_read_after_the_request() -> None:
     limit("calls", CallLimit(10, 60))
     request = RequestFactory().get("/", headers={"X-Who": "ann"})
     limits = limits_of(request)
@@ -316,7 +316,7 @@ def test_a_generator_reports_what_the_request_was_charged_before_it(request_of_a
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_the_verbs_of_the_service_are_for_whoever_makes_the_request(kind: str, limits: RequestLimits) -> None:
+def test_verbs_without_an_entity_charge_the_client_of_the_request(kind: str, limits: RequestLimits) -> None:
     def ask(verb: str, **options: Any) -> Any:
         method = getattr(limits, verb) if kind == "sync" else async_to_sync(getattr(limits, f"a{verb}"))
         return method("api", requested={"tpm": 10}, **options)
@@ -360,7 +360,7 @@ def test_every_request_has_its_limits(ask: Ask, serve: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_several_resources_at_once_are_among_the_acquisitions_by_each_name(kind: str, limits: RequestLimits) -> None:
+def test_acquisitions_of_several_resources_are_found_by_each_name(kind: str, limits: RequestLimits) -> None:
     limit("other", CallLimit(10, 60))
     asked = {"api": {"tpm": 4}, "other": None}
     for verb in ("acquire", "try_acquire"):

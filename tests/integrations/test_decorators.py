@@ -154,7 +154,7 @@ def test_what_a_class_view_does_not_answer_is_charged_too(ask: Ask, serve: Any, 
         pytest.param({"requested": lambda request, pk: None}, {"ann": (9, 99)}, id="or_one_of_each"),
     ],
 )
-def test_a_view_says_who_is_charged_and_how_much(
+def test_a_view_sets_the_entity_and_the_amounts(
     ask: Ask, serve: Any, view: Any, options: dict[str, Any], charged: dict[str, tuple[int, int]]
 ) -> None:
     serve({"<int:pk>/": limited("api", **options)(view)})
@@ -430,7 +430,7 @@ def wrong(response: HttpResponse) -> bool:
 
 
 @pytest.mark.parametrize("view", [log_in, alog_in], ids=["sync", "async"])
-def test_the_response_says_what_counts_and_how_much_was_used(view: Any, ask: Ask, serve: Any) -> None:
+def test_the_response_decides_whether_it_counts_and_its_amounts(view: Any, ask: Ask, serve: Any) -> None:
     limit("login", CallLimit(3, 3600), RateLimit("bytes", 100, 3600))
     serve({"": limited("login", counts=wrong, usage=lambda response: {"bytes": len(response.content)})(view)})
     assert [ask(X_Password="right").status_code for _ in range(5)] == [302] * 5
@@ -440,7 +440,7 @@ def test_the_response_says_what_counts_and_how_much_was_used(view: Any, ask: Ask
     assert left("login") == {"call_count": 0, "bytes": 100 - 2 - len("try again")}
 
 
-def test_the_result_of_a_function_says_what_it_cost() -> None:
+def test_the_result_of_a_function_sets_its_cost() -> None:
     limit("mail", RateLimit("letters", 10, 3600))
 
     @limited("mail", requested={"letters": 6}, usage=lambda sent: {"letters": sent})
@@ -502,7 +502,7 @@ def test_a_generator_holds_from_its_first_item_to_its_last() -> None:
         async_to_sync(acollected)(limited("api")(arows)(2))
 
 
-def test_a_generator_that_nobody_reads_to_its_end_has_used_what_it_took() -> None:
+def test_a_generator_that_is_not_exhausted_keeps_its_charge() -> None:
     async def first(items: Any) -> object:
         found = await anext(items)
         await items.aclose()
@@ -536,7 +536,7 @@ def test_a_generator_that_fails_gives_back_what_it_did_not_use() -> None:
     assert left("api", None) == {"tpm": 10}
 
 
-def test_what_a_generator_returns_says_what_it_cost() -> None:
+def test_the_return_value_of_a_generator_sets_its_cost() -> None:
     limit("api", RateLimit("tpm", 10, 60), ResourceLimit("slots", 1))
     list(limited("api", requested={"tpm": 9}, usage=lambda count: {"tpm": count})(rows)(2))
     assert left("api", None)["tpm"] == 8
@@ -586,7 +586,7 @@ def test_what_is_sent_and_thrown_arrives_inside_of_a_generator() -> None:
 
 
 @pytest.mark.parametrize("kind", [rows, arows])
-def test_a_generator_that_takes_a_request_charges_who_makes_it_until_the_response_was_sent(kind: Any) -> None:
+def test_a_generator_with_a_request_charges_its_client_until_the_response_is_sent(kind: Any) -> None:
     async def first(items: Any) -> None:
         async for _ in items:
             break
@@ -634,7 +634,7 @@ def test_a_plain_function_that_gives_a_coroutine_holds_until_that_was_awaited() 
 
 
 @pytest.mark.usefixtures("default_entities")
-def test_a_view_of_the_rest_framework_is_limited_for_whom_it_has_authenticated(serve: Any) -> None:
+def test_a_view_of_the_rest_framework_charges_the_authenticated_user(serve: Any) -> None:
     class Orders(APIView):
         authentication_classes = (Named,)
 

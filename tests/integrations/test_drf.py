@@ -121,7 +121,7 @@ def test_the_cost_may_depend_on_the_request() -> None:
     assert seen == [200, 429, 200, 429]
 
 
-def test_a_cost_that_can_never_be_paid_is_charged_nothing_and_the_headers_say_what_is_left() -> None:
+def test_an_inadmissible_cost_charges_nothing_and_headers_show_the_remaining_amount() -> None:
     limit("api", CallLimit(3, 60))
     assert ask(view_of(throttle(cost=4)), 1)["RateLimit"] == '"call_count";r=3;t=0'
     assert left("api", "user:1") == {"call_count": 3}
@@ -336,7 +336,7 @@ def test_the_middleware_reports_throttles_too(send: Any, serve: Any) -> None:
     assert (refused["Retry-After"], refused["Cache-Control"]) == ("30", "no-store")
 
 
-def test_without_the_middleware_the_view_tells_also_of_what_it_takes_itself(serve: Any, settings: Settings) -> None:
+def test_without_the_middleware_headers_include_charges_of_the_view(serve: Any, settings: Settings) -> None:
     def get(self: APIView, request: Request) -> Response:
         limits_of(request).acquire("files", entity="ann")
         return Response("fine")
@@ -435,7 +435,7 @@ def test_the_schema_has_429_and_headers(
     assert sent == names, "describe the headers in integrations/drf/schema.py"
 
 
-def test_what_a_view_says_itself_stays(described: type[APIView]) -> None:
+def test_headers_of_a_view_are_kept(described: type[APIView]) -> None:
     found = operations(described)
     assert list(found) == ["get", "post"]
     refused = found["post"]["responses"]["429"]

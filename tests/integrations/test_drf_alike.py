@@ -126,7 +126,7 @@ def test_a_request_that_is_turned_away_before_is_not_counted(module: ModuleType)
 
 
 @pytest.mark.parametrize("key", ["everybody", "device-7", "x" * 400, "\N{ROCKET}"])
-def test_a_class_may_say_who_it_is(key: str, module: ModuleType) -> None:
+def test_a_throttle_class_may_override_the_identity(key: str, module: ModuleType) -> None:
     view = view_of(of(module, "SimpleRateThrottle", rate="2/min", scope="own", get_cache_key=lambda *_: key[:200]))
     assert statuses(view, 1, person=1) + statuses(view, 2, person=2) == [200, 200, 429]
 
@@ -160,9 +160,7 @@ def test_every_throttle_of_a_view_must_let_it_through(module: ModuleType, clock:
     ("elapsed", "seconds"),
     [(0, "60 seconds"), (0.1, "60 seconds"), (10.5, "50 seconds"), (59, "1 second"), (59.9, "1 second")],
 )
-def test_a_refusal_says_when_to_come_back_in_whole_seconds(
-    elapsed: float, seconds: str, module: ModuleType, clock: FakeClock
-) -> None:
+def test_retry_after_is_in_whole_seconds(elapsed: float, seconds: str, module: ModuleType, clock: FakeClock) -> None:
     view = view_of(of(module, "UserRateThrottle", rate="1/min"))
     ask(view)
     clock.advance(elapsed)
@@ -193,7 +191,7 @@ def test_a_throttle_of_another_kind_goes_along(module: ModuleType) -> None:
     assert (refused.status_code, refused["Retry-After"]) == (429, "7")
 
 
-def test_wait_says_seconds(module: ModuleType, clock: FakeClock) -> None:
+def test_wait_returns_seconds(module: ModuleType, clock: FakeClock) -> None:
     throttle, view = of(module, "AnonRateThrottle", rate="1/min")(), APIView()
     allowed = [throttle.allow_request(view.initialize_request(APIRequestFactory().get("/")), view) for _ in range(2)]
     clock.advance(20)
@@ -262,7 +260,7 @@ def upgrading(module: ModuleType, **attributes: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["after", "before"])
-def test_a_throttle_that_lets_somebody_through_speaks_for_itself_alone(order: int, module: ModuleType) -> None:
+def test_an_allowing_throttle_does_not_override_others(order: int, module: ModuleType) -> None:
     view = view_of(*[subclass(module), exempting(module, scope="other", rate="1/min")][::order])
     assert statuses(view, 5, headers={"X-Free": "1"}) == [200, 200, 200, 429, 429]
     assert statuses(view, 2, person=2) == [200, 429]
@@ -304,7 +302,7 @@ def test_rates_may_be_read_by_a_class_beside(module: ModuleType) -> None:
     assert statuses(view_of(kind), 3) == [200, 200, 429]
 
 
-def test_the_rate_may_depend_on_who_it_is(module: ModuleType) -> None:
+def test_the_rate_may_depend_on_the_user(module: ModuleType) -> None:
     def get_cache_key(self: Any, request: Request, view: APIView) -> Any:
         if request.user.is_authenticated:
             self.num_requests, self.duration = self.parse_rate("4/min")

@@ -69,7 +69,7 @@ def site(request: pytest.FixtureRequest, serve: Any, settings: Settings, default
     limit("exports", CallLimit(2, 60))
 
 
-def test_all_throttles_of_a_view_decide_as_one_and_the_response_tells() -> None:
+def test_all_throttles_of_a_view_decide_together_and_set_headers() -> None:
     answers = ask(6)
     assert sorted(one.status_code for one in answers) == [200, 200, 429, 429, 429, 429]
     assert left("api", "user:1") == {"call_count": 7, "slots": 8}

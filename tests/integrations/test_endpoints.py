@@ -117,7 +117,7 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "BREW", "",
         ("GET,OPTIONS", ["GET", "HEAD", "OPTIONS"]),
     ],
 )
-def test_methods_say_which_requests_are_meant(methods: str, fitting: list[str]) -> None:
+def test_methods_select_requests(methods: str, fitting: list[str]) -> None:
     rows = [row("/", methods=methods)]
     assert [method for method in METHODS if found(rows, "/", method=method)] == fitting
 
@@ -207,7 +207,7 @@ def test_hundreds_of_rules_cost_no_more_than_ten(kind: str) -> None:
 @pytest.mark.parametrize(
     ("path", "method"), [("/" + "p" * 60_000, "GET"), ("/", "M" * 60_000)], ids=["a_long_path", "a_long_method"]
 )
-def test_nobody_fills_the_memory_with_long_requests(path: str, method: str) -> None:
+def test_long_requests_do_not_fill_the_memory(path: str, method: str) -> None:
     table = EndpointTable([row("/")])
     tracemalloc.start()
     try:

@@ -157,7 +157,7 @@ def test_only_a_trusted_proxy_is_answered(settings: Settings, asks: Asks) -> Non
 
 
 @pytest.mark.parametrize("missing", ["X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-For"])
-def test_a_proxy_that_does_not_describe_the_request_is_told_so(asks: Asks, missing: str) -> None:
+def test_a_proxy_without_the_headers_of_the_request_gets_an_error(asks: Asks, missing: str) -> None:
     described = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/a", "X-Forwarded-For": CLIENT}
     described[missing] = ""
     answer = Client().get("/limits/forward-auth/", headers=described)

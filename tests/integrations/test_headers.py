@@ -154,7 +154,7 @@ def test_a_limit_that_refuses_counts_more_than_one_with_less_left(ask: Ask, serv
     assert told(ask())["X-RateLimit-Limit"] == "1000"
 
 
-def test_a_refusal_says_what_is_left_and_no_cache_keeps_it(ask: Ask, serve: Any, clock: FakeClock) -> None:
+def test_a_rejection_has_remaining_amounts_and_is_not_cached(ask: Ask, serve: Any, clock: FakeClock) -> None:
     serve({"": fine})
     endpoint(limit("api", CallLimit(2, 60), RateLimit("tpm", 10, 600)), amounts={"tpm": 6})
     ask()
@@ -167,7 +167,7 @@ def test_a_refusal_says_what_is_left_and_no_cache_keeps_it(ask: Ask, serve: Any,
     assert refused["Cache-Control"] == "no-store"
 
 
-def test_what_was_given_back_for_a_refusal_is_not_told(ask: Ask, serve: Any) -> None:
+def test_amounts_refunded_by_a_rejection_are_not_in_headers(ask: Ask, serve: Any) -> None:
     serve({"": limited("exports")(fine)})
     endpoint(limit("api", CallLimit(9, 60)))
     limit("exports", CallLimit(1, 60))
@@ -201,7 +201,7 @@ def test_a_client_that_a_rule_blocks_has_nothing_of_the_limit_until_the_block_en
     assert told(ask("/x/"))["RateLimit"].startswith('"call_count";r=4;t=60')
 
 
-def test_whoever_is_blocked_has_nothing(ask: Ask, serve: Any) -> None:
+def test_a_blocked_client_has_no_remaining_amount(ask: Ask, serve: Any) -> None:
     serve({"": fine})
     endpoint(limit("api"))
     services.set_entity_limits("ann", [], effect="blocked")
@@ -216,7 +216,7 @@ def test_where_nothing_is_limited_nothing_is_reported(ask: Ask, serve: Any) -> N
     assert told(ask()) == {}
 
 
-def test_a_policy_in_the_shadow_is_told_to_nobody(ask: Ask, serve: Any) -> None:
+def test_a_policy_in_shadow_mode_has_no_headers(ask: Ask, serve: Any) -> None:
     serve({"": limited("api")(fine)})
     services.set_resource_limits("api", [CallLimit(1, 60)], enforcement="shadow")
     assert [(one.status_code, told(one)) for one in (ask(), ask())] == [(200, {}), (200, {})]
@@ -257,7 +257,9 @@ def test_a_rejection_that_a_view_raises(acquire: Callable[[HttpRequest], object]
 
 
 @pytest.mark.parametrize("view", [fine, afine])
-def test_whoever_would_wait_in_vain_is_told_what_refuses(view: Callable[..., Any], ask: Ask, serve: Any) -> None:
+def test_a_hopeless_wait_is_rejected_with_the_headers_of_its_limit(
+    view: Callable[..., Any], ask: Ask, serve: Any
+) -> None:
     serve({"": limited("api", timeout=30)(view)})
     limit("api")
     services.set_entity_limits("ann", [], effect="blocked")
@@ -265,7 +267,7 @@ def test_whoever_would_wait_in_vain_is_told_what_refuses(view: Callable[..., Any
     assert (blocked.status_code, told(blocked)["RateLimit"]) == (403, '"blocked";r=0')
 
 
-def test_of_several_refusals_the_one_is_told_of_that_answers(ask: Ask, serve: Any) -> None:
+def test_of_several_rejections_headers_describe_the_one_that_is_returned(ask: Ask, serve: Any) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         assert not request.limits.try_acquire("other", entity="ann")  # type: ignore[attr-defined]
         services.acquire("api", entity="ann")
@@ -288,7 +290,7 @@ def test_a_stream_has_them_too(ask: Ask, serve: Any) -> None:
     assert told(ask())["RateLimit"] == '"call_count";r=9;t=6'
 
 
-def test_without_the_middleware_the_decorator_tells(ask: Ask, serve: Any, settings: Settings) -> None:
+def test_without_the_middleware_the_decorator_sets_headers(ask: Ask, serve: Any, settings: Settings) -> None:
     settings.MIDDLEWARE = MIDDLEWARE[:-1]
     serve({"": limited("api")(fine)})
     limit("api")
@@ -336,7 +338,7 @@ def template(name: str) -> Callable[[HttpRequest, Exception], HttpResponse]:
         pytest.param(word, 429, 1, id="no_response"),
     ],
 )
-def test_a_site_may_say_no_in_its_own_way(
+def test_a_site_may_replace_the_response_of_a_rejection(
     handler: Any, status: int, logged: int, ask: Ask, serve: Any, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": handler}
@@ -466,7 +468,7 @@ def shared_cache(settings: Settings) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("shared_cache")
-def test_what_a_shared_cache_kept_tells_nobody_what_another_has_left(ask: Ask, serve: Any) -> None:
+def test_cached_responses_do_not_reveal_remaining_amounts_of_other_clients(ask: Ask, serve: Any) -> None:
     limit("api", CallLimit(10, 60))
     serve({"": limited("api")(fine)})
     assert "RateLimit" in ask(who="ann")

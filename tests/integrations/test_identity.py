@@ -126,12 +126,12 @@ def test_trusted_proxies(peer: str, forwarded: str, entity: str, settings: Setti
     assert of_request(request_from(peer, **{"X-Forwarded-For": forwarded})) == entity
 
 
-def test_a_socket_without_an_address_is_trusted_only_if_the_site_says_so(settings: Settings) -> None:
+def test_a_socket_without_an_address_is_trusted_only_by_setting(settings: Settings) -> None:
     settings.LIMITS = {"TRUSTED_PROXIES": ["10.0.0.0/8"]}
     assert of_request(request_from("", **{"X-Forwarded-For": "203.0.113.7"})) == "ip:unknown"
 
 
-def test_the_site_says_how_much_of_an_ipv6_address_is_one_client(settings: Settings) -> None:
+def test_the_ipv6_prefix_of_a_client_is_a_setting(settings: Settings) -> None:
     entities = []
     for prefix in (48, 128):
         settings.LIMITS = {"IPV6_PREFIX": prefix}
@@ -195,13 +195,13 @@ def test_unsound_identifiers_stay_apart_and_short() -> None:
     assert all(len(normalize_entity(one)) < 50 for one in given)
 
 
-def test_a_function_that_gives_no_text_is_an_error_that_says_so(settings: Settings) -> None:
+def test_a_function_that_returns_no_text_is_rejected(settings: Settings) -> None:
     settings.LIMITS = {"ENTITY_OF_REQUEST": lambda request: 42}
     with pytest.raises(TypeError, match=r"LIMITS\['ENTITY_OF_REQUEST'\] must return text or None, not 42"):
         of_request(request_from("203.0.113.7"))
 
 
-def test_who_it_is_is_asked_once_per_request(settings: Settings) -> None:
+def test_the_identity_is_found_once_per_request(settings: Settings) -> None:
     asked = []
     settings.LIMITS = {"ENTITY_OF_REQUEST": lambda request: asked.append(request) or f"visit:{len(asked)}"}
     request = request_from("203.0.113.7")

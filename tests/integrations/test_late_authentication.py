@@ -46,7 +46,7 @@ def test_a_charge_that_was_transferred_within_its_view_reports_nothing(request_o
     assert [left("api", who)["call_count"] for who in (CLIENT, "user:1")] == [10, 9]
 
 
-def test_the_requester_is_who_was_authenticated(send: Send, serve: Any) -> None:
+def test_the_requester_is_the_authenticated_user(send: Send, serve: Any) -> None:
     def get(self: APIView, request: Request) -> Response:
         given: RequestLimits = request.limits  # type: ignore[attr-defined]  # the middleware adds it
         given.acquire("own")
@@ -71,7 +71,7 @@ def test_the_requester_is_who_was_authenticated(send: Send, serve: Any) -> None:
         pytest.param(lambda: view_of(throttle("api"), get=method_decorator(limited("api"))(plain)), id="both"),
     ],
 )
-def test_a_request_is_charged_once_and_to_who_was_authenticated(send: Send, serve: Any, make: Any) -> None:
+def test_a_request_is_charged_once_to_the_authenticated_user(send: Send, serve: Any, make: Any) -> None:
     serve({"": make()})
     endpoint(limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 1)), amounts={"tpm": 30})
     limit("other", CallLimit(10, 60))
@@ -82,14 +82,14 @@ def test_a_request_is_charged_once_and_to_who_was_authenticated(send: Send, serv
     assert left("api", CLIENT) == {"call_count": 10, "tpm": 100, "slots": 1}
 
 
-def test_who_is_refused_after_authentication_has_cost_nobody_anything(send: Send, serve: Any) -> None:
+def test_a_rejection_after_authentication_charges_no_client(send: Send, serve: Any) -> None:
     serve({"": view_of(throttle("api"))})
     endpoint(limit("api", CallLimit(2, 60)))
     assert [send(1).status_code for _ in range(4)] == [200, 200, 429, 429]
     assert (left("api", "user:1"), left("api", CLIENT)) == ({"call_count": 0}, {"call_count": 2})
 
 
-def test_user_who_may_not_come_in_has_been_charged_by_the_endpoint(send: Send, serve: Any) -> None:
+def test_a_request_without_permission_was_charged_by_the_rule(send: Send, serve: Any) -> None:
     serve({"": view_of(throttle("api"), permission_classes=[])})
     endpoint(limit("api", CallLimit(10, 60, RateLimitAlgorithm.FIXED_WINDOW)))
     send()
@@ -195,7 +195,7 @@ def test_what_was_taken_in_one_step_with_something_else_stays_charged(request_of
     assert [left("a", CLIENT), left("a", "user:1")] == [{"call_count": 9}] * 2
 
 
-def test_whoever_sets_the_same_user_again_changes_nothing(request_of_client: HttpRequest) -> None:
+def test_setting_the_same_user_again_changes_nothing(request_of_client: HttpRequest) -> None:
     limits = limits_of(request_of_client)
     limit("api", CallLimit(10, 60))
     limits.charge("api", limits.entity)

@@ -240,7 +240,7 @@ def test_failures_count_once_and_successes_nothing(log_in: LogIn, user: User) ->
 
 
 @pytest.mark.parametrize("log_in", WAYS)
-def test_a_rejected_log_in_says_when_to_try_again(log_in: LogIn, user: User, settings: Settings) -> None:
+def test_a_rejected_log_in_has_retry_after(log_in: LogIn, user: User, settings: Settings) -> None:
     for resource in (ADDRESS, ACCOUNT_AND_ADDRESS):
         limit(resource, CallLimit(1000, 3600))
     for number in range(LIMIT):

@@ -112,7 +112,7 @@ def test_invalid_amounts_are_logged(ask: Ask, serve: Any, settings: Settings, ca
     assert "rule chat takes 1 of each limit until its amounts are corrected: key 'tmp' is not" in complaints[0]
 
 
-def test_the_view_may_say_how_much_was_really_used(ask: Ask, serve: Any) -> None:
+def test_the_view_may_report_the_amount_used(ask: Ask, serve: Any) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         request.limits.acquisitions["llm"].update({"tpm": 30})  # type: ignore[attr-defined]
         return fine(request)
@@ -245,7 +245,7 @@ def test_what_a_view_reported_before_it_was_refused_stays_used(ask: Ask, serve: 
     assert left("outer") == {"tpm": 90, "rpm": 100}
 
 
-def test_requests_that_no_endpoint_is_about_ask_neither_database_nor_store_nor_who_it_is(
+def test_requests_without_a_rule_need_no_database_store_or_identity(
     serve: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": unavailable}
@@ -276,7 +276,7 @@ def test_the_middleware_works_inside_and_around_synchronous_ones(ask: Ask, serve
 
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
-def test_an_error_that_nobody_turns_into_a_response_gives_back_too(kind: str) -> None:
+def test_an_unhandled_error_refunds_the_request(kind: str) -> None:
     def broken(request: HttpRequest) -> HttpResponse:
         request.limits.acquire("api", entity="ann", requested={"tpm": 40})  # type: ignore[attr-defined]
         raise KeyboardInterrupt

@@ -77,7 +77,7 @@ def test_limits_of_a_user_are_a_few_queries_however_many_resources_there_are(
     assert page.count("tokens per minute used</td>") == 1
 
 
-def test_the_page_is_for_users_who_are_logged_in(user: User) -> None:
+def test_the_page_needs_a_logged_in_user(user: User) -> None:
     limits.set_resource_limits("api", [CallLimit.per_day(10)])
     limits.set_entity_limits(f"user:{user.pk}", [], resource="reports", effect="blocked")
     limits.set_resource_limits("unused", [], effect="unlimited")
@@ -111,7 +111,7 @@ def test_an_outage_and_missing_static_files_do_not_fail_the_page(user: User) -> 
         assert rendered("{% limits_stylesheet as url %}{{ url }}", request_of(user)) == "None"
 
 
-def test_a_user_without_limits_is_told_so(user: User) -> None:
+def test_a_user_without_limits_sees_a_note(user: User) -> None:
     assert "You have no limits." in rendered("{% own_limits_table %}", request_of(user))
 
 
@@ -138,7 +138,7 @@ def test_a_resource_of_a_url_rule_is_named_by_its_path(user: User) -> None:
     assert rendered(text, request_of(user)) == f"/reports/ {named}"
 
 
-def test_a_used_limit_says_when_it_is_free_again(user: User) -> None:
+def test_a_used_limit_shows_its_reset(user: User) -> None:
     limits.set_resource_limits("api", [CallLimit.per_hour(4), QuotaLimit.per_month("credits", 10)])
     entity = f"user:{user.pk}"
     assert all(limit.resets_at is None for limit in own_limits(entity))

@@ -104,7 +104,7 @@ def test_no_rate_limits_nothing_and_zero_limits_everything() -> None:
         pytest.param("header:x-device", {"headers": {"X-Device": "a" * 9999}}, {}, id="a_long_header_and_none"),
     ],
 )
-def test_a_key_says_who_is_counted(key: Any, one: dict[str, Any], another: dict[str, Any]) -> None:
+def test_a_key_selects_the_entity(key: Any, one: dict[str, Any], another: dict[str, Any]) -> None:
     view = ratelimit(key=key, rate="1/m")(fine)
     assert statuses(view, 2, **one) + statuses(view, 2, **another) == [200, 429, 200, 429]
 
@@ -159,7 +159,7 @@ def test_a_key_without_a_value(key: str, seen: list[int]) -> None:
         (ALL, ["get", "post", "put", "patch", "delete", "head", "options"]),
     ],
 )
-def test_a_method_says_which_requests_count(method: Any, limited: list[str]) -> None:
+def test_a_method_selects_the_requests_that_count(method: Any, limited: list[str]) -> None:
     for verb in ["get", "post", "put", "patch", "delete", "head", "options"]:
         view = ratelimit(key="ip", rate="1/m", method=method, group=f"of.{verb}")(fine)
         seen = [view(getattr(RequestFactory(), verb)("/")).status_code for _ in range(2)]
@@ -351,7 +351,7 @@ def seldom_or_often(group: str, request: HttpRequest) -> str:
 
 
 @pytest.mark.parametrize("rate", [seldom_or_often, f"{__name__}.seldom_or_often"], ids=["function", "path"])
-def test_what_a_function_says_counts_in_its_own_window_whatever_came_before(rate: Any) -> None:
+def test_each_rate_of_a_function_has_its_own_window(rate: Any) -> None:
     group = f"found.{callable(rate)}"
     view = ratelimit(key="ip", rate=rate, group=group)(fine)
     assert statuses(view, 1) + statuses(view, 1, path="/?long=1") + statuses(view, 2) == [200, 200, 200, 429]
@@ -361,14 +361,14 @@ def test_what_a_function_says_counts_in_its_own_window_whatever_came_before(rate
     assert statuses(view, 2, path="/?long=1", REMOTE_ADDR="203.0.113.1") == [200, 429]
 
 
-def test_what_a_function_says_changes_no_name_of_a_known_rate() -> None:
+def test_a_rate_function_keeps_the_names_of_static_rates() -> None:
     known = ratelimit(key="ip", rate="1/m", group="both")(fine)
     found = ratelimit(key="ip", rate=lambda *_: "1/h", group="both")(fine)
     limit("both", CallLimit(2, 60))
     assert statuses(found, 2) + statuses(known, 3) == [200, 429, 200, 200, 429]
 
 
-def test_a_function_that_says_never_for_a_while_does_not_forget_what_was_used() -> None:
+def test_a_rate_that_is_zero_for_a_time_keeps_the_use() -> None:
     rates = iter(["2/h", "2/h", "0/h", "2/h"])
     view = ratelimit(key="ip", rate=lambda group, request: next(rates), group="banned")(fine)
     assert statuses(view, 4) == [200, 200, 403, 429]

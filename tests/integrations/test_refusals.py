@@ -76,7 +76,7 @@ def answer(error: LimitExceeded | StoreUnavailable, **headers: str) -> HttpRespo
         ),
     ],
 )
-def test_a_limit_says_when_to_come_back(
+def test_a_limit_sets_retry_after(
     limits: list[LimitDefinition], requested: Any, wait: float, retry_after: str, names: list[str], clock: FakeClock
 ) -> None:
     services.set_resource_limits("api", limits)
@@ -183,7 +183,7 @@ def test_people_get_a_page_and_programs_a_problem(accept: str | None, content_ty
     assert (response.status_code, response["Retry-After"]) == (429, "60")
 
 
-def test_the_page_is_plain_and_says_what_is_wrong() -> None:
+def test_the_page_is_plain_and_names_the_reason() -> None:
     page = answer(refused(CallLimit(1, 60)), Accept=CHROME).content.decode()
     assert "<title>Too many requests</title>" in page
     assert "<h1>Too many requests</h1>" in page
@@ -203,18 +203,18 @@ def test_the_page_is_plain_and_says_what_is_wrong() -> None:
         (259_200, "about 3 days"),
     ],
 )
-def test_the_page_says_when_to_try_again_in_round_units(seconds: int, text: str) -> None:
+def test_the_page_shows_when_to_try_again_in_round_units(seconds: int, text: str) -> None:
     page = answer(refused(CallLimit(1, seconds)), Accept=CHROME).content.decode()
     assert f"<p>Try again in {text}.</p>" in page
 
 
-def test_the_page_says_its_language() -> None:
+def test_the_page_has_its_language() -> None:
     error = refused(CallLimit(1, 60))
     with translation.override("ar"):
         assert '<html lang="ar" dir="rtl">' in answer(error, Accept="text/html").content.decode()
 
 
-def test_nobody_learns_whose_limit_it_was() -> None:
+def test_a_rejection_does_not_name_the_owner_of_the_limit() -> None:
     error = refused(CallLimit(1, 60))
     assert b"acme" not in answer(error).content + answer(error, Accept=CHROME).content
 

@@ -94,7 +94,7 @@ def test_what_does_not_count_is_refunded(named: dict[str, int] | None, counts: b
 
 
 @pytest.mark.parametrize("charged_before", [True, False])
-def test_usage_is_told_to_whoever_took_it(charged_before: bool, serve: Serve, ask: Ask) -> None:
+def test_usage_is_reported_to_the_acquisition(charged_before: bool, serve: Serve, ask: Ask) -> None:
     resource = limit("rep", RateLimit("rows", 1000, 3600), RateLimit("pages", 100, 3600))
     if charged_before:
         endpoint(resource)

@@ -92,7 +92,7 @@ def test_a_request_that_holds_a_permit_is_two(client: Client, trips: Trips) -> N
 
 
 @pytest.mark.usefixtures("site")
-def test_nobody_is_charged_by_an_endpoint_that_was_changed(ask: Ask) -> None:
+def test_a_changed_rule_charges_no_client(ask: Ask) -> None:
     row = endpoint(limit("api", TEN))
     other = limit("other", TEN)
     ask()

@@ -56,7 +56,7 @@ def clients() -> Mapping[str, Client]:
         pytest.param("everyone", ("ann", {}), ("bob", {"X-Forwarded-For": "1.2.3.4"}), None, id="everyone"),
     ],
 )  # fmt: skip
-def test_each_of_those_who_are_counted_has_a_counter(
+def test_each_counted_client_has_its_own_counter(
     counted_by: str, first: Any, same: Any, another: Any, clients: Mapping[str, Client], serve: Any, settings: Settings
 ) -> None:
     settings.LIMITS = settings.LIMITS | {"API_KEY_OF_REQUEST": key_of, "TRUSTED_PROXIES": ["127.0.0.1"]}

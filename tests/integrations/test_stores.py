@@ -53,7 +53,9 @@ def test_a_slower_probe_is_waited_for(serve: Any, ask: Ask, take_down: Any, sett
 
 
 @pytest.mark.parametrize("policy", ["allow", "local"])
-def test_whoever_is_let_through_can_see_that_nobody_counted(serve: Any, ask: Ask, take_down: Any, policy: str) -> None:
+def test_a_request_allowed_without_a_store_is_marked_as_uncounted(
+    serve: Any, ask: Ask, take_down: Any, policy: str
+) -> None:
     serve({"": tell})
     endpoint(by_policy(policy))
     assert ask(who="bob").content == b"decided"
@@ -131,7 +133,7 @@ def test_decorators_and_throttles_charge_there(serve: Any, ask: Ask) -> None:
 
 
 @pytest.mark.usefixtures("far")
-def test_who_is_refused_in_one_store_gets_back_what_the_other_took(serve: Any, ask: Ask) -> None:
+def test_a_rejection_by_one_store_refunds_the_other(serve: Any, ask: Ask) -> None:
     serve({"": limited("near")(limited("far")(fine))})
     assert codes(ask) == [200, 200, 429]
     assert [one["used"] < 2.5 for one in services.status("near", entity="ann").limits.values()] == [True]
