@@ -424,7 +424,7 @@ def test_the_dashboard_is_one_that_grafana_can_import() -> None:
         assert all(target["expr"] for target in panel["targets"])
 
 
-def test_the_dashboard_begins_with_tiles_and_says_in_words_what_it_shows() -> None:
+def test_the_dashboard_begins_with_tiles_and_has_descriptions() -> None:
     panels = json.loads((DOCS / "grafana/limits.json").read_text())["panels"]
     tiles = [panel for panel in panels if panel["type"] == "stat"]
     assert len(tiles) == 6
