@@ -55,7 +55,7 @@ async def test_any_coroutine_function_can_be_called_through_it() -> None:
     [Unavailable("eu", 1.0), Closed("eu was closed"), Unsendable("eu", "URL too long"), asyncio.CancelledError()],
 )
 @on_a_fake_clock
-async def test_what_says_nothing_about_the_upstream_does_not_count(error: BaseException) -> None:
+async def test_errors_that_are_not_of_the_upstream_do_not_count(error: BaseException) -> None:
     breaker = Breaker(RULES)
 
     async def fail() -> None:

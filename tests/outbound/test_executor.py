@@ -59,7 +59,7 @@ async def test_closing_waits_for_everything_that_was_taken_and_takes_nothing_mor
 
 
 @on_a_fake_clock
-async def test_what_is_not_done_in_time_is_cancelled_and_whoever_waits_hears_of_it() -> None:
+async def test_late_calls_are_cancelled_and_their_waiters_notified() -> None:
     work, executor = Work(), Executor(2)
     tasks = [executor.submit(work.call(number)) for number in range(6)]
     assert await executor.aclose(grace_seconds=1.5) == 4
@@ -156,7 +156,7 @@ async def test_calls_reserve_their_places_and_begin_one_by_one() -> None:
 
 
 @on_a_fake_clock
-async def test_a_call_that_cannot_have_its_turn_in_time_is_told_so() -> None:
+async def test_a_call_that_cannot_start_in_time_is_rejected() -> None:
     work = Work()
     async with Executor(100, pace=Pace(Quota("rps", 1, 10.0)), wait_seconds=12) as executor:
         calls = [executor.run(work.call(number, takes=0)) for number in range(3)]
@@ -167,7 +167,7 @@ async def test_a_call_that_cannot_have_its_turn_in_time_is_told_so() -> None:
 
 
 @on_a_fake_clock
-async def test_closing_gives_back_the_places_of_those_who_did_not_begin() -> None:
+async def test_closing_releases_calls_that_did_not_start() -> None:
     work, pace = Work(), Pace(Quota("rps", 1, 10.0))
     executor = Executor(100, pace=pace)
     for number in range(5):

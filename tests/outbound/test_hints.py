@@ -109,9 +109,7 @@ def test_quotas_are_read_in_every_dialect(headers: dict[str, str], quotas: list[
         pytest.param({"RateLimit": '"x";r=0;t=30', "RateLimit_Policy": '"x";q=5;w=60'}, None, id="a_known_quota"),
     ],
 )
-def test_a_limit_of_which_nothing_is_left_may_be_told_without_its_quota(
-    headers: dict[str, str], seconds: float | None
-) -> None:
+def test_an_exhausted_limit_may_lack_its_quota(headers: dict[str, str], seconds: float | None) -> None:
     assert hints_of(answer(**headers), unix_seconds=NOON).empty_seconds == seconds
 
 

@@ -42,7 +42,7 @@ def asked(client: HttpClient, request: Request) -> Response:
     return asyncio.run(ask())
 
 
-def test_an_answer_has_all_that_the_upstream_said(server: LimitedServer) -> None:
+def test_a_response_has_all_headers_of_the_upstream(server: LimitedServer) -> None:
     watch = Recorder()
     client = HttpClient(server.url, name="eu", observer=watch)
     response = asked(client, Request.with_json("/items", {"a": 1}, params={"q": "x y"}, headers={"X-One": "1"}))
@@ -64,7 +64,7 @@ def test_the_key_goes_to_the_upstream_and_is_shown_nowhere(
     assert "s3cret" not in caplog.text
 
 
-def test_a_redirect_is_an_answer_and_nobody_follows_it_with_the_key(server: LimitedServer) -> None:
+def test_a_redirect_is_returned_and_not_followed_with_the_key(server: LimitedServer) -> None:
     assert asked(HttpClient(server.url, key=SecretStr("s3cret")), Request(path="/moved")).status == 302
     assert len(server.seen_headers) == 1
 

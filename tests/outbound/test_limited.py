@@ -116,7 +116,7 @@ def two_regions() -> LimitPool:
 
 
 @on_a_fake_clock
-async def test_the_pool_says_who_is_asked() -> None:
+async def test_the_pool_chooses_the_upstream() -> None:
     eu, us = Scripted([answer()]), Scripted([answer()])
     watch = Recorder()
     client = PooledClient(two_regions(), {"eu": eu, "us": us}, observer=watch)
@@ -167,7 +167,7 @@ async def test_a_member_that_refuses_or_is_empty_is_left_out_for_that_long(first
 
 
 @on_a_fake_clock
-async def test_when_nobody_can_be_asked_the_first_who_can_again_is_named() -> None:
+async def test_without_available_upstreams_the_next_available_one_is_named() -> None:
     members = {}
     for name, seconds in [("eu", 50.0), ("us", 20.0)]:
         members[name] = PacedClient(Scripted([answer()]), Pace(Quota("q", 1, seconds), name=name))

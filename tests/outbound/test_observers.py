@@ -51,13 +51,13 @@ def test_logs_carry_the_fields_and_only_trouble_is_a_warning(caplog: pytest.LogC
     assert vars(records[3])["hold_seconds"] == 2.0
 
 
-def test_what_nobody_wants_to_read_is_not_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_observers_nothing_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "limits_app.outbound")
     LogObserver().note(EVENTS[0])
     assert caplog.records == []
 
 
-def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_observer_does_not_affect_calls(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def note(self, event: Event) -> None:
             raise OSError("full")

@@ -49,7 +49,7 @@ async def test_a_caller_that_gives_up_makes_room_for_the_next() -> None:
 
 
 @on_a_fake_clock
-async def test_whoever_watches_is_told_how_long_the_line_is() -> None:
+async def test_observers_receive_the_length_of_the_line() -> None:
     watch = Recorder()
     pace, left = Pace(Quota("rps", 1, 1.0), name="eu", observer=watch), []
     tasks = [started(leave(pace, left, number, takes=0.5)) for number in range(3)]
@@ -141,7 +141,7 @@ async def test_a_refusal_is_the_answer_when_there_is_no_time_or_no_try_left() ->
 
 
 @on_a_fake_clock
-async def test_who_comes_while_an_upstream_is_held_hears_when_to_come_back() -> None:
+async def test_a_call_during_a_hold_is_rejected_with_retry_after() -> None:
     paced = PacedClient(Scripted([refusal(Retry_After="30")]), Pace(name="eu"), tries=1)
     await paced.send(Request(path="/"))
     with pytest.raises(QueueTimeout, match="eu"):

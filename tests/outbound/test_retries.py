@@ -37,7 +37,7 @@ async def test_waits_double_up_to_a_bound() -> None:
 
 
 @on_a_fake_clock
-async def test_jitter_spreads_those_who_failed_together() -> None:
+async def test_jitter_spreads_retries_of_concurrent_failures() -> None:
     rules = RequestRetryPolicy(num_retries=1, wait=1.5, jitter=0.3)
     clients = [Scripted([UNREACHABLE, answer()]) for _ in range(20)]
     await asyncio.gather(*[RetryingClient(client, rules).send(GET) for client in clients])
@@ -47,7 +47,7 @@ async def test_jitter_spreads_those_who_failed_together() -> None:
 
 
 @on_a_fake_clock
-async def test_an_upstream_that_says_when_to_come_back_is_not_asked_earlier() -> None:
+async def test_retry_after_of_an_upstream_is_respected() -> None:
     client = Scripted([refusal(Retry_After="7"), answer(503, Retry_After="3"), CircuitOpen("eu", 5.0), answer()])
     assert (await RetryingClient(client, RULES).send(GET)).ok
     assert client.moments == [0.0, 7.0, 10.0, 15.0]

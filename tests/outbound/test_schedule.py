@@ -64,7 +64,7 @@ def test_a_quota_that_is_learned_ends_the_slow_start() -> None:
     assert left == 4
 
 
-def test_a_call_counts_until_a_window_after_its_answer_since_nobody_knows_when_it_was_seen() -> None:
+def test_a_call_counts_for_a_window_after_its_response() -> None:
     schedule = scheduled(FIVE)
     left = [schedule.depart(0.0) for _ in range(5)]
     assert schedule.opens_at(0.5) == 1.5  # not earlier, since nobody has an answer
@@ -74,7 +74,7 @@ def test_a_call_counts_until_a_window_after_its_answer_since_nobody_knows_when_i
     assert schedule.opens_at(1.702) == 1.702
 
 
-def test_everybody_in_line_has_a_moment_of_its_own() -> None:
+def test_each_queued_call_has_its_own_start_time() -> None:
     schedule = scheduled(FIVE, max_gap=0.05)
     moments = [schedule.opens_at(10.0, place) for place in range(12)]
     assert moments[:5] == pytest.approx([10.0, 10.05, 10.1, 10.15, 10.2])
@@ -167,7 +167,7 @@ def test_a_quota_that_made_way_for_another_of_the_same_answer_counts_nothing() -
     assert schedule.in_flight == 0
 
 
-def test_who_does_not_leave_after_all_is_not_taken_for_one_that_the_upstream_counted() -> None:
+def test_a_call_that_was_not_sent_does_not_count_at_the_upstream() -> None:
     schedule = scheduled(FIVE)
     first = schedule.depart(0.0)
     schedule.depart(0.0)
@@ -214,7 +214,7 @@ def test_those_under_way_when_the_first_was_refused_teach_nothing_new() -> None:
     assert schedule.arrive(0.3, told(left[2], refused=True, retry_after=5.0)).hold_seconds == 5.0
 
 
-def test_a_limit_that_nobody_tells_is_guessed_and_the_guess_grows_by_one_a_second() -> None:
+def test_an_unknown_limit_is_estimated_and_grows_by_one_a_second() -> None:
     """The upstream takes 20 a second; ours begins at nine tenths of what it took, and looks for more."""
     schedule, now, refused_at, rates = PaceSchedule(), 0.0, [], []
     seen: list[float] = []

@@ -48,7 +48,7 @@ async def test_items_are_worked_on_in_order_by_so_many_workers_until_the_queue_i
 
 
 @on_a_fake_clock
-async def test_whoever_brings_more_than_there_is_room_for_waits() -> None:
+async def test_a_producer_waits_while_the_queue_is_full() -> None:
     bench = Bench()
     async with WorkQueue(bench.work, workers=1, capacity=2) as queue:
         assert [await queue.offer(item) for item in range(3)] == [True, True, False]
@@ -67,7 +67,7 @@ async def test_whoever_brings_more_than_there_is_room_for_waits() -> None:
 
 
 @on_a_fake_clock
-async def test_whoever_goes_away_while_waiting_for_room_brings_nothing() -> None:
+async def test_a_cancelled_producer_adds_nothing() -> None:
     bench = Bench()
     async with WorkQueue(bench.work, workers=1, capacity=1) as queue:
         await queue.put(0)
