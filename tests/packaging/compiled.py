@@ -38,7 +38,7 @@ LEFT_OUT: Final = (
     "tests/stores/test_reentrance.py::TestInterruptedTransactions"
     "::test_a_claim_whose_step_was_interrupted_is_not_admitted[memory]",
     # It replaces a method of a store, which compiled objects do not allow.
-    "tests/stores/test_reentrance.py::test_a_scope_whose_first_step_was_interrupted_disturbs_nobody",
+    "tests/stores/test_reentrance.py::test_an_interrupted_first_step_of_a_scope_affects_no_other",
 )
 
 

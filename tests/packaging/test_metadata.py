@@ -34,7 +34,7 @@ def pinned() -> set[str]:
     return {named(line) for file in files for line in file.read_text().splitlines() if "==" in line}
 
 
-def test_the_version_is_said_twice_and_alike() -> None:
+def test_both_versions_are_equal() -> None:
     assert PROJECT["version"] == limits_app.__version__
 
 

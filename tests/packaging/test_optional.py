@@ -90,7 +90,7 @@ def test_setting_up_django_imports_nothing_that_only_some_processes_use() -> Non
 
 
 @pytest.mark.parametrize("package", OPTIONAL)
-def test_an_optional_package_is_imported_by_itself_and_says_so(package: str) -> None:
+def test_an_optional_package_is_imported_separately_and_documented(package: str) -> None:
     others = [name for name in OPTIONAL if name != package]
     code = f"""
         import json, sys
