@@ -162,7 +162,7 @@ def test_other_settings_count_immediately(settings: Settings) -> None:
     assert first is registry.store("default")
 
 
-def test_a_lost_lease_is_told(heard: Callable[..., list[object]]) -> None:
+def test_a_lost_lease_is_reported(heard: Callable[..., list[object]]) -> None:
     lost = heard(signals.lease_lost, "claim")
     held = LimitSet([ResourceLimit("db", 1, max_hold_seconds=1)], store=MemoryStore(clock=(clock := FakeClock())))
     acquisition = held.acquire()
@@ -335,7 +335,7 @@ def copied(row: Model, times: int, **columns: str) -> None:
 
 
 @pytest.mark.parametrize("name", [["api"], {}, 5, None])
-def test_what_cannot_be_a_name_says_so_and_is_not_kept(name: Any) -> None:
+def test_an_invalid_name_is_rejected_and_not_kept(name: Any) -> None:
     own = Resolver()
     assert own.cached((name, None, (), None)) is None
     with pytest.raises(InvalidLimit):

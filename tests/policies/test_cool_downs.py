@@ -355,7 +355,7 @@ def test_a_report_of_a_pool_that_this_process_does_not_use_is_kept_for_others() 
 
 
 @pytest.mark.release
-def test_all_processes_know_which_member_cools_down(tmp_path: Path) -> None:
+def test_all_processes_see_the_member_that_cools_down(tmp_path: Path) -> None:
     with redis_server() as server:
         environment = os.environ | {
             "LIMITS_DEMO_DATABASE": str(tmp_path / "site.sqlite3"),

@@ -187,7 +187,7 @@ def test_policy_of_a_client_in_another_spelling_drops(
     assert all(key in limits.explain("api", entity=entity).dropped for key, level in dropped if level != MAIL)
 
 
-def test_of_several_policies_each_is_told_what_it_drops(api: Resource, user: Entity) -> None:
+def test_each_of_several_policies_has_its_own_dropped_limits(api: Resource, user: Entity) -> None:
     make(None, None, "tpm", "daily")
     made = [make(api, None, "tpm"), make(None, user, "daily"), make(api, user, "tpm")]
     for some in (made, made[:1], [made[0], made[2]], []):
@@ -223,7 +223,7 @@ def test_what_is_dropped_is_what_would_hold_without_the_policy(seed: int, api: R
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_all_policies_at_once_are_judged_as_each_by_itself(seed: int, api: Resource, user: Entity) -> None:
+def test_all_policies_together_are_judged_as_each_by_itself(seed: int, api: Resource, user: Entity) -> None:
     drawn = random.Random(seed)
     for resource in (None, api, Resource.objects.create(name="mail")):
         for entity in (None, user):

@@ -96,7 +96,7 @@ def test_asyncio_has_it_too() -> None:
     assert asyncio.run(four()) == "aaa-"
 
 
-def test_names_that_cannot_be_and_names_of_nobody() -> None:
+def test_invalid_and_unknown_names_are_rejected() -> None:
     with pytest.raises(InvalidLimit, match="must be a letter"):
         limits.pool("no name")
     nobody = limits.pool("nobody")
@@ -175,7 +175,7 @@ def test_requested_amounts_may_depend_on_what_holds() -> None:
     assert {limit.key for limit in limits.limit_set("chat")} == {"tpm"}
 
 
-def test_without_a_member_that_is_enabled_nobody_is_served() -> None:
+def test_a_pool_without_an_enabled_member_rejects_all_requests() -> None:
     pool = make_pool({"a": [CALLS]})
     serve("chat", pool)
     PoolMember.objects.update(enabled=False)
@@ -228,7 +228,7 @@ def test_a_limit_set_of_a_pooled_resource_waits_and_travels() -> None:
     assert who(restore(*state).try_acquire()) == "a"
 
 
-def test_a_pooled_set_is_bound_to_other_clients_who_share_its_members() -> None:
+def test_a_pooled_set_is_bound_to_other_clients_of_its_members() -> None:
     serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}))
     limits.set_resource_limits("chat", [CallLimit(3, 3600)])
     ann: Any = limits.limit_set("chat", entity="user:1")
@@ -282,7 +282,7 @@ def test_secrets_are_looked_up_when_the_config_is_read(settings: Settings, monke
         assert "hush" not in shown
 
 
-def test_an_explanation_says_who_would_serve_and_why_not_another(clock: FakeClock) -> None:
+def test_an_explanation_names_the_chosen_member_and_why_others_are_skipped(clock: FakeClock) -> None:
     pool = make_pool(
         {"a": [TPM], "b": [TPM], "c": [TPM], "d": [CALLS], "e": [TPM], "f": [RateLimit("tpm", 5, 60)]},
         load_balancing="failover",
@@ -341,7 +341,7 @@ def test_an_explanation_of_a_blocked_resource_promises_nothing_of_its_members() 
         assert not any("given back" in line for line in lines)
 
 
-def test_an_explanation_of_what_nobody_could_ever_serve() -> None:
+def test_an_explanation_of_an_inadmissible_request_to_a_pool() -> None:
     serve("chat", make_pool({"a": [TPM], "b": [TPM]}, failover=False))
     found = limits.explain("chat", requested={"tpm": 61})
     assert not found.outcome.allowed

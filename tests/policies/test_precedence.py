@@ -145,7 +145,7 @@ def test_all_levels_can_extend_each_other() -> None:
     assert {one.policy.level for one in choice.limits} == set(LEVELS)
 
 
-def test_the_most_specific_policy_that_says_so_decides_without_the_store() -> None:
+def test_the_most_specific_policy_decides_while_the_store_is_unavailable() -> None:
     silent = policy(PolicyScope.ENTITY, 1, extends=True)
     allows = policy(PolicyScope.RESOURCE, 2, on_unavailable=OnUnavailable.ALLOW)
     blocks = policy(PolicyScope.SYSTEM, 3, on_unavailable=OnUnavailable.BLOCK)
