@@ -57,7 +57,7 @@ def test_a_refusal_is_raised_with_its_outcome() -> None:
     assert caught.value.outcome.retry_after == 60
 
 
-def test_more_than_can_ever_be_admitted_says_so() -> None:
+def test_an_inadmissible_amount_is_rejected_as_such() -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 60)])
     with pytest.raises(NeverAdmissible, match=r"can never admit 11: its most is 10"):
         limits.acquire("api", requested={"tpm": 11})
@@ -77,7 +77,7 @@ def test_waiting_ends_when_there_is_room(clock: FakeClock, seconds: float | None
 
 
 @pytest.mark.parametrize("acquire", [limits.acquire, async_to_sync(limits.aacquire)], ids=["sync", "async"])
-def test_a_change_reaches_those_who_wait_already(acquire: Callable[..., Acquisition]) -> None:
+def test_a_change_applies_to_waiting_requests(acquire: Callable[..., Acquisition]) -> None:
     limits.set_resource_limits("api", [CallLimit(1, 3600)])
     limits.acquire("api", entity="a")
     with ThreadPoolExecutor(1) as pool:
@@ -134,7 +134,7 @@ def test_refusals_are_reported(heard: Callable[..., list[Outcome]]) -> None:
     assert [outcome.allowed for outcome in refusals] == [False] * 4
 
 
-def test_a_set_that_is_kept_says_when_it_is_stale() -> None:
+def test_a_kept_set_reports_that_it_is_stale() -> None:
     limits.set_resource_limits("api", TWO)
     kept = limits.limit_set("api", "a")
     assert kept.try_acquire()
@@ -213,7 +213,7 @@ def test_members_of_a_pool_and_several_resources_are_warned_of_once_too(caplog: 
     assert sorted(message.split(" ")[1] for message in caplog.messages) == ["'nothing'"] * 2 + ["'typo'"] * 2
 
 
-def test_a_key_that_is_refused_is_not_said_to_be_skipped(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rejecting_key_is_not_listed_as_skipped(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60)])
     settings.LIMITS = {**settings.LIMITS, "UNKNOWN_KEYS": "raise"}
     with pytest.raises(InvalidRequest, match="key 'typo' is not one of the limits of this request; the set has"):

@@ -447,7 +447,7 @@ def test_the_api_manages_candidates(policy: Policy) -> None:
     assert {one.actor for one in AuditEvent.objects.filter(source="api")} == {"ann"}
 
 
-def test_the_admin_shows_what_a_candidate_rejects_and_audits_who_decides(policy: Policy, client: Client) -> None:
+def test_the_admin_shows_rejections_of_a_candidate_and_audits_decisions(policy: Policy, client: Client) -> None:
     client.force_login(User.objects.create_superuser("ann"))
     candidate = limits.set_candidate(policy, "calls=1/h")
     allowed(2)

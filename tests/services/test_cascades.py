@@ -35,7 +35,7 @@ def test_a_child_charges_its_parent_too() -> None:
     assert charged("tenant:acme") == {("tenant:acme", "call_count"): 4}
 
 
-def test_it_goes_up_while_each_says_so() -> None:
+def test_a_cascade_goes_up_while_each_parent_cascades() -> None:
     family("a", "b", "c", "d")
     limits.set_resource_limits("api", [CallLimit(9, 60)])
     Entity.objects.filter(identifier="b").update(cascade=False)
@@ -130,7 +130,7 @@ def test_a_change_above_counts_on_the_next_acquire() -> None:
     assert limits.try_acquire("api", entity="user:1")
 
 
-def test_a_shared_limit_is_one_for_everybody() -> None:
+def test_a_shared_limit_is_counted_for_all_clients_together() -> None:
     limits.set_resource_limits("api", [CallLimit(3, 60), RateLimit("tpm", 9, 60)], shared=["call_count"])
     for who in ("user:1", "user:2", None):
         with limits.acquire("api", entity=who, requested={"tpm": 9}) as acquisition:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PER_MINUTE = (CallLimit(2, 60),)
 
 
-def test_explain_and_status_know_the_limits_of_code() -> None:
+def test_explain_and_status_show_limits_of_code() -> None:
     assert limits.explain("login", entity="user:1").outcome.allowed
     for _ in range(2):
         limits.acquire("login", entity="user:1", default_limits=PER_MINUTE).release()
@@ -59,7 +59,7 @@ def test_a_rejection_names_them_unless_code_sets_several() -> None:
     assert "user:1 reached the limit of requests on login." in run("why user:1").out
 
 
-def test_policies_replace_them_and_say_so() -> None:
+def test_policies_replace_limits_of_code_and_are_named() -> None:
     limits.acquire("login", default_limits=PER_MINUTE).release()
     limits.set_resource_limits("login", [CallLimit(9, 60)])
     assert "Replaced: the limits that code sets (limits)." in limits.explain("login").text()

@@ -73,7 +73,7 @@ def test_an_erased_client_has_new_values_in_shadow_mode_too() -> None:
     assert sum(services.shadow_refusals().get("log-in", {}).values()) == before
 
 
-def test_everyone_together_has_more_values() -> None:
+def test_all_clients_together_have_more_values() -> None:
     services.set_resource_limits("log-in", "calls=1/h")
     assert all(allowed(number, None) for number in range(2 * TIMES_OF_A_CLIENT))
     assert not allowed(0, None)

@@ -158,7 +158,7 @@ def test_an_entity_is_made_and_changed(user: User) -> None:
             limits.set_entity(user, **wrong)
 
 
-def test_usage_need_not_be_reported_where_the_caller_says_so() -> None:
+def test_reporting_usage_is_optional_by_argument() -> None:
     limits.set_resource_limits("llm", "tokens=100/h")
     with limits.acquire("llm", requested={"tokens": 10}, require_usage=False):
         pass

@@ -104,7 +104,7 @@ def test_a_freeze_ends_by_itself(flag: str, wall: Wall) -> None:
     assert [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
 
 
-def test_whoever_waits_is_let_in_by_a_date(wall: Wall, clock: FakeClock) -> None:
+def test_a_policy_date_admits_a_waiting_request(wall: Wall, clock: FakeClock) -> None:
     limits.set_resource_limits("api", [], effect="blocked", valid_from=NOW - HOUR, valid_until=NOW + 30 * HOUR / 3600)
     put(1)
     admitted: list[bool] = []
@@ -120,7 +120,7 @@ def test_whoever_waits_is_let_in_by_a_date(wall: Wall, clock: FakeClock) -> None
 
 @pytest.mark.parametrize("options", [{}, {"valid_from": NOW - HOUR, "valid_until": NOW + HOUR}], ids=["always", "now"])
 @pytest.mark.parametrize("pooled", [False, True])
-def test_whoever_is_blocked_for_longer_than_it_waits_is_refused_at_once(options: Any, *, pooled: bool) -> None:
+def test_a_block_longer_than_the_timeout_rejects_immediately(options: Any, *, pooled: bool) -> None:
     policy = limits.set_resource_limits("api", [], effect="blocked", **options)
     if pooled:
         policy.resource.pool = Pool.objects.create(name="regions")
@@ -138,7 +138,7 @@ def test_whoever_is_blocked_for_longer_than_it_waits_is_refused_at_once(options:
 
 
 @pytest.mark.parametrize("asynchronously", [False, True])
-def test_a_pool_in_which_nobody_serves_is_not_waited_for(*, asynchronously: bool) -> None:
+def test_a_pool_without_members_is_not_waited_for(*, asynchronously: bool) -> None:
     Pool.objects.create(name="regions")
     regions = limits.pool("regions")
     with pytest.raises(LimitExceeded, match="blocked") as refused:
@@ -148,7 +148,7 @@ def test_a_pool_in_which_nobody_serves_is_not_waited_for(*, asynchronously: bool
         regions.acquire(timeout=0)
 
 
-def test_whoever_waits_for_a_member_of_a_pool_is_let_in_by_a_date(wall: Wall, clock: FakeClock) -> None:
+def test_a_policy_date_admits_a_request_that_waits_for_a_pool(wall: Wall, clock: FakeClock) -> None:
     policy = limits.set_resource_limits(
         "api", [], effect="blocked", valid_from=NOW - HOUR, valid_until=NOW + 30 * HOUR / 3600
     )

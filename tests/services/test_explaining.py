@@ -24,7 +24,7 @@ from tests.replacing import at_next_call
 from tests.services.wall import NOW, Wall
 
 
-def test_nothing_set_says_so() -> None:
+def test_an_explanation_without_policies_is_explicit() -> None:
     explanation = limits.explain("api", entity="user:1")
     assert explanation.text().splitlines() == [
         "user:1 on api: allowed now.",
@@ -79,12 +79,12 @@ def test_a_request_is_explained_limit_by_limit(requested: dict[str, int] | None,
     ("algorithm", "line"),
     [("fixed_window", ["requests: a fixed window, up to 20 can pass within 60 s."]), ("sliding_window", [])],
 )
-def test_limits_that_may_admit_more_than_their_capacity_in_a_window_say_so(algorithm: str, line: list[str]) -> None:
+def test_an_explanation_warns_of_limits_that_admit_more_than_their_capacity(algorithm: str, line: list[str]) -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60, algorithm)])
     assert limits.explain("api").text().splitlines()[2:] == ["requests: 10 of 10 left, 1 requested.", *line]
 
 
-def test_whoever_holds_permits_is_told_what_a_nested_acquire_would_be_decided() -> None:
+def test_an_explanation_while_permits_are_held_is_that_of_a_nested_acquire() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("db", 1)])
     with limits.acquire("api"):
         resolver.clear()
@@ -105,7 +105,7 @@ def test_an_entity_that_is_blocked_itself() -> None:
     ]
 
 
-def test_whoever_is_blocked_is_told_that_nothing_but_an_administrator_helps() -> None:
+def test_an_explanation_of_a_block_without_end_refers_to_an_administrator() -> None:
     limits.set_resource_limits("api", [], effect="blocked")
     assert limits.explain("api").text() == (
         "the site itself on api: rejected now.\n"
@@ -114,7 +114,7 @@ def test_whoever_is_blocked_is_told_that_nothing_but_an_administrator_helps() ->
     )
 
 
-def test_a_block_that_ends_by_itself_says_so() -> None:
+def test_a_block_with_an_end_is_explained() -> None:
     tomorrow = timezone.now() + timedelta(days=1)
     limits.set_resource_limits("api", [], effect="blocked", valid_until=tomorrow)
     [*_, blocked, changes] = limits.explain("api").text().splitlines()

@@ -85,7 +85,7 @@ def test_only_windows_shorter_than_a_step_are_made_longer() -> None:
     assert not can_be_replayed(ResourceLimit("slots", 1))
 
 
-def test_who_loses_most_comes_first_and_nobody_else_is_named() -> None:
+def test_clients_are_listed_by_loss_and_unaffected_ones_are_left_out() -> None:
     for entity, calls in (("user:1", 200), ("user:2", 900), ("user:3", 5)):
         used("api", entity, calls)
     found = foreseen(Policy(resource=Resource.objects.create(name="api")), CallLimit(100, 3600))
@@ -98,7 +98,7 @@ def test_who_loses_most_comes_first_and_nobody_else_is_named() -> None:
     assert found.by_hour("tokens") == {}
 
 
-def test_a_shared_limit_is_that_of_everybody_together() -> None:
+def test_a_shared_limit_is_forecast_for_all_clients_together() -> None:
     used("api", "user:1", 60)
     used("api", "user:2", 60)
     used("api", "", 60, bucket=BucketKind.SHARED)
@@ -107,7 +107,7 @@ def test_a_shared_limit_is_that_of_everybody_together() -> None:
     assert [(entity, one.used) for one in found.consumers for entity in [one.entity]] == [(None, 180)]
 
 
-def test_who_has_a_policy_of_their_own_is_left_out() -> None:
+def test_clients_with_an_own_policy_are_excluded() -> None:
     api, reports = Resource.objects.create(name="api"), Resource.objects.create(name="reports")
     user = Entity.objects.create(identifier="user:1")
     for resource in ("api", "reports", "other"):
@@ -160,7 +160,7 @@ def test_a_plan_has_the_entities_on_it_and_below_them_and_a_pattern_those_that_i
         pytest.param({"counted": "total", "resource": None}, id="a_total"),
     ],
 )
-def test_policies_that_do_not_always_replace_it_leave_nobody_out(fields: dict[str, Any]) -> None:
+def test_policies_that_replace_it_only_at_times_exclude_no_client(fields: dict[str, Any]) -> None:
     used("api", "user:1", 500)
     plan = Plan.objects.create(name="pro")
     owner = {"plan": plan} if "plan" in fields else {"entity": Entity.objects.create(identifier="user:1")}
@@ -194,7 +194,7 @@ def test_a_total_is_in_addition_to_the_limits_of_each_resource() -> None:
     assert [(one.resource, one.entity, one.used) for one in found.consumers] == [("", "user:1", 120)]
 
 
-def test_a_policy_that_blocks_refuses_everybody_and_an_unlimited_one_nobody() -> None:
+def test_a_blocking_policy_rejects_all_clients_and_an_unlimited_one_none() -> None:
     used("api", "user:1", 3)
     used("api", "user:1", 4, key="tokens")
     used("api", "user:2", 0)
@@ -207,7 +207,7 @@ def test_a_policy_that_blocks_refuses_everybody_and_an_unlimited_one_nobody() ->
     assert foreseen(Policy(resource=api, effect="unlimited")).consumers == ()
 
 
-def test_what_cannot_be_told_is_said() -> None:
+def test_unknown_figures_are_marked() -> None:
     found = foreseen(Policy(), ResourceLimit("slots", 3), RateLimit("tokens", 1, 1, soft=True))
     assert (found.untold, found.looked_at) == (("slots",), 0)
 
@@ -243,11 +243,11 @@ def test_old_use_is_left_alone() -> None:
     assert foreseen(Policy(), CallLimit(1, 86_400)).consumers == ()
 
 
-def test_somebody_who_used_nothing_lost_no_share() -> None:
+def test_a_client_without_use_loses_no_share() -> None:
     assert Consumer("api", "", "call_count", {}, {}).share == 0.0
 
 
-def test_the_heaviest_are_found_behind_many_to_whom_the_policy_does_not_apply(db: None) -> None:
+def test_the_heaviest_clients_are_found_behind_many_excluded_ones(db: None) -> None:
     others = [Entity(identifier=f"tenant:{number}", unlimited=True) for number in range(400)]
     QuerySet(Entity).bulk_create(others)
     start = in_site_time(NOW.replace(hour=8, minute=0))

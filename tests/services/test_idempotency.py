@@ -102,7 +102,7 @@ def test_a_repeated_request_is_no_refusal(heard: Callable[..., list[object]]) ->
     repeated.cancel()
 
 
-def test_a_key_is_remembered_for_as_long_as_the_settings_say(settings: Any, clock: FakeClock) -> None:
+def test_a_key_is_remembered_for_the_time_in_the_settings(settings: Any, clock: FakeClock) -> None:
     settings.LIMITS = {**settings.LIMITS, "IDEMPOTENCY_SECONDS": 100}
     limits.set_resource_limits("api", [CallLimit(10, 3600, RateLimitAlgorithm.FIXED_WINDOW)])
     limits.acquire("api", entity="user:1", idempotency_key="a")
@@ -245,7 +245,7 @@ def fail(usage: int | None = None) -> bool:
 
 @every_store
 @pytest.mark.usefixtures("site")
-def test_who_comes_again_after_a_failure_is_charged_and_who_comes_after_that_is_not() -> None:
+def test_a_retry_after_a_failure_is_charged_once() -> None:
     limits.set_resource_limits("api", [TPM])
     assert fail()
     assert charged() == 0

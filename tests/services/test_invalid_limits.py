@@ -103,7 +103,7 @@ def test_pages_and_exports_show_what_is_stored(admin_client: Client) -> None:
     assert policy.limits.get().text == "4/h:sliding_window"
 
 
-def test_api_shows_an_invalid_limit_without_amounts_and_says_what_is_wrong() -> None:
+def test_the_api_shows_an_invalid_limit_with_its_error_and_without_amounts() -> None:
     limits.set_resource_limits("api", "calls=2/min")
     spoil(text="many")
     client = APIClient()

@@ -60,7 +60,7 @@ def test_many_rows_are_read_in_one_query(django_assert_num_queries: Callable[[in
     assert (second.resource, second.entity, site.entity) == ("api", "user:2", None)
 
 
-def test_what_each_policy_does_is_said() -> None:
+def test_each_policy_has_its_state() -> None:
     broad = limits.set_system_limits([TPM])
     own = limits.set_resource_limits("api", [TPM], extends=True)
     tried = limits.set_entity_limits("user:1", [TPM], resource="api", enforcement="shadow")
@@ -81,7 +81,7 @@ def test_where_nothing_is_set_everything_is_admitted() -> None:
 
 
 @pytest.mark.parametrize(("flag", "effect"), [("blocked", "blocked"), ("unlimited", "unlimited")])
-def test_an_entity_that_is_blocked_or_unlimited_itself_says_so(flag: str, effect: str) -> None:
+def test_a_blocked_or_unlimited_entity_is_marked(flag: str, effect: str) -> None:
     limits.set_resource_limits("api", [TPM])
     api, ada = rows("api", "user:1")
     setattr(ada, flag, True)
@@ -89,7 +89,7 @@ def test_an_entity_that_is_blocked_or_unlimited_itself_says_so(flag: str, effect
     assert (state(api, ada).effect, state(api, ada).levels) == (effect, (ENTITY_FLAGS,))
 
 
-def test_what_is_said_about_all_resources_has_no_state_of_its_own() -> None:
+def test_policies_on_all_resources_have_no_state_of_use() -> None:
     limits.set_entity_limits("user:1", [TPM], on_unavailable="allow")
     [ada] = rows("user:1")
     [found] = state(None, ada).limits
@@ -112,7 +112,7 @@ def test_hours_count_and_those_that_cannot_be_read_never_do() -> None:
     assert state(other).standing == {wrong.pk: PolicyStatus.NOT_NOW}
 
 
-def test_while_the_store_is_down_all_is_said_but_what_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_store_hides_the_use_only(monkeypatch: pytest.MonkeyPatch) -> None:
     limits.set_resource_limits("api", [TPM])
     [api] = rows("api")
     failing = FailingStore(registry.store("default"))

@@ -37,7 +37,7 @@ def write() -> None:
     Entity.objects.update_or_create(identifier="user:7", defaults={"name": "Ann"})
 
 
-def test_a_request_that_blocks_itself_is_told_so_and_is_nobody_elses_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_that_blocks_itself_gets_an_error_and_blocks_no_other(caplog: pytest.LogCaptureFixture) -> None:
     assert limits.try_acquire("api").release() is None
     for _ in range(50):
         with transaction.atomic(using=ALIAS):

@@ -31,7 +31,7 @@ SHARED = {"shared": ["tokens"]}
         ({"entity": "tenant:acme"}, {}, "tenant:acme (Acme), on each resource"),
     ],
 )
-def test_a_policy_says_whether_each_or_all_together_are_limited(scope: Any, options: Any, words: str) -> None:
+def test_a_policy_text_distinguishes_each_client_from_all_together(scope: Any, options: Any, words: str) -> None:
     text: Any = [] if "effect" in options else "tokens=5/h"
     match scope:
         case {"plan": plan, **rest}:
@@ -45,7 +45,7 @@ def test_a_policy_says_whether_each_or_all_together_are_limited(scope: Any, opti
     assert policy_in_words(policy, {"tenant:acme": "Acme"}) == words
 
 
-def test_a_policy_with_limits_of_both_kinds_is_about_everyone() -> None:
+def test_a_policy_with_both_kinds_of_limits_is_described_for_all_clients() -> None:
     policy = limits.set_resource_limits("api", "tokens=5/h calls=5/h", shared=["tokens"])
     assert policy_in_words(policy, {}) == "Everyone on api"
 

@@ -121,7 +121,7 @@ def test_dates_and_hours_decide_which_policy_it_was() -> None:
         ("user:7", "blocked", {}, "user:7 was blocked on api."),
     ],
 )
-def test_the_reason_names_who_was_rejected(entity: str, key: str, fields: dict[str, Any], why: str) -> None:
+def test_the_reason_names_the_rejected_client(entity: str, key: str, fields: dict[str, Any], why: str) -> None:
     limits.set_resource_limits("api", ["call_count=5/min", "tokens=9/day:shared"])
     limits.set_entity_limits("user:7", [], effect="blocked", resource="api")
     denied(entity, key, **fields)

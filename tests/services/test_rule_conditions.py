@@ -37,7 +37,7 @@ def test_a_sentence_neither_shows_nor_replaces_a_rule_with_other_conditions(fiel
     assert replaced(limit) == other
 
 
-def test_a_sentence_says_which_responses_count_and_the_time_of_a_block() -> None:
+def test_a_sentence_has_the_counted_responses_and_the_time_of_a_block() -> None:
     limit = SimpleLimit(
         What.URL,
         Who.ADDRESS,

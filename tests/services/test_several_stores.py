@@ -78,7 +78,7 @@ def move(resource: str, alias: str) -> None:
     row.save()
 
 
-def test_each_resource_is_counted_where_it_says() -> None:
+def test_each_resource_is_counted_in_its_store() -> None:
     assert (admitted("near"), admitted("far")) == (3, 3)
     near, far = limits.limit_set("near", "a"), limits.limit_set("far", "a")
     assert (near.store.remote, type(far.store.inner).__name__) == (False, "ProcessStore")  # type: ignore[attr-defined]
@@ -103,7 +103,7 @@ def test_all_verbs_are_about_the_store_of_the_resource() -> None:
         limits.acquire("far", entity="a")
 
 
-def test_an_explanation_says_where_it_is_counted() -> None:
+def test_an_explanation_names_the_store() -> None:
     far, near = limits.explain("far", entity="a"), limits.explain("near", entity="a")
     assert (far.store, far.as_dict()["store"], near.store) == ("shared", "shared", None)
     assert "It is counted in the store 'shared'." in far.text()
@@ -141,7 +141,7 @@ def test_a_pool_is_counted_in_the_store_of_the_resource_that_it_serves() -> None
     assert resolver.get(("far", "a", (), None)).members is resolver.get(("farther", "a", (), None)).members
 
 
-def test_a_resource_that_moves_starts_again_at_once_and_finds_what_it_left() -> None:
+def test_a_moved_resource_starts_empty_and_finds_its_state_when_moved_back() -> None:
     assert admitted("far") == 3
     move("far", "")
     assert admitted("far") == 3
@@ -149,7 +149,7 @@ def test_a_resource_that_moves_starts_again_at_once_and_finds_what_it_left() -> 
     assert admitted("far") == 0
 
 
-def test_one_query_says_what_holds_and_where(stores: Stores, django_assert_num_queries: Callable[[int], Any]) -> None:
+def test_one_query_reads_limits_and_store(stores: Stores, django_assert_num_queries: Callable[[int], Any]) -> None:
     for alias, resource in {"default": "near", "shared": "far"}.items():
         with django_assert_num_queries(1):
             assert limits.try_acquire(resource, entity="b")
@@ -236,7 +236,7 @@ def test_resources_in_one_store_are_charged_together_wherever_that_is(settings: 
     )
 
 
-def test_resources_that_moved_together_are_charged_together_at_once() -> None:
+def test_resources_that_moved_together_are_charged_together() -> None:
     together = {"far": None, "farther": None}
     assert limits.try_acquire(together, entity="a")
     Resource.objects.filter(name__in=together).update(store="")

@@ -117,7 +117,7 @@ def test_coroutines_are_shadowed_alike() -> None:
     assert left_in_the_shadow() == {"slot": 1, "tpm": 9}
 
 
-def test_rates_that_nobody_names_are_no_trouble() -> None:
+def test_rates_that_a_request_does_not_name_are_ignored() -> None:
     shadow(RateLimit("tpm", 10, 60))
     assert limits.check("api").shadowed == limits.acquire("api").outcome.shadowed == ()
     shadow(RateLimit("tpm", 10, 60), CallLimit(1, 60))
@@ -169,7 +169,7 @@ def test_a_store_that_goes_down_before_the_shadow_is_tried_is_no_trouble(monkeyp
     assert limits.acquire("api").outcome.shadowed == ()
 
 
-def test_checking_and_explaining_say_what_the_shadow_would() -> None:
+def test_checking_and_explaining_show_decisions_in_shadow_mode() -> None:
     shadow(CallLimit(1, 60))
     assert limits.check("api").shadowed == ()
     limits.acquire("api")

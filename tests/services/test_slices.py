@@ -53,7 +53,7 @@ def test_a_policy_with_slices_decides_most_requests_without_the_store() -> None:
     assert (found["used"], "in_slices" in found) == (300, False)
 
 
-def test_a_total_says_what_is_out_too() -> None:
+def test_a_total_includes_amounts_in_slices() -> None:
     limits.set_system_limits([CallLimit.per_hour(1_000_000)], slice_seconds=5)
     limits.set_system_limits([CallLimit.per_hour(1_000_000)], counted="total", slice_seconds=5)
     for _ in range(300):
@@ -62,7 +62,7 @@ def test_a_total_says_what_is_out_too() -> None:
     assert found["total:call_count"]["in_slices"] == found["call_count"]["in_slices"] > 0
 
 
-def test_explanations_commands_and_the_admin_say_what_is_out(admin_client: Client) -> None:
+def test_explanations_commands_and_the_admin_show_amounts_in_slices(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_hour(1_000_000)], slice_seconds=5)
     for _ in range(300):
         limits.try_acquire("api")

@@ -83,7 +83,9 @@ def test_block_refuses_with_the_time_of_the_next_probe(store: FailingStore) -> N
         assert isinstance(caught.value.__cause__, StoreUnavailable)
 
 
-def test_block_is_what_happens_where_nothing_is_said(store: FailingStore, settings: Settings) -> None:
+def test_requests_are_blocked_by_default_while_the_store_is_unavailable(
+    store: FailingStore, settings: Settings
+) -> None:
     on_api("")
     store.down = True
     with pytest.raises(StoreUnavailable):
@@ -144,7 +146,7 @@ def test_a_share_is_whole_and_at_least_one(store: FailingStore, limit: LimitDefi
     assert sum(map(bool, held)) == share
 
 
-def test_local_cannot_give_out_more_than_its_share_at_once(store: FailingStore) -> None:
+def test_a_local_limit_admits_at_most_its_share(store: FailingStore) -> None:
     on_api("local", RateLimit("tpm", 100, 60))
     store.down = True
     with pytest.raises(StoreUnavailable, match="is unavailable"):
@@ -162,7 +164,7 @@ def test_a_wait_for_the_share_of_this_process_ends_with_its_timeout(store: Faili
     assert caught.value.outcome.degraded
 
 
-def test_whoever_is_blocked_or_unlimited_stays_so(store: FailingStore) -> None:
+def test_blocked_and_unlimited_clients_are_unaffected(store: FailingStore) -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60)])
     limits.set_entity_limits("vip", [], effect="unlimited")
     limits.set_entity_limits("spam", [], effect="blocked")
@@ -191,7 +193,7 @@ def test_decisions_without_the_store_are_counted(store: FailingStore) -> None:
     }
 
 
-def test_who_waits_for_a_share_goes_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
+def test_a_request_that_waits_for_a_local_share_returns_to_the_store(store: FailingStore, clock: FakeClock) -> None:
     on_api("local", CallLimit(4, 86_400))
     give_up(store)
     assert admitted(2) == 1
@@ -204,7 +206,7 @@ def test_who_waits_for_a_share_goes_back_to_the_store(store: FailingStore, clock
         assert not waiting.result(10).outcome.degraded
 
 
-def test_who_waits_at_a_store_that_goes_down_is_answered_by_policy(store: FailingStore, clock: FakeClock) -> None:
+def test_a_waiting_request_is_decided_by_policy_when_the_store_fails(store: FailingStore, clock: FakeClock) -> None:
     on_api("allow", CallLimit(1, 60))
     assert admitted(1) == 1
     with ThreadPoolExecutor(1) as pool:

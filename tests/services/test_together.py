@@ -125,7 +125,7 @@ def test_the_strictest_outage_policy(policies: tuple[str, str], admitted: int, m
     assert sum(seen) == admitted
 
 
-def test_what_is_tried_in_the_shadow_refuses_nobody() -> None:
+def test_limits_in_shadow_mode_reject_no_request() -> None:
     limit("api", CallLimit(9, 60))
     limit("exports", CallLimit(1, 60))
     Policy.objects.filter(resource__name="exports").update(enforcement="shadow")

@@ -139,7 +139,7 @@ def test_the_same_key_does_it_once() -> None:
     assert [limits.reset("api", idempotency_key="ticket-3") for _ in range(2)] == [True, False]
 
 
-def test_of_two_who_credit_at_the_same_time_with_the_same_key_one_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_credits_with_the_same_key_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
     spend(8)
     done = []

@@ -107,7 +107,7 @@ def test_the_api_reads_and_writes_where_it_is_written(django_user_model: Any) ->
     assert [(one["name"], one["weight"], len(one["limits"])) for one in again.json()["members"]] == [("m", 2, 1)]
 
 
-def test_the_audit_log_tells_the_parts_that_were_written() -> None:
+def test_the_audit_log_has_the_parts_that_were_written() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60)])
     limits.set_resource_limits("api", [CallLimit(2, 60)])
     event = AuditEvent.objects.using("default").filter(object_type="policy")[0]

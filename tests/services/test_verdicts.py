@@ -97,7 +97,7 @@ def test_the_index_agrees_with_what_is_read_for_one_client(identity: str) -> Non
     assert table().verdict([(identity, None)]).access is verdict_on(identity).access
 
 
-def test_an_explanation_says_who_is_blocked_and_why() -> None:
+def test_an_explanation_names_the_blocked_client_and_the_reason() -> None:
     limits.set_resource_limits("api", "5/min")
     limits.set_entity_limits("ip:10.0.0.0/8", [], effect="blocked")
     explained = limits.explain("api", entity="ip:10.1.2.3")
@@ -177,7 +177,7 @@ def test_a_system_that_blocks_everything_does_so_while_the_database_cannot_be_re
         ({"ENTITIES": [""]}, "ENTITIES must be an identifier"),
     ],
 )
-def test_an_invalid_setting_is_an_error_that_says_what_is_allowed(value: Any, said: str, settings: Settings) -> None:
+def test_an_invalid_setting_is_rejected_with_the_allowed_values(value: Any, said: str, settings: Settings) -> None:
     settings.LIMITS = {"EXEMPT": value}
     problems = [one for one in conf.problems() if one.check_id == "limits_app.E059"]
     assert [said in one.message for one in problems] == [True], json.dumps([one.message for one in problems])

@@ -265,7 +265,7 @@ def test_invalid_arguments_change_nothing(bad: Callable[[], object], error: type
         ("ip:::FFFF:10.1.2.3", "Write the network as “ip:10.1.2.3/32”"),
     ],
 )
-def test_a_pattern_that_is_wrong_says_what_to_write(entity: str, error: str) -> None:
+def test_an_invalid_pattern_is_rejected_with_an_example(entity: str, error: str) -> None:
     with pytest.raises(InvalidLimit, match=error):
         limits.set_entity_limits(entity, LIMITS)
     assert not Entity.objects.exists()
@@ -287,7 +287,7 @@ def test_quotas_and_soft_limits_are_listed_as_they_were_set() -> None:
     }
 
 
-def test_status_and_explanation_know_them() -> None:
+def test_status_and_explanation_show_them() -> None:
     limits.set_resource_limits("api", [*QUOTAS, CallLimit(5, 60, soft=True)])
     limits.try_acquire("api", requested={"daily": 4, "tpm": 5})
     told = limits.status("api").limits
