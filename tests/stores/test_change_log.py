@@ -242,7 +242,7 @@ def test_a_log_that_was_lost_starts_again(shared: Shared) -> None:
 
 
 @everywhere
-def test_state_that_was_deleted_knows_no_earlier_version(shared: Shared) -> None:
+def test_deleted_state_has_no_earlier_version(shared: Shared) -> None:
     earlier = [0, shared.store.advance_version([ONE]), shared.store.advance_version([TWO])]
     for row in ((None, None), (None, shared.read()[1])):  # all of it, or the version alone
         shared.write(row)
@@ -256,7 +256,7 @@ def test_state_that_was_deleted_knows_no_earlier_version(shared: Shared) -> None
 
 
 @everywhere
-def test_state_that_was_restored_knows_no_later_version(shared: Shared) -> None:
+def test_restored_state_has_no_later_version(shared: Shared) -> None:
     first = shared.store.advance_version([ONE])
     backup = shared.read()
     lost = [shared.store.advance_version([TWO]) for _ in range(3)]

@@ -88,7 +88,7 @@ def test_statistics_are_never_torn(store: Store) -> None:
             future.result(PATIENCE)
 
 
-def test_everybody_who_waits_for_a_permit_gets_it(store: Store) -> None:
+def test_every_waiting_request_gets_a_permit(store: Store) -> None:
     order: list[int] = []
 
     def work(number: int) -> None:

@@ -172,7 +172,7 @@ def test_a_store_that_wakes_no_waiter_fails() -> None:
             waiter.result(0.1)
 
 
-def test_what_a_user_does_not_give_is_skipped_or_said() -> None:
+def test_missing_fixtures_are_skipped_or_reported() -> None:
     suite = StoreConformance()
     with pytest.raises(NotImplementedError, match="make_store"):
         suite.make_store(FakeClock())

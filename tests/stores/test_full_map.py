@@ -55,7 +55,7 @@ def fill(store: ProcessStore, window: float = HOUR) -> int:
     return next(found) - 1
 
 
-def test_when_all_is_active_the_error_says_what_to_do_and_nothing_is_charged(tiny: ProcessStore) -> None:
+def test_a_full_map_of_active_scopes_is_an_error_and_charges_nothing(tiny: ProcessStore) -> None:
     number = fill(tiny)
     assert number > 1000
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_when_all_is_active_the_error_says_what_to_do_and_nothing_is_charged(tin
     assert used(scope(tiny, 0)) == 1
 
 
-def test_those_who_are_there_go_on_while_it_is_full(tiny: ProcessStore) -> None:
+def test_existing_clients_continue_while_the_map_is_full(tiny: ProcessStore) -> None:
     number = fill(tiny)
     admitted = sum(bool(scope(tiny, one).try_acquire({"x": 1})) for one in range(0, number, 97))
     assert admitted == len(range(0, number, 97))
@@ -139,7 +139,7 @@ def test_what_could_not_be_settled_for_want_of_room_is_settled_later(tiny: Proce
     assert [used(one.limit_set, "x") for one in without_room] == [2] * len(without_room)
 
 
-def test_a_reset_and_a_new_version_are_told_when_there_is_no_room(tiny: ProcessStore) -> None:
+def test_a_reset_and_a_new_version_are_announced_in_a_full_map(tiny: ProcessStore) -> None:
     fill(tiny)
     before = tiny.version()
     assert tiny.advance_version() == tiny.version() > before

@@ -83,7 +83,7 @@ def test_a_task_that_is_cancelled_is_not_kept_waiting_and_how_it_ends_is_reporte
     assert work.told == [error or "done"]
 
 
-def test_a_result_that_nobody_has_taken_yet_is_reported(work: Work) -> None:
+def test_an_unread_result_is_reported(work: Work) -> None:
     work.may_end.set()
 
     async def scenario() -> None:
@@ -118,7 +118,7 @@ def test_work_that_has_not_begun_is_done_all_the_same(work: Work) -> None:
     assert work.told == ["done"]
 
 
-def test_errors_of_who_tidies_up_are_logged(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_of_cleanup_are_logged(work: Work, caplog: pytest.LogCaptureFixture) -> None:
     def fails(_: object) -> None:
         raise OSError("no way back")
 

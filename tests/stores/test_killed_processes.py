@@ -114,7 +114,7 @@ def short_lived(pipe: Connection, directory: Path) -> None:
 
 
 class TestAKilledHolder:
-    def test_its_permit_is_free_within_a_second_for_one_who_waits(
+    def test_the_permit_of_a_killed_process_is_free_within_a_second_for_a_waiter(
         self, watched_store: ProcessStore, lookout: Lookout
     ) -> None:
         limits = limits_of(watched_store, DB)
@@ -127,7 +127,9 @@ class TestAKilledHolder:
             assert monotonic() - killed < 1
         assert holders(limits) == 1
 
-    def test_its_permit_is_free_within_a_second_for_one_who_tries(self, process_store: ProcessStore) -> None:
+    def test_the_permit_of_a_killed_process_is_free_within_a_second_for_a_try(
+        self, process_store: ProcessStore
+    ) -> None:
         limits = limits_of(process_store, DB)
         with running(holding, process_store.directory) as holder:
             assert holder.hear()
@@ -169,7 +171,7 @@ class TestAKilledHolder:
             assert holders(limits_of(process_store, three)) == 2
         assert mine
 
-    def test_those_who_live_keep_theirs(self, process_store: ProcessStore) -> None:
+    def test_living_processes_keep_their_permits(self, process_store: ProcessStore) -> None:
         three = ResourceLimit("db", 3)
         mine = limits_of(process_store, three).try_acquire()
         with (
@@ -199,7 +201,7 @@ class TestAKilledHolder:
 
 class TestKilledWhileAcquiring:
     @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-    def test_it_loses_at_most_what_was_in_flight_and_nobody_is_admitted_beyond_the_limit(
+    def test_a_kill_loses_at_most_requests_in_flight_and_never_over_admits(
         self, process_store: ProcessStore, algorithm: RateLimitAlgorithm
     ) -> None:
         limits, counted = limits_of(process_store, many(algorithm)), 0
@@ -211,7 +213,7 @@ class TestKilledWhileAcquiring:
         assert limits.try_acquire({"call_count": MANY - counted})
         assert not limits.try_acquire()
 
-    def test_those_who_are_not_killed_go_on(self, process_store: ProcessStore) -> None:
+    def test_other_processes_continue_after_a_kill(self, process_store: ProcessStore) -> None:
         limits, told = limits_of(process_store, many(RateLimitAlgorithm.FIXED_WINDOW)), 0
         with running(hot, process_store.directory, RateLimitAlgorithm.FIXED_WINDOW) as survivor:
             for _ in range(5):
@@ -249,7 +251,7 @@ class TestKilledInsideATransaction:
         assert round(float(str(used(mine)))) == 2
         assert limits.try_acquire()
 
-    def test_who_dies_while_looking_does_not_keep_the_file_from_being_reused(self, tmp_path: Path) -> None:
+    def test_a_reader_that_is_killed_does_not_block_the_file(self, tmp_path: Path) -> None:
         store = ProcessStore(tmp_path, map_megabytes=1)
         limits = limits_of(store, RateLimit("x", 10**6, DAY))
         with running(running_dying, tmp_path) as starter:

@@ -89,7 +89,7 @@ def test_it_counts_what_it_keeps() -> None:
     assert len(store) == 2
 
 
-def test_nobody_but_its_users_keeps_it_alive() -> None:
+def test_a_store_is_garbage_collected_with_its_users() -> None:
     store = MemoryStore()
     assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
     reference = weakref.ref(store.line)

@@ -224,7 +224,7 @@ def test_the_default_directory_has_the_name_of_a_user_without_a_number(monkeypat
     "module",
     ["acquiring.limit_set", "engine.engine", "acquiring.modes", "acquiring.pool", "acquiring.store", "stores.memory"],
 )
-def test_who_does_not_use_the_store_needs_no_lmdb(module: str) -> None:
+def test_lmdb_is_not_needed_without_the_store(module: str) -> None:
     code = f"import sys; sys.modules['lmdb'] = None; import limits_app.{module}"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

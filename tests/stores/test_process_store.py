@@ -48,7 +48,7 @@ def writing(pipe: Connection, directory: Path) -> None:
     pipe.recv()
 
 
-def test_limits_that_only_another_process_knew_are_read_from_the_file(process_store: ProcessStore) -> None:
+def test_limits_of_another_process_are_read_from_the_file(process_store: ProcessStore) -> None:
     changed = limits_of(process_store, RateLimit("gcra", 12, DAY), RateLimit("new", 1, 1), ResourceLimit("gpu", 2))
     with running(writing, process_store.directory) as other:
         assert other.hear()
@@ -108,7 +108,7 @@ def test_a_scope_whose_definitions_are_lost_is_collected_when_its_limits_are_kno
     reopened.close()
 
 
-def test_a_record_of_which_nobody_knows_anything_is_forgotten_once_space_is_used(process_store: ProcessStore) -> None:
+def test_a_record_without_definitions_is_deleted_when_space_is_needed(process_store: ProcessStore) -> None:
     with file_of(process_store).open().begin(write=True) as txn:
         txn.put(b"?" * 16, b"!" * 40)
         for number in range(1000):
@@ -140,7 +140,7 @@ def test_a_log_that_is_lost_counts_as_empty(process_store: ProcessStore) -> None
     assert limits.try_acquire({"x": 6})
 
 
-def test_what_was_blocked_is_read_by_those_for_whom_it_is_not(process_store: ProcessStore) -> None:
+def test_blocked_values_are_read_by_others(process_store: ProcessStore) -> None:
     with running(blocking, process_store.directory) as other:
         assert other.hear() == "blocked"
     assert limits_of(process_store, CallLimit(5, DAY)).try_acquire()
@@ -186,7 +186,7 @@ class ClosedMeanwhile(StateFile):
         return name
 
 
-def test_who_begins_to_wait_while_the_file_is_closed_waits_by_itself(tmp_path: Path) -> None:
+def test_a_wait_that_begins_while_the_file_is_closed_polls(tmp_path: Path) -> None:
     steps = Steps(lambda claim, changes: None)
     file = ClosedMeanwhile(tmp_path, 1, steps, lambda: None, on_open=lambda: None, transfer=lambda *_: None)
     line, waiter = ProcessWaking(file).line, ThreadWaiter()
@@ -237,7 +237,7 @@ def test_more_scopes_than_are_remembered_are_looked_after(process_store: Process
     assert len(process_store._reclaimed_at) <= 1024
 
 
-def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClock) -> None:
+def test_verbs_on_a_damaged_file_are_errors(tmp_path: Path, clock: FakeClock) -> None:
     store = ProcessStore(tmp_path, map_megabytes=1, clock=clock)
     limits = limits_of(store, RateLimit("x", 10, DAY), ResourceLimit("db", 1))
     acquired = limits.try_acquire({"x": 1})

@@ -162,7 +162,7 @@ def test_what_is_settled_while_counts_are_collected_in_memory_is_settled_after_t
     assert (used(limits, "x"), holders(limits)) == (0, 0)
 
 
-def test_a_scope_whose_first_step_was_interrupted_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_first_step_of_a_scope_affects_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore(clock=ActingClock())
 
     def interrupted(_insert: object, scope: ScopedLimits, record: Record, now: int) -> None:

@@ -154,9 +154,7 @@ def using_truncated(pipe: Connection, directory: Path, length: int) -> None:
     pipe.send(f"used {used(limits)}")
 
 
-def test_a_file_system_that_became_read_only_is_an_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_file_system_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ProcessStore(tmp_path, map_megabytes=1).close()
 
     def read_only(*_: object) -> int:
@@ -222,7 +220,7 @@ class TestADamagedFile:
         assert len(list(path.parent.glob("data.mdb.unreadable-*"))) == 1
 
     @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
-    def test_damage_that_is_found_again_is_an_error_that_names_the_file_and_says_what_to_do(
+    def test_repeated_damage_is_an_error_that_names_the_file_with_a_hint(
         self, process_store: ProcessStore, write: bool
     ) -> None:
         path = process_store.directory / "state" / "data.mdb"
@@ -425,7 +423,7 @@ class TestSpace:
         assert data.stat().st_size == 2 * 1024 * 1024
         assert data.stat().st_blocks * 512 >= 2 * 1024 * 1024
 
-    def test_a_file_that_may_not_be_as_large_is_an_error_at_once(self, tmp_path: Path) -> None:
+    def test_a_file_beyond_the_size_limit_is_an_error_immediately(self, tmp_path: Path) -> None:
         with running(opening_under_a_limit, tmp_path) as process:
             assert "File too large" in str(process.hear())
             assert process.hear() == "opened"
@@ -440,7 +438,7 @@ class TestSpace:
         yield path
         shutil.rmtree(path)
 
-    def test_a_full_disk_is_an_error_at_once_that_says_what_to_do(self, tiny: Path) -> None:
+    def test_a_full_disk_is_an_immediate_error_with_a_hint(self, tiny: Path) -> None:
         total = shutil.disk_usage(tiny).total
         with pytest.raises(StoreUnavailable, match=r"cannot be reserved .*No space left.*MAP_MEGABYTES"):
             ProcessStore(tiny, map_megabytes=2 * total // 1024**2)

@@ -60,7 +60,7 @@ async def cancelled_after(limits: LimitSet, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("store", ["process", "redis", "postgres", "sqlite"])
-def test_nothing_stays_held_and_nobody_in_line(store: str, django_db_blocker: DjangoDbBlocker) -> None:
+def test_no_permit_and_no_waiter_is_left(store: str, django_db_blocker: DjangoDbBlocker) -> None:
     with django_db_blocker.unblock(), STORES[store]() as open_store:
         limits = limits_of(open_store(), RateLimit("tokens", 1000, 3600), ResourceLimit("db", 1))
 

@@ -114,9 +114,7 @@ class TestAWaiterInAnotherProcess:
 
 
 class TestWaitersOfOneProcess:
-    def test_who_watches_is_written_down_while_somebody_waits(
-        self, watched_store: ProcessStore, lookout: Lookout
-    ) -> None:
+    def test_a_watcher_is_registered_while_a_request_waits(self, watched_store: ProcessStore, lookout: Lookout) -> None:
         held = limits_of(watched_store, DB).try_acquire()
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(limits_of(watched_store, DB).acquire, None, PATIENCE)
@@ -125,7 +123,7 @@ class TestWaitersOfOneProcess:
             assert future.result(PATIENCE)
         assert entries(watched_store, b"watch") == []
 
-    def test_who_is_written_down_already_is_counted_once(self, watched_store: ProcessStore, lookout: Lookout) -> None:
+    def test_a_watcher_is_registered_once(self, watched_store: ProcessStore, lookout: Lookout) -> None:
         held = limits_of(watched_store, DB).try_acquire()
         with file_of(watched_store).open().begin(write=True) as txn:
             note_watcher(txn, held.limit_set.scoped[0].scope.key, file_of(watched_store).identity())
@@ -136,7 +134,7 @@ class TestWaitersOfOneProcess:
             assert future.result(PATIENCE)
         assert entries(watched_store, b"watch") == []
 
-    def test_messages_about_scopes_in_which_nobody_waits_are_nothing(self, process_store: ProcessStore) -> None:
+    def test_messages_for_scopes_without_waiters_are_ignored(self, process_store: ProcessStore) -> None:
         limits = limits_of(process_store, DB)
         held = limits.try_acquire()
         with ThreadPoolExecutor(1) as executor:
@@ -297,7 +295,7 @@ def calling(pipe: Connection, directory: Path) -> None:
     pipe.send([limits.acquire(timeout=PATIENCE).claim.decided_at for _ in range(10)])
 
 
-def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(
+def test_waiting_works_without_a_thread_and_the_next_waiter_is_woken(
     process_store: ProcessStore, tmp_path: Path
 ) -> None:
     told: list[bytes] = []

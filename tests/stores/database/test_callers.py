@@ -50,7 +50,7 @@ def read() -> None:
     StoreVersion._default_manager.using(ALIAS).count()
 
 
-def test_who_has_written_is_told_at_once_and_charged_nothing(store: DatabaseStore) -> None:
+def test_a_caller_that_has_written_is_rejected_immediately_and_charged_nothing(store: DatabaseStore) -> None:
     limits = limits_of(store, UNITS)
     for expected in (1, 2):
         assert limits.try_acquire({"units": 1})
@@ -73,7 +73,7 @@ def test_a_transaction_that_locks_when_it_begins_is_in_the_way_from_then_on(stor
     assert limits.try_acquire()
 
 
-def test_who_has_read_is_in_the_way_only_where_readers_keep_writers_out(store: DatabaseStore, journal: str) -> None:
+def test_a_reader_is_rejected_only_where_readers_block_writers(store: DatabaseStore, journal: str) -> None:
     limits = limits_of(store, CallLimit(2, YEAR))
     assert limits.try_acquire()
     with transaction.atomic(using=ALIAS):
@@ -86,9 +86,7 @@ def test_who_has_read_is_in_the_way_only_where_readers_keep_writers_out(store: D
     assert bool(limits.try_acquire()) is (journal != "WAL")
 
 
-def test_who_is_not_in_the_way_waits_for_others(
-    store: DatabaseStore, file: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unrelated_lock_is_waited_for(store: DatabaseStore, file: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = limits_of(store, CallLimit(2, YEAR))
     assert limits.try_acquire()
     with closing(sqlite3.connect(file["NAME"], isolation_level=None)) as other, transaction.atomic(using=ALIAS):
@@ -112,7 +110,7 @@ def test_an_alias_of_the_same_file_is_the_same(store: DatabaseStore, file: Setti
         del connections["twin"], connections.settings["twin"]
 
 
-def test_nobody_waits_for_the_turn_of_who_waits_for_him(store: DatabaseStore) -> None:
+def test_nested_callers_do_not_deadlock(store: DatabaseStore) -> None:
     limits = limits_of(store, CallLimit(2, YEAR))
     assert limits.try_acquire()
     with ThreadPoolExecutor(1) as threads:

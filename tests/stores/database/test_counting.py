@@ -37,7 +37,7 @@ def collected(store: DatabaseStore) -> dict[str | None, int]:
     return dict(found)
 
 
-def test_more_at_once_than_a_row_can_hold_is_counted(open_store: Open) -> None:
+def test_more_than_a_row_can_hold_is_counted(open_store: Open) -> None:
     store = open_store()
     limits = counting(store, RateLimit("tokens", 1, YEAR))
     for _ in range(2):
@@ -47,7 +47,7 @@ def test_more_at_once_than_a_row_can_hold_is_counted(open_store: Open) -> None:
     assert collected(store) == {"someone": 2 * 10**15}
 
 
-def test_a_row_that_somebody_has_locked_is_waited_for_and_nobody_else_waits_with_it(open_store: Open) -> None:
+def test_a_locked_row_is_waited_for_and_delays_no_other_caller(open_store: Open) -> None:
     store = open_store(lock_timeout=10)
     sets = {name: counting(store, CallLimit(9, YEAR), entity=name) for name in ("locked", "free")}
     for limits in sets.values():
@@ -66,7 +66,7 @@ def test_a_row_that_somebody_has_locked_is_waited_for_and_nobody_else_waits_with
     assert taken(sets["free"]).admitted
 
 
-def test_those_who_collect_at_the_same_time_get_the_same_batch(open_store: Open) -> None:
+def test_concurrent_collectors_receive_the_same_batch(open_store: Open) -> None:
     one, other = open_store(), open_store()
     for store in (one, other):
         taken(counting(store, CallLimit(9, YEAR)))
@@ -105,7 +105,7 @@ def test_what_is_counted_is_what_was_charged_when_a_fifth_of_the_replies_is_lost
     assert counted >= 200 * 6_000
 
 
-def test_who_counts_too_much_for_a_row_loses_nothing(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_beyond_the_size_of_a_row_are_kept(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_FULL_USAGE_PARTS", 2)
     store = open_store(clock=FakeClock())
     limits = counting(store, RateLimit("units", 100, YEAR, FIXED))

@@ -77,7 +77,7 @@ def test_a_row_that_stays_locked_is_an_error_in_time_and_nothing_was_charged(ope
 
 
 @pytest.mark.parametrize("what", ["limits_app_state", "limits_app_state states"])
-def test_a_database_without_our_tables_or_columns_says_what_to_run(open_store: Open, what: str) -> None:
+def test_missing_tables_or_columns_name_the_command_to_run(open_store: Open, what: str) -> None:
     store = open_store()
     limits = limits_of(store, CallLimit(9, YEAR, FIXED))
     with renamed(*what.split()), pytest.raises(StoreUnavailable, match=r"run `manage\.py migrate --database limits`$"):
@@ -181,7 +181,7 @@ def _stop_in_the_middle(pipe: Connection, settings: Settings, method: str) -> No
         ("mariadb", "commit", "did not reply to a COMMIT"),
     ],
 )
-def test_whoever_is_frozen_in_the_middle_of_a_step_loses_its_locks_and_takes_it_again_before_its_commit(
+def test_a_process_frozen_in_a_step_loses_its_locks_and_repeats_the_step(
     server: str, method: str, outcome: object, request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker
 ) -> None:
     settings = request.getfixturevalue(server).settings
@@ -240,7 +240,7 @@ def test_claims_over_the_same_scopes_in_any_order_never_stand_in_each_others_way
     assert [used(limits_in(store, part)) for part in parts] == [80, 80, 60]
 
 
-def test_a_deadlock_that_somebody_else_brings_about_is_got_out_of(
+def test_a_deadlock_with_another_transaction_is_retried(
     postgres: PostgresServer, django_db_blocker: DjangoDbBlocker
 ) -> None:
     settings = {**postgres.settings, "OPTIONS": {"options": "-c deadlock_timeout=500ms"}}

@@ -39,7 +39,7 @@ class TestHolders(Holders):
     def open_there(self, settings: Settings) -> Callable[[], Store]:
         return partial(open_in, settings)
 
-    def test_a_permit_that_another_process_gives_back_reaches_who_waits_for_it(
+    def test_a_permit_released_by_another_process_admits_a_waiting_request(
         self, holder: Running, limits: LimitSet
     ) -> None:
         with ThreadPoolExecutor(1) as executor:

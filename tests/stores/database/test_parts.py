@@ -115,7 +115,7 @@ def test_the_clock_of_a_server_is_asked_for_once_and_never_ahead() -> None:
     assert readings[-1] <= 5_000_000 + (monotonic() - started) * 1_000_000
 
 
-def test_rows_say_what_they_are() -> None:
+def test_rows_have_a_readable_name() -> None:
     assert str(StoreVersion(id=1, version=7)) == "limits_app_version 1"
     assert ALIAS not in connections.settings
 

@@ -71,7 +71,7 @@ def test_random_timelines_are_decided_as_in_memory(open_store: Open) -> None:
         assert sets[0].get_stats() == random.choice(sets[1:]).get_stats()
 
 
-def test_a_change_of_the_version_counts_in_every_store_at_once(open_store: Open) -> None:
+def test_a_change_of_the_version_is_seen_by_every_store_immediately(open_store: Open) -> None:
     one, other = open_store(), open_store()
     limits = limits_of(one, CallLimit(9, DAY), version=one.version())
     for _ in range(3):
@@ -120,7 +120,7 @@ def test_settings_name_a_database_store(open_store: Open) -> None:
         store.close()
 
 
-def test_who_asks_in_the_middle_of_a_step_is_turned_away_and_who_settles_does_so_after_it(open_store: Open) -> None:
+def test_an_acquire_within_a_step_is_rejected_and_a_settlement_is_deferred(open_store: Open) -> None:
     clock = ActingClock()
     store = open_store(clock=clock)
     limits, other = limits_of(store, CallLimit(9, DAY)), limits_of(store, ResourceLimit("db", 1), entity="other")
@@ -163,7 +163,7 @@ def test_a_release_in_the_middle_of_a_step_that_fails_is_settled_later_and_no_er
     assert holders(other) == 0
 
 
-def test_a_database_in_memory_says_what_to_do() -> None:
+def test_a_database_in_memory_is_rejected_with_a_hint() -> None:
     settings = {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:shared?mode=memory&cache=shared"}
     with database(settings, bare=True), pytest.raises(ImproperlyConfigured, match="TEST"):
         limits_of(DatabaseStore(ALIAS), CallLimit(1, DAY)).try_acquire()

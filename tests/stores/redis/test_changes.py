@@ -41,7 +41,7 @@ def test_a_change_costs_one_more_call_once(store: RedisStore, client: Redis, new
         assert used(after, "tokens") == pytest.approx(7, abs=0.1)
 
 
-def test_a_process_that_knows_only_the_new_limits_keeps_the_use(redis: RedisServer) -> None:
+def test_a_process_with_only_the_new_limits_keeps_the_use(redis: RedisServer) -> None:
     name = prefix()
     for number, (old, new) in enumerate((old, new) for old in KINDS for new in KINDS):
         first, second = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
@@ -122,7 +122,7 @@ def test_a_lease_that_has_ended_is_not_given_back_under_other_limits(store: Redi
     other.release()
 
 
-def test_debt_of_an_old_definition_is_charged_to_a_calendar_that_the_claim_does_not_know(store: RedisStore) -> None:
+def test_debt_of_an_old_definition_is_charged_to_its_own_calendar(store: RedisStore) -> None:
     old, new = limits_of(store, RateLimit("tokens", 100, HOUR)), limits_of(store, QuotaLimit.per_month("tokens", 50))
     held = old.try_acquire({"tokens": 10})
     assert new.try_acquire({"tokens": 1})

@@ -126,7 +126,7 @@ def test_an_empty_set_is_the_emptiest(store: RedisStore) -> None:
     assert store.acquire_first(claims, emptiest_first=True) is claims[1]
 
 
-def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: RedisStore) -> None:
+def test_a_server_with_an_unknown_time_receives_the_right_periods(store: RedisStore) -> None:
     sets = members(store, QuotaLimit.per_month("tokens", 10))
     claim = claimed(sets[0], {"tokens": 8})
     for expected in (0, 1):

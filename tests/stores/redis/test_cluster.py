@@ -62,7 +62,7 @@ def test_what_earlier_servers_charged_is_given_back_when_a_later_one_refuses(
     assert [used(one, "tokens") for one in single[:-1]] == [0] * 5
 
 
-def test_who_asks_for_nothing_asks_the_server_that_has_the_record_of_that(
+def test_a_request_without_amounts_is_sent_to_the_server_of_its_key(
     store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = limits_of(store, ResourceLimit("db", 3))
@@ -71,7 +71,7 @@ def test_who_asks_for_nothing_asks_the_server_that_has_the_record_of_that(
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_what_somebody_else_has_used_meanwhile_stays_used(
+def test_use_by_another_process_in_the_meantime_is_kept(
     store: RedisClusterStore, algorithm: RateLimitAlgorithm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = RateLimit("tokens", 10, HOUR, algorithm)
@@ -230,7 +230,7 @@ def test_a_connection_to_a_primary_that_a_sentinel_named_is_replaced() -> None:
         store.close()
 
 
-def test_a_sentinel_that_knows_nobody_is_unavailable() -> None:
+def test_a_sentinel_without_a_primary_is_unavailable() -> None:
     impatient = {"retry": Retry(NoBackoff(), 0)}
     manager = Sentinel([("127.0.0.1", free_ports()[0])], sentinel_kwargs=impatient)
     store = RedisStore(client=manager.master_for("limits"))
@@ -274,7 +274,7 @@ def test_a_cluster_that_is_not_there_is_unavailable() -> None:
         RedisClusterStore(url=f"redis://127.0.0.1:{free_ports()[0]}/0")
 
 
-def test_a_client_of_somebody_else_is_left_open(cluster: list[RedisServer]) -> None:
+def test_a_client_that_the_caller_passed_is_not_closed(cluster: list[RedisServer]) -> None:
     with cluster_client(cluster[0].url) as client:
         store = RedisClusterStore(client=client, prefix=prefix(), **PATIENT)
         assert limits_of(store, CallLimit(5, HOUR)).try_acquire()

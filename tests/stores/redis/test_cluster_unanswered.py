@@ -88,7 +88,7 @@ def test_amounts_stay_charged_with_a_key_whose_server_has_not_answered(
 
 
 @pytest.mark.alone
-def test_nobody_waits_until_it_is_learned_who_has_which_keys_now(
+def test_requests_do_not_wait_while_slots_are_refreshed(
     cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits]
 ) -> None:
     limits = LimitSet.composed(parts[:1], store)

@@ -33,7 +33,7 @@ def keys(client: Redis, store: RedisStore) -> list[bytes]:
     return sorted(client.scan_iter(f"{store.prefix}*", 1000))
 
 
-def test_who_counts_asks_no_more_often(store: RedisStore, client: Redis) -> None:
+def test_counting_needs_no_further_call(store: RedisStore, client: Redis) -> None:
     limits = counting(store, CALLS, TOKENS)
     settle(limits, taken(limits, {"tokens": 0}), {})
     before = scripts_run(client)
@@ -43,7 +43,7 @@ def test_who_counts_asks_no_more_often(store: RedisStore, client: Redis) -> None
     assert total(store) == 11_000
 
 
-def test_nobody_is_named_in_a_key(store: RedisStore, client: Redis) -> None:
+def test_keys_contain_no_identifiers(store: RedisStore, client: Redis) -> None:
     limits = counting(store, CALLS, entity="ada@example.org")
     taken(limits)
     store.reset([one.scope.key for one in limits.scoped])
@@ -167,7 +167,7 @@ def test_collectors_have_their_own_batches_and_take_each_count_once(store: Redis
     assert sorted(collected) == sorted(f"number {number}" for number in range(1_200))
 
 
-def test_collecting_comes_to_an_end_while_everybody_goes_on(store: RedisStore) -> None:
+def test_collecting_ends_while_requests_continue(store: RedisStore) -> None:
     sets = {who: counting(store, CALLS, entity=who) for who in map(str, range(600))}
     for limits in sets.values():
         taken(limits)
@@ -281,7 +281,7 @@ def test_an_hour_that_ends_on_a_refusal_of_several_servers_is_counted_as_it_was(
     store.close()
 
 
-def test_whoever_collects_until_a_batch_is_not_full_has_seen_all_servers(cluster_store: RedisClusterStore) -> None:
+def test_collecting_until_a_batch_is_not_full_visits_all_servers(cluster_store: RedisClusterStore) -> None:
     people = [f"person {number}" for number in range(40)]
     for who in people:
         taken(counting(cluster_store, CALLS, entity=who))
@@ -303,9 +303,7 @@ def waiting(store: RedisStore) -> bytes:
     return names_of(store).usage(names_of(store).tags[0], b"")
 
 
-def test_what_nobody_rolls_up_is_bounded_and_the_oldest_scopes_expire_as_idle_ones_do(
-    store: RedisStore, client: Redis
-) -> None:
+def test_usage_without_a_roll_up_is_bounded_and_the_oldest_scopes_expire(store: RedisStore, client: Redis) -> None:
     oldest = counting(store, CallLimit(1000, 1), entity="oldest")
     taken(oldest)
     assert client.pttl(record(store, oldest)) > 24 * HOUR * 1000
@@ -321,9 +319,7 @@ def test_what_nobody_rolls_up_is_bounded_and_the_oldest_scopes_expire_as_idle_on
     assert client.llen(waiting(store)) == 1_000_000
 
 
-def test_what_nobody_rolls_up_for_a_month_is_dropped_and_later_usage_of_the_same_scope_is_not(
-    redis: RedisServer, client: Redis
-) -> None:
+def test_usage_without_a_roll_up_for_a_month_is_dropped_and_later_usage_kept(redis: RedisServer, client: Redis) -> None:
     clock = FakeClock()
     store = store_on(redis, clock=clock)
     idle, busy = [counting(store, CALLS, entity=entity) for entity in ("idle", "busy")]

@@ -70,7 +70,7 @@ def test_a_server_that_was_restarted_is_found_again(server: RedisServer, limits:
         assert limits.try_acquire()
 
 
-def test_a_server_that_says_nothing_is_unavailable_soon(server: RedisServer, limits: LimitSet) -> None:
+def test_a_server_that_does_not_reply_is_unavailable_after_the_timeout(server: RedisServer, limits: LimitSet) -> None:
     store = RedisStore(url=server.url)
     quick = limits_of(store, CallLimit(100, HOUR))
     assert quick.try_acquire()
@@ -174,7 +174,7 @@ def test_a_primary_that_became_a_replica_is_unavailable(server: RedisServer, lim
     assert limits.try_acquire()
 
 
-def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
+def test_waiting_without_a_subscription_logs_a_warning(
     server: RedisServer, store: RedisStore, limits: LimitSet
 ) -> None:
     server.kill()
@@ -182,9 +182,7 @@ def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
         pass
 
 
-def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(
-    server: RedisServer, store: RedisStore
-) -> None:
+def test_waiting_works_without_a_thread_and_the_next_waiter_is_woken(server: RedisServer, store: RedisStore) -> None:
     other = RedisStore(url=server.url)
     held = limits_of(other, ResourceLimit("db", 1)).try_acquire()
     limits = limits_of(store, ResourceLimit("db", 1))
@@ -273,7 +271,7 @@ def test_logs_and_leases_of_another_type_are_set_aside_too(server: RedisServer, 
 
 
 @pytest.mark.parametrize("command", ["evalsha", "eval", "hset"])
-def test_an_acl_user_without_a_command_is_told_which(server: RedisServer, command: str) -> None:
+def test_the_error_names_the_command_that_an_acl_user_lacks(server: RedisServer, command: str) -> None:
     with Redis(port=server.port) as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", f"-{command}")
         store = RedisStore(url=f"redis://app:secret@127.0.0.1:{server.port}/0", connect_seconds=1, reply_seconds=1)

@@ -34,7 +34,7 @@ def kept(client: Redis, url: str, limit: CallLimit, **settings: object) -> float
     return client.pttl(record(store, limits)) / 1000
 
 
-def test_a_site_may_say_how_many_times_as_long(client: Redis, redis: RedisServer) -> None:
+def test_the_idle_factor_is_a_setting(client: Redis, redis: RedisServer) -> None:
     assert kept(client, redis.url, TEN_HOURS, IDLE_FACTOR=2) == pytest.approx(2 * 3600, abs=10)
     own = {"default": {"KIND": "redis", "URL": redis.url, "IDLE_FACTOR": 3}}
     assert kept(client, redis.url, TEN_HOURS, STORES=own, IDLE_FACTOR=2) == pytest.approx(3 * 3600, abs=10)
@@ -130,9 +130,7 @@ def test_an_amount_of_nothing_is_no_use_of_a_fixed_window(client: Redis, redis: 
     store.close()
 
 
-def test_state_that_is_kept_indefinitely_stays_so_while_somebody_waits_for_it(
-    client: Redis, redis: RedisServer
-) -> None:
+def test_state_kept_indefinitely_does_not_expire_while_a_request_waits(client: Redis, redis: RedisServer) -> None:
     store = store_on(redis)
     own = LimitSet.composed([replace(scoped(store, ResourceLimit("db", 1)), lasting=True)], store)
     with own.try_acquire() as held:

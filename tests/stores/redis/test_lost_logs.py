@@ -39,7 +39,7 @@ def log_of(store: RedisStore, limits: LimitSet) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nobody_gets_more_and_nobody_fails(store: RedisStore, client: Redis, clock: FakeClock, seed: int) -> None:
+def test_lost_logs_neither_over_admit_nor_fail(store: RedisStore, client: Redis, clock: FakeClock, seed: int) -> None:
     random, limits, taken = Random(seed), limits_of(store, LIMIT), list[tuple[int, int]]()
     for _ in range(120):
         clock.move(random.choice([0, 1, STEP_US // 2, STEP_US + 1, WINDOW_US // 30, WINDOW_US // 7]))
@@ -79,9 +79,7 @@ def test_what_stood_in_it_counts_until_the_last_of_all_has_expired(
     assert used(limits, LIMIT.key) == 0
 
 
-def test_who_asks_next_begins_another_that_does_not_live_indefinitely(
-    store: RedisStore, client: Redis, clock: FakeClock
-) -> None:
+def test_the_next_request_starts_a_log_that_expires(store: RedisStore, client: Redis, clock: FakeClock) -> None:
     limits = limits_of(store, LIMIT)
     spread(limits, clock)
     client.delete(log_of(store, limits))

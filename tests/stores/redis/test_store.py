@@ -127,7 +127,7 @@ def test_holders_are_notified_when_the_server_has_forgotten_everything(
         assert caplog.messages == ["the lease of db ran out while it was held: other holders may have the permit now"]
 
 
-def test_it_says_what_the_server_forgets_when_its_memory_is_full(store: RedisStore, client: Redis) -> None:
+def test_the_eviction_policy_of_the_server_is_reported(store: RedisStore, client: Redis) -> None:
     assert store.eviction_policy() == client.config_get("maxmemory-policy")["maxmemory-policy"]
 
 
@@ -166,7 +166,7 @@ def test_a_store_can_be_sent_to_another_process(redis: RedisServer) -> None:
     store.close()
 
 
-def test_what_cannot_be_sent_says_so(redis: RedisServer, client: Redis) -> None:
+def test_a_command_that_cannot_be_sent_is_an_error(redis: RedisServer, client: Redis) -> None:
     with pytest.raises(NotShareable, match="clock"):
         pickle.dumps(store_on(redis, clock=FakeClock()))
     with pytest.raises(NotShareable, match="alias or a url"):

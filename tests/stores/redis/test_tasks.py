@@ -124,7 +124,7 @@ def test_what_a_cancelled_task_settles_is_settled(store: RedisStore, redis: Redi
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_cancelled_task_is_cancelled_although_the_server_says_nothing(
+def test_a_task_is_cancelled_while_the_server_does_not_reply(
     store: RedisStore, redis: RedisServer, *, known: bool
 ) -> None:
     limits = limits_of(store, TOKENS)
