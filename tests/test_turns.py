@@ -51,7 +51,7 @@ def guests(tmp_path: Path) -> Iterator[list[Guest]]:
         yield guests
 
 
-def test_who_is_alone_waits_for_all_others_and_those_after_wait_too(guests: list[Guest]) -> None:
+def test_a_test_that_runs_alone_waits_for_all_others_and_later_ones_wait_for_it(guests: list[Guest]) -> None:
     first, second, lone, late = guests
     first.leave()
     assert lone.waits()
