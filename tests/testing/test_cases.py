@@ -169,6 +169,6 @@ def test_that_goes_for_pytest_too(site: None) -> None:
         assert [Client().get("/page/").status_code for _ in range(2)] == [200, 429]
 
 
-def test_outside_of_all_that_a_test_that_may_not_ask_the_database_is_told_so(site: None) -> None:
+def test_a_test_without_database_access_gets_an_error(site: None) -> None:
     with pytest.raises(RuntimeError, match="Database access not allowed"):
         Client().get("/plain/")

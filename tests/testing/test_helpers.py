@@ -42,7 +42,7 @@ def test_some_limits_may_be_left_alone() -> None:
         assert left("llm") == {"call_count": 5, "tpm": 0}
 
 
-def test_somebody_else_has_their_own() -> None:
+def test_another_client_has_its_own_limits() -> None:
     with override_limits("api", CallLimit(5, 60)):
         exhaust("api", entity=User(pk=7))
         assert [left("api", entity) for entity in ("user:7", "user:8")] == [{"call_count": 0}, {"call_count": 5}]

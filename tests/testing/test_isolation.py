@@ -25,7 +25,7 @@ def take() -> bool:
     return bool(services.try_acquire("reports"))
 
 
-def test_each_block_begins_with_limits_that_nobody_has_used() -> None:
+def test_each_block_begins_with_unused_limits() -> None:
     with override_limits("reports", ONE):
         for _ in range(2):
             with fresh_limits():
@@ -53,7 +53,7 @@ def test_the_stores_of_the_site_come_back_when_the_block_raises() -> None:
 
 
 @pytest.mark.django_db
-def test_nobody_is_put_aside_any_more_and_turns_begin_again() -> None:
+def test_cool_downs_and_turns_are_reset() -> None:
     make_pool({"a": [], "b": []})
     for _ in range(2):
         with fresh_limits():

@@ -89,7 +89,7 @@ def test_of_two_the_latest_counts_whichever_ends_first() -> None:
 
 
 @pytest.mark.django_db
-def test_other_resources_are_as_the_database_says() -> None:
+def test_other_resources_are_not_overridden() -> None:
     services.set_resource_limits("mails", [CallLimit(1, 60)])
     with override_limits("reports", CallLimit(2, 60)):
         assert [admitted("mails"), admitted("reports")] == [1, 2]
@@ -109,7 +109,7 @@ def test_one_resource_can_be_disabled() -> None:
 
 
 @pytest.mark.parametrize("wrong", [("", ()), ("a b", ()), ("x", (RateLimit("rpm", 1, 1), RateLimit("rpm", 2, 1)))])
-def test_what_cannot_be_is_said_at_once(wrong: tuple[str, tuple[RateLimit, ...]]) -> None:
+def test_an_impossible_request_is_rejected_immediately(wrong: tuple[str, tuple[RateLimit, ...]]) -> None:
     with pytest.raises(InvalidLimit):
         override_limits(wrong[0], *wrong[1])
 

@@ -61,7 +61,7 @@ def run(folder: Path, test: str, *options: str, site: bool = True) -> str:
     return done.stdout
 
 
-def test_each_test_begins_with_limits_that_nobody_has_used(tmp_path: Path) -> None:
+def test_each_test_begins_with_unused_limits(tmp_path: Path) -> None:
     assert "7 passed" in run(tmp_path, TAKES_ONE, "-p", "no:randomly")
 
 
