@@ -115,7 +115,7 @@ def test_what_is_written_later_is_added(noted: Denials, wall: Wall) -> None:
 
 
 @pytest.mark.django_db
-def test_snapshots_of_hours_and_days_say_how_often_was_refused(noted: Denials, wall: Wall) -> None:
+def test_snapshots_of_hours_and_days_count_rejections(noted: Denials, wall: Wall) -> None:
     for _ in range(3):
         noted.note(refusal())
         noted.note(refusal("user:2"))
@@ -143,7 +143,7 @@ def test_names_that_a_database_cannot_store_are_counted_together(noted: Denials)
 
 
 @pytest.mark.django_db
-def test_who_comes_when_there_is_no_room_is_among_the_others(noted: Denials) -> None:
+def test_clients_beyond_the_bound_are_counted_as_others(noted: Denials) -> None:
     for number in range(8):
         noted.note(refusal(f"user:{number}"))
     noted.note(refusal("user:0"))
@@ -247,7 +247,7 @@ def test_an_end_without_a_store_is_an_end(noted: Denials) -> None:
     assert noted.waiting == 1
 
 
-def test_who_is_writing_at_the_end_is_not_waited_for_too_long(noted: Denials) -> None:
+def test_the_end_of_a_process_waits_for_writes_for_a_bounded_time(noted: Denials) -> None:
     noted.exit_seconds = 0.01
     writing, go_on = Event(), Event()
 

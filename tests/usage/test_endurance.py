@@ -40,7 +40,7 @@ def given(store: dict[str, Any], **more: Any) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.release
 @pytest.mark.parametrize("store", ["process", "redis", "postgresql"])
-def test_snapshots_are_exactly_what_was_admitted_however_often_everybody_is_killed(store: str, tmp_path: Path) -> None:
+def test_snapshots_are_exact_when_processes_are_killed(store: str, tmp_path: Path) -> None:
     with site(store, tmp_path) as of_site:
         environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.usage.settings", **of_site}
         # 3,000 acquisitions by 4 processes, which are killed 5 times, with a roll-up every 0.02 seconds.

@@ -209,7 +209,7 @@ def test_what_was_refused_can_be_read_when_it_is_written() -> None:
     assert all(one.minute <= one.first <= one.last for one in found)
 
 
-def test_the_latest_minute_comes_first_and_in_it_who_was_refused_most() -> None:
+def test_rejections_are_sorted_by_latest_minute_and_count() -> None:
     put_denial("user:1", 9, NOON - timedelta(minutes=1))
     put_denial("user:2", 1)
     put_denial("user:3", 5)
@@ -232,7 +232,7 @@ def test_refusals_are_chosen_by_resource_entity_limit_and_time() -> None:
     assert len(limits.denials(since=until)) == 1
 
 
-def test_nothing_said_is_the_last_two_days() -> None:
+def test_the_default_is_the_last_two_days() -> None:
     now = datetime.now(UTC).replace(second=0, microsecond=0)
     put_denial("user:1", minute=now - timedelta(hours=47))
     put_denial("user:2", minute=now - timedelta(hours=49))

@@ -208,7 +208,7 @@ def _roll(store: MemoryStore) -> int:
 
 
 @pytest.mark.usefixtures("_database")
-def test_many_at_once_add_nothing_twice() -> None:
+def test_concurrent_roll_ups_count_each_batch_once() -> None:
     store = MemoryStore()
     expected: Counter[str] = Counter()
     rolled = 0

@@ -34,7 +34,7 @@ def admitted(period: UsagePeriod = UsagePeriod.HOUR) -> dict[tuple[str, str, str
 
 
 @pytest.mark.usefixtures("site")
-def test_what_the_service_admits_is_counted_for_all_who_are_charged() -> None:
+def test_admissions_of_the_service_are_counted_for_all_charged_entities() -> None:
     parent = Entity.objects.create(identifier="tenant:1")
     Entity.objects.create(identifier="user:1", parent=parent, cascade=True)
     limits.set_resource_limits("api", [CallLimit(2, HOUR)])

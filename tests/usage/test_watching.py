@@ -100,7 +100,7 @@ def test_a_limit_that_is_near_its_end_is_reported_once(near: Near) -> None:
     assert near == [("user:1 call_count", 0.8)]
 
 
-def test_each_threshold_is_reported_and_the_highest_of_several_at_once(near: Near, settings: Settings) -> None:
+def test_each_threshold_is_reported_and_the_highest_of_several_together(near: Near, settings: Settings) -> None:
     settings.LIMITS = {"NEAR_THRESHOLDS": [1, 0.5, 0.9]}
     has(CallLimit(10, HOUR, FIXED))
     use(10)
@@ -153,14 +153,14 @@ def test_permits_are_reported_once_a_minute(near: Near, clock: FakeClock) -> Non
         clock.advance(31)
 
 
-def test_buckets_are_told_of_by_themselves(near: Near) -> None:
+def test_thresholds_of_buckets_are_reported_separately(near: Near) -> None:
     has(CallLimit(10, HOUR, FIXED), RateLimit("tokens", 10, HOUR, FIXED))
     use(8, "user:1", requested={"tokens": 1})
     use(8, "user:2", requested={"tokens": 0})
     assert sorted(near) == [("user:1 call_count", 0.8), ("user:1 tokens", 0.8), ("user:2 call_count", 0.8)]
 
 
-def test_what_another_process_has_told_is_not_told_again(near: Near) -> None:
+def test_a_threshold_reported_by_another_process_is_not_repeated(near: Near) -> None:
     has(CallLimit(10, HOUR, FIXED))
     use(8)
     thresholds.clear()  # as one that has told of nothing yet
@@ -177,7 +177,7 @@ def test_use_that_is_reported_later_is_reported_with_the_next_request(near: Near
     assert near == [("user:1 tokens", 0.8)]
 
 
-def test_what_was_told_is_forgotten_when_it_is_too_much(near: Near) -> None:
+def test_reported_thresholds_are_bounded(near: Near) -> None:
     few = Thresholds(most=2)
     has(CallLimit(1, HOUR, FIXED))
     acquired = [limits.acquire("api", entity=f"user:{number}") for number in range(5)]
@@ -194,7 +194,7 @@ def test_a_request_that_comes_again_is_reported_once(near: Near, seen: Seen) -> 
     assert len(seen.all) >= 1
 
 
-def test_a_look_is_told_to_nobody(near: Near, seen: Seen) -> None:
+def test_peeking_reports_no_threshold(near: Near, seen: Seen) -> None:
     has(CallLimit(1, HOUR))
     limits.check("api", entity="user:1")
     assert (near, seen.all) == ([], [])
@@ -208,7 +208,7 @@ def test_a_decision_without_the_store_is_near_nothing(near: Near, seen: Seen, se
     assert (near, seen.all) == ([], [("admitted", "api")])
 
 
-def test_a_store_that_fails_then_harms_nobody(
+def test_a_failing_store_does_not_affect_requests(
     near: Near, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     has(CallLimit(1, HOUR))
@@ -237,7 +237,7 @@ def test_in_asyncio_it_is_reported_from_a_thread(near: Near, seen: Seen) -> None
     assert seen.all == [("admitted", "api"), ("refused", "api")]
 
 
-def test_where_nobody_receives_the_signal_a_task_tells_watchers_only(seen: Seen) -> None:
+def test_without_receivers_a_task_notifies_watchers_only(seen: Seen) -> None:
     has(CallLimit(1, HOUR))
     assert async_to_sync(limits.atry_acquire)("api", entity="user:1")
     assert seen.all == [("admitted", "api")]
