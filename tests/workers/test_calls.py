@@ -83,7 +83,7 @@ def test_without_options_a_worker_is_an_object_like_any_other() -> None:
         Worker("what for?")  # type: ignore[call-arg]
 
 
-def test_everybody_works_where_the_mode_says() -> None:
+def test_workers_run_in_the_place_of_their_mode() -> None:
     here = (os.getpid(), current_thread().name)
     with Clerk.options(mode="sync").init() as clerk:
         assert clerk.where().result(SECONDS) == here
@@ -121,7 +121,7 @@ def test_every_call_on_demand_has_a_worker_of_its_own(mode: str) -> None:
 
 
 @pytest.mark.parametrize(("most", "working"), [(3, 3), (None, 10)], ids=["bounded", "as_many_as_calls"])
-def test_no_more_workers_on_demand_than_there_may_be_at_once(gate: Event, most: int | None, working: int) -> None:
+def test_workers_on_demand_are_bounded(gate: Event, most: int | None, working: int) -> None:
     with Gatekeeper.options(mode="thread", on_demand=True, max_workers=most).init(gate, Event()) as keeper:
         futures = [keeper.pass_through(number) for number in range(10)]
         assert keeper.get_pool_stats() == {
@@ -165,13 +165,13 @@ def test_the_least_loaded_worker_gets_the_next_call(gate: Event) -> None:
         gate.set()
 
 
-def test_at_random_everybody_gets_something() -> None:
+def test_a_random_choice_uses_every_worker() -> None:
     with Clerk.options(max_workers=2, load_balancing="random").init() as clerks:
         longest = max(len(told) for told in gather([clerks.tell(number) for number in range(200)]))
     assert 100 <= longest < 200
 
 
-def test_modes_and_options_say_how_many_calls_are_with_a_worker() -> None:
+def test_modes_and_options_bound_the_calls_of_a_worker() -> None:
     by_mode = {mode: Clerk.options(mode=mode).capacity for mode in [*MODES, "celery", "ray"]}
     assert by_mode == {"sync": None, "thread": None, "process": 100, "asyncio": None, "celery": 3, "ray": 3}
     assert Clerk.options(mode="thread", max_queued_tasks=7).capacity == 7
@@ -236,7 +236,7 @@ def test_gathering_raises_the_first_error_immediately() -> None:
         gather([never, failed])
 
 
-def test_gathering_waits_no_longer_than_it_is_told() -> None:
+def test_gathering_respects_its_timeout() -> None:
     done: Future[int] = Future()
     done.set_result(1)
     with pytest.raises(TimeoutError, match="1 of 2 calls were not done after 0 seconds"):

@@ -64,7 +64,7 @@ def elsewhere() -> type[modes.BackEnd]:
     raise ModuleNotFoundError("no module named 'elsewhere'")
 
 
-def test_a_mode_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mode_without_its_package_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = modes.WorkerMode(elsewhere, extra="elsewhere")
     monkeypatch.setattr(modes, "MODES", {"elsewhere": missing})
     options = Clerk.options(mode="elsewhere")

@@ -48,7 +48,7 @@ def test_a_process_that_dies_with_nothing_to_do_is_replaced() -> None:
         assert mortal.pid().result(SECONDS) != before
 
 
-def test_when_no_new_process_can_be_had_the_calls_behind_a_death_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_fail_when_a_dead_process_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> int:
         raise OSError("no more processes")
 

@@ -151,7 +151,7 @@ def test_a_cancelled_task_that_fails_stays_cancelled() -> None:
     assert ended == [task]
 
 
-def test_finishing_is_waited_for_as_long_as_it_was_said() -> None:
+def test_finishing_respects_its_timeout() -> None:
     desk = Desk(1)
     task = desk.queue.submit(call(0))
     assert not desk.queue.wait_until_finished(0)
