@@ -7,7 +7,7 @@ acquire of each process is rejected as stale: then it reads the cool-downs of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
@@ -16,7 +16,7 @@ from typing import Final
 from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import conf
-from limits_app.acquiring import Balancer, Cooling, balancer_named
+from limits_app.acquiring import Balancer, Cooling, balancer_named, on_fork
 from limits_app.engine import SECOND_US, Namespace, lasts
 from limits_app.engine.errors import Unresolved
 from limits_app.engine.locks import RLock
@@ -28,32 +28,56 @@ from limits_app.models.pool import cool_downs, keep_cool_down
 logger = logging.getLogger("limits_app")
 
 _MOST_BALANCERS: Final = 4096
+_MOST_READS: Final = 3
+"""How often a thread reads cool-downs that change while it reads them."""
+_RETRY_SECONDS: Final = 1.0
+_WAIT_SECONDS: Final = 5.0
+"""How long a thread waits for another one that reads; then it reads too."""
 
 
 class _Used:
-    """A pool that this process uses: its balancer, when its cool-downs were last read, and how many were reported."""
+    """A pool that this process uses: its balancer, and when its cool-downs were last read.
 
-    __slots__ = ("balancer", "read_at", "reports")
+    `generation` is the number of changes of its cool-downs that this process knows of, and `read_in` the generation
+    in which those of the balancer were read or reported. A thread that reads them holds `reading`.
+    """
+
+    __slots__ = ("balancer", "generation", "read_at", "read_in", "reading")
 
     def __init__(self, balancer: Balancer) -> None:
         self.balancer = balancer
         self.read_at = -inf
-        self.reports = 0
+        self.generation = self.read_in = 0
+        self.reading = RLock()  # reentrant, as that of `Balancers`
 
 
 class Balancers:
     """The balancers of at most `most` pools; all resources of a pool share one.
 
     Cool-downs stay in this process where `shares_cool_downs` is False, as in tests with their own stores.
-    `clock` returns seconds, and decides when cool-downs are read again.
+    `clock` returns seconds, and decides when cool-downs are read again; `read` reads those of a pool, by member.
     """
 
-    def __init__(self, most: int = _MOST_BALANCERS, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        most: int = _MOST_BALANCERS,
+        *,
+        clock: Callable[[], float] = monotonic,
+        read: Callable[[str], Mapping[str, Cooling]] = cool_downs,
+    ) -> None:
         self.shares_cool_downs = True
         self.clock = clock
         self._most = most
+        self._read = read
         self._by_pool: dict[tuple[Namespace, str], _Used] = {}
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Make new locks in a child process, which keeps the balancers."""
         self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
+        for used in self._by_pool.values():
+            used.reading = RLock()
 
     @contextmanager
     def sharing(self, *, shares_cool_downs: bool, clock: Callable[[], float] = monotonic) -> Iterator[None]:
@@ -92,34 +116,52 @@ class Balancers:
         False for a pool that was not used yet.
         """
         used = self._by_pool.get((current_keys(), pool))
-        if used is None or not self.shares_cool_downs:
-            return False
-        return not lasts(used.read_at, conf.get(conf.RESOLVER_TTL_SECONDS), self.clock())
+        return used is not None and self._must_read(used)
 
     def drop_cool_downs(self) -> None:
         """Have the cool-downs of all pools read again before they are next used."""
-        for used in list(self._by_pool.values()):
-            used.read_at = -inf
+        with self._lock:
+            for used in self._by_pool.values():
+                used.generation += 1
+                used.read_at = -inf
 
     def read_cool_downs(self, pool: str) -> None:
         """Read the cool-downs of a pool that other processes have reported, if `must_read`.
 
-        While the database is down, and in a coroutine, the last ones stay in force.
+        A thread that finds another one reading them waits for it. While the database is down, and in a coroutine, the
+        last ones stay in force, and are read again a second later.
         """
-        with self._lock:
-            used = self._by_pool.get((current_keys(), pool))
-            if used is None or not self.must_read(pool):
-                return
-            used.read_at = self.clock()  # other threads use the last ones meanwhile
-            reports = used.reports
+        used = self._by_pool.get((current_keys(), pool))
+        if used is None or not self._must_read(used):
+            return
+        reading = used.reading
+        is_held = reading.acquire(timeout=_WAIT_SECONDS)
         try:
-            cooling = cool_downs(pool)
+            for _ in range(_MOST_READS):
+                if self._must_read(used):
+                    self._read_once(pool, used)
+        finally:
+            if is_held:
+                reading.release()
+
+    def _must_read(self, used: _Used) -> bool:
+        ttl_seconds = conf.get(conf.RESOLVER_TTL_SECONDS)
+        return self.shares_cool_downs and not lasts(used.read_at, ttl_seconds, self.clock())
+
+    def _read_once(self, pool: str, used: _Used) -> None:
+        """Read the cool-downs of a pool; rows do not replace later ones, and are read again after a change."""
+        generation = used.generation
+        try:
+            cooling = self._read(pool)
         except (Unresolved, SynchronousOnlyOperation) as error:
             logger.debug("the cool-downs of the pool %s could not be read: %s", pool, error)
+            used.read_at = self.clock() - max(0, conf.get(conf.RESOLVER_TTL_SECONDS) - _RETRY_SECONDS)
             return
         with self._lock:
-            if used.reports == reports:  # else the rows may be older than a report of this process
-                used.balancer.cooling = dict(cooling.items())
+            if generation >= used.read_in:
+                used.balancer.cooling, used.read_in = dict(cooling.items()), generation
+            if generation == used.generation:
+                used.read_at = self.clock()
 
     def report(self, pool: str, member: str, cooling: Cooling) -> None:
         """Do not use a member for a time in any process; a length of 0 ends a cool-down.
@@ -141,7 +183,7 @@ class Balancers:
         with self._lock:
             used = self._by_pool.get((current_keys(), pool))
             if used is not None:
-                used.reports += 1
+                used.generation = used.read_in = used.generation + 1
                 used.balancer.cool(member, cooling)
 
     def clear(self) -> None:

@@ -6,21 +6,23 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Semaphore, Thread
 from typing import Any
 
 import pytest
 import time_machine
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connection, transaction
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, LimitSet, conf, limits
 from limits_app.acquiring.balancing import Balancer, Cooling, balancer_named
-from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool
+from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool, Unresolved
 from limits_app.models import CoolDown
 from limits_app.models.pool import keep_cool_down
 from limits_app.outbound import LimitedClient, Request, Response
@@ -307,6 +309,138 @@ def test_a_report_during_a_read_is_not_lost() -> None:
     balancers.drop_cool_downs()
     with connection.execute_wrapper(report_after_read):
         assert serving() == "b"
+
+
+class SlowReads:
+    """Reads cool-downs that the test changes; each read waits for the test, from `began` until `may_end`."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Cooling] = {}
+        self.began, self.may_end = Semaphore(0), Semaphore(0)
+        self.count = 0
+
+    def __call__(self, pool: str) -> dict[str, Cooling]:
+        self.count += 1
+        rows = self.rows
+        self.began.release()
+        assert self.may_end.acquire(timeout=20)
+        return rows
+
+    def let_end(self, reads: int = 1) -> None:
+        self.may_end.release(reads)
+
+
+def seen_by_a_thread(used: Balancers, pool: ThreadPoolExecutor) -> Future[dict[Hashable, Cooling]]:
+    """The cool-downs by which a thread decides."""
+    return pool.submit(lambda: {**used.find(NAME, "failover", (1, 1)).cooling})
+
+
+OLD, NEW = {"a": Cooling(1, 1)}, {"b": Cooling(2, 2)}
+
+
+def test_rows_that_were_read_before_a_change_do_not_replace_newer_ones() -> None:
+    reads = SlowReads()
+    used, reads.rows = Balancers(read=reads), OLD
+    with ThreadPoolExecutor(2) as pool:
+        first = seen_by_a_thread(used, pool)
+        assert reads.began.acquire(timeout=20)
+        reads.rows = NEW
+        used.drop_cool_downs()
+        second = seen_by_a_thread(used, pool)
+        reads.let_end(4)
+        assert (first.result(), second.result()) == (NEW, NEW)
+    assert used.find(NAME, "failover", (1, 1)).cooling == NEW
+    assert reads.count == 2
+
+
+def test_a_thread_waits_for_the_read_of_another_one() -> None:
+    reads = SlowReads()
+    used, reads.rows = Balancers(read=reads), NEW
+    with ThreadPoolExecutor(5) as pool:
+        decided = [seen_by_a_thread(used, pool) for _ in range(5)]
+        assert reads.began.acquire(timeout=20)
+        assert not wait(decided, timeout=0.05).done
+        reads.let_end()
+        assert [thread.result() for thread in decided] == [NEW] * 5
+    assert reads.count == 1
+
+
+def test_a_read_that_hangs_delays_others_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balancing, "_WAIT_SECONDS", 0.01)
+    reads = SlowReads()
+    used, reads.rows = Balancers(read=reads), OLD
+    with ThreadPoolExecutor(2) as pool:
+        decided = {seen_by_a_thread(used, pool)}
+        assert reads.began.acquire(timeout=20)
+        reads.rows = NEW
+        used.drop_cool_downs()
+        decided.add(seen_by_a_thread(used, pool))
+        assert reads.began.acquire(timeout=20)
+        reads.let_end(4)
+        assert [thread.result() for thread in decided] == [NEW, NEW]
+
+
+def test_each_thread_decides_by_the_last_change_before_it(seconds: Seconds) -> None:
+    """The number of a change is the end of the cool-down."""
+    changes = {"a": Cooling(0, 1)}
+
+    def read(pool: str) -> dict[str, Cooling]:
+        rows = {**changes}
+        Event().wait(1e-4)  # other threads run meanwhile
+        return rows
+
+    used = Balancers(clock=seconds, read=read)
+    used.find(NAME, "failover", (1, 1))
+    is_over = False
+
+    def outdated() -> list[tuple[int, int]]:
+        decided = []
+        while not is_over:
+            last = announced
+            decided.append((last, used.find(NAME, "failover", (1, 1)).cooling["a"].until))
+        return [(last, seen) for last, seen in decided if seen < last]
+
+    announced = 0
+    with ThreadPoolExecutor(4) as pool:
+        threads = [pool.submit(outdated) for _ in range(4)]
+        for number in range(1, 200):
+            changes["a"] = Cooling(number, 1)
+            used.drop_cool_downs()
+            announced = number
+            Event().wait(1e-4)
+        is_over = True
+        assert [thread.result() for thread in threads] == [[]] * 4
+
+
+def test_cool_downs_that_could_not_be_read_are_read_a_second_later(seconds: Seconds) -> None:
+    errors: list[Exception] = [Unresolved("down"), SynchronousOnlyOperation()]
+
+    def read(pool: str) -> dict[str, Cooling]:
+        if errors:
+            raise errors.pop()
+        return NEW
+
+    used = Balancers(clock=seconds, read=read)
+    for remaining in (1, 0):
+        assert not used.find(NAME, "failover", (1, 1)).cooling
+        assert len(errors) == remaining
+        seconds.now += 0.9
+        assert not used.must_read(NAME)
+        seconds.now += 0.1
+    assert used.find(NAME, "failover", (1, 1)).cooling == NEW
+
+
+def test_a_child_process_does_not_wait_for_a_thread_of_its_parent() -> None:
+    reads = SlowReads()
+    used = Balancers(read=reads)
+    with ThreadPoolExecutor(2) as pool:
+        decided = [seen_by_a_thread(used, pool)]
+        assert reads.began.acquire(timeout=20)
+        used.after_fork()  # a child calls it
+        decided.append(seen_by_a_thread(used, pool))
+        assert reads.began.acquire(timeout=4), "it would wait for 5 seconds"
+        reads.let_end(2)
+        assert [thread.result() for thread in decided] == [{}, {}]
 
 
 def test_a_report_that_is_rolled_back_is_known_to_its_process_until_it_reads_again(seconds: Seconds) -> None:
