@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -64,7 +65,7 @@ class OneScope:
         assert engine.charge(claim, [self.record], NOW + at) is claim.admitted
         return claim
 
-    def settle(self, claim: Claim, **changes: Amount) -> bool:
+    def settle(self, claim: Claim, at: int = 0, **changes: Amount) -> bool:
         """Settle changes in units; permits are always returned."""
         parts = [
             -claim.amounts[limit.position]
@@ -72,12 +73,12 @@ class OneScope:
             else int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit)
             for limit in claim.shape.limits
         ]
-        return engine.settle(claim, [self.record], NOW, parts)
+        return engine.settle(claim, [self.record], NOW + at, parts)
 
-    def used(self) -> dict[str, Fraction]:
+    def used(self, at: int = 0) -> dict[str, Fraction]:
         """The use of every limit in units."""
         uses = zip(self.record.schema.rules, self.record.states, strict=True)
-        return {rule.key: Fraction(rule.used(state, NOW), rule.parts_per_unit) for rule, state in uses}
+        return {rule.key: Fraction(rule.used(state, NOW + at), rule.parts_per_unit) for rule, state in uses}
 
 
 @pytest.mark.parametrize("is_blocked", [False, True])
@@ -242,6 +243,88 @@ def test_use_of_a_removed_limit_is_settled_although_its_unit_is_counted() -> Non
     assert scope.settle(claim, tpm=-2)
     scope.change(TPM)
     assert scope.used() == {"tpm": 4}
+
+
+def undone(claim: Claim, *, has_run: bool = False) -> Claim:
+    """The claim, settled as if it had not been charged."""
+    claim.undoes, claim.has_run = True, has_run
+    return claim
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize(
+    ("limits", "is_same"),
+    [
+        pytest.param((TPM,), True, id="same limits"),
+        pytest.param((CALLS, TPM), True, id="one more limit"),
+        pytest.param((RateLimit("tpm", 20, 20),), False, id="another limit with the same rate"),
+    ],
+)
+def test_undone_charge_drains_after_what_was_in_use_before(
+    limits: tuple[AnyLimit, ...], is_same: bool, has_run: bool
+) -> None:
+    scope = OneScope(TPM)
+    scope.charge(tpm=3)
+    claim = undone(scope.charge(tpm=4), has_run=has_run)
+    scope.change(*limits)
+    assert scope.settle(claim, at=5 * SECOND, tpm=-4)
+    # 5 units have drained: those 3 first, then 2 of the 4; by another rule, all 4 of them count as drained.
+    assert scope.used(at=5 * SECOND)["tpm"] == (0 if is_same and not has_run else 2)
+
+
+@pytest.mark.parametrize("limits", [(WINDOW,), (CALLS, WINDOW), (replace(WINDOW, capacity=20),)], ids=len)
+def test_undone_charge_is_of_its_window(limits: tuple[AnyLimit, ...]) -> None:
+    scope = OneScope(WINDOW)
+    scope.charge(window=3)
+    early, late = undone(scope.charge(window=4)), undone(scope.charge(at=-SECOND, window=2))
+    scope.change(*limits)
+    assert scope.settle(late, window=-2), "the clock was set back when it was charged"
+    assert scope.used()["window"] == 7
+    scope.charge(at=61 * SECOND, window=5)
+    assert scope.settle(early, at=61 * SECOND, window=-4)
+    assert scope.used(at=61 * SECOND)["window"] == 5
+
+
+@pytest.mark.parametrize("limit", [TPM, WINDOW, replace(TPM, algorithm=RateLimitAlgorithm.LEAKY_BUCKET)], ids=repr)
+def test_undone_charge_of_an_absent_limit_is_returned_with_every_algorithm(limit: RateLimit) -> None:
+    scope, key = OneScope(limit, DB), limit.key
+    scope.charge(**{key: 1, "db": 0})
+    claim = undone(scope.charge(**{key: 4, "db": 1}))
+    scope.change(CALLS)
+    assert scope.settle(claim, **{key: -4})
+    scope.change(limit, DB)
+    assert scope.used() == {key: 1, "db": 0}
+
+
+@pytest.mark.parametrize("limit", [TPM, WINDOW, replace(TPM, algorithm=RateLimitAlgorithm.LEAKY_BUCKET)], ids=repr)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_credit_reduces_use_with_every_algorithm(limit: RateLimit, keeps: bool) -> None:
+    scope, key = OneScope(limit), limit.key
+    scope.charge(**{key: 6})
+    credit = Claim(
+        plan_for([scope.scoped], {key}, left_out=scope.scoped.schema.index, is_credit=True),
+        [2 * scope.scoped.schema.rules[0].parts_per_unit],
+    )
+    credit.admitted = True
+    if not keeps:
+        scope.change(CALLS)
+    assert scope.settle(credit, **{key: -2})
+    scope.change(limit)
+    assert scope.used() == {key: 4}
+
+
+@pytest.mark.parametrize(("first", "then"), [(RateLimit("db", 10, 10), DB), (DB, RateLimit("db", 10, 10))], ids=repr)
+@pytest.mark.parametrize("undoes", [False, True])
+def test_nothing_is_settled_for_a_limit_that_has_become_another_kind(
+    first: AnyLimit, then: AnyLimit, undoes: bool
+) -> None:
+    scope = OneScope(first)
+    claim = scope.charge(db=2)
+    scope.change(then)
+    scope.charge(db=1)
+    claim.undoes = undoes
+    assert scope.settle(claim, db=-2)
+    assert scope.used() == {"db": 1}
 
 
 def test_merged_records_have_the_use_and_the_holders_of_both() -> None:
