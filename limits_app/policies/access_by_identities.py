@@ -136,8 +136,6 @@ class AccessTable:
 
     def plan_of_groups(self, user: Any) -> str | None:
         """The plan of the groups of a user: of several the one with the highest priority, then the first by name."""
-        if not self.index.groups:
-            return None
         plans = [self.index.groups[key] for key in self.groups_of(user) if key in self.index.groups]
         return min(plans, key=lambda plan: plan_order(*plan))[1] if plans else None
 

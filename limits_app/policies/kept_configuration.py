@@ -270,11 +270,6 @@ class CurrentConfiguration:
             return aged.value
 
     @property
-    def generation(self) -> int:
-        """See `KeptConfiguration`."""
-        return self.current().generation
-
-    @property
     def touched(self) -> Collection[bytes]:
         """See `KeptConfiguration`."""
         return self.current().touched

@@ -153,7 +153,7 @@ def _entities(clients: Mapping[Any, Entity], members: Iterable[Any], using: str)
             read.add(pk)
         else:
             missing.add(pk)
-    for _ in range(MAX_LEVELS):
+    while missing:
         for batch in batches(missing):
             values += rows.filter(pk__in=batch).values_list(*_ENTITY)
         missing = set()
@@ -164,8 +164,6 @@ def _entities(clients: Mapping[Any, Entity], members: Iterable[Any], using: str)
             missing.add(parent)
         missing -= read | {None}
         values = []
-        if not missing:
-            break
     return entities
 
 
