@@ -64,7 +64,7 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
 def _write(claim: Claim, records: Sequence[Record], charged_states: list[State], now: int) -> None:
     """Write the states of an admitted claim, lease its permits, and count its amounts as usage."""
     shape, amounts, holder = claim.shape, claim.amounts, claim.holder
-    has_token = bool(shape.permits) and is_token_holder(holder)
+    has_token = shape.token_lease is not None
     for limit in shape.permits if has_token else ():
         permits, holders, fence, earliest = charged_states[limit.position]
         # The leases of a token may be shorter than those of processes.
@@ -100,28 +100,23 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     Of a claim that is `unanswered`, only debt is charged and permits are returned, if they were not before.
     Nothing is changed for a token whose lease is not there any more: the claim `is_over`.
     """
-    lease = claim.shape.token_lease
-    if lease is not None:
-        claim.is_over = not _is_leased(records[lease.scope_index], lease, claim.holder, now)
-    return claim.is_over or _settle(claim, records, now, changes)
-
-
-def _settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]) -> bool:
-    shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
-    counts_usage = shape.counts_usage and not claim.unanswered
-    for limit in shape.limits:
-        change = changes[limit.position]
-        if not change and not limit.is_permit:
+    shape, taken_at, unanswered, kept_leases = claim.shape, claim.decided_at, claim.unanswered, True
+    is_usual = not (shape.is_credit or claim.undoes)
+    for limit in () if shape.token_lease is not None and _is_over(claim, records, now) else shape.limits:
+        change, is_permit = changes[limit.position], limit.is_permit
+        if not (change or is_permit):
             continue
         record = records[limit.scope_index]
-        settles = change > 0 or not (claim.unanswered or (record.reset_at and _is_forgotten(record, claim)))
-        if limit.is_permit:
+        if is_permit:
             settles = record.leases.pop((limit.rule.key, claim.holder), None) is not None
-            kept_leases = kept_leases and (settles or claim.unanswered)
+            kept_leases = kept_leases and (settles or unanswered)
+        else:
+            settles = change > 0 or not (unanswered or (record.reset_at and _is_forgotten(record, claim)))
         counted, finished = 0, record.finished
-        if counts_usage and (claim.undoes or not limit.is_permit):  # permits that are returned were used
+        # Permits that are returned were used.
+        if shape.counts_usage and not (unanswered or (is_permit and not claim.undoes)):
             counted, finished = _counted(record, limit, change, taken_at)
-        if settles and record.schema is limit.schema and not (shape.is_credit or claim.undoes):
+        if settles and is_usual and record.schema is limit.schema:
             states, index = record.states, limit.index
             states[index] = limit.rule.settle(states[index], now, change, taken_at)
         elif settles:
@@ -137,6 +132,13 @@ def _is_leased(record: Record, lease: PlannedLimit, holder: Holder, now: int) ->
     """Return whether a permit is leased to a holder."""
     entry = record.leases.get((lease.rule.key, holder))
     return entry is not None and entry[1] > now
+
+
+def _is_over(claim: Claim, records: Sequence[Record], now: int) -> bool:
+    """Note, and return, whether the lease of the token that a claim belongs to is not there any more."""
+    lease = claim.shape.token_lease
+    claim.is_over = lease is not None and not _is_leased(records[lease.scope_index], lease, claim.holder, now)
+    return claim.is_over
 
 
 def _check_extended(claim: Claim, lease: PlannedLimit, records: Sequence[Record], now: int) -> None:

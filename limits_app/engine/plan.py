@@ -215,7 +215,7 @@ class PlanShape:
             if type(amount) is int and 0 <= amount <= limit.most_units:
                 amounts[limit.position] = amount * limit.rule.parts_per_amount
             else:
-                parts = limit.bounded(sum([parts_of(limit, requested[key]) for key in limit.keys]))
+                parts = limit.bounded(_requested_parts(limit, requested))
                 amounts[limit.position] = parts
                 fits = fits and parts <= limit.rule.most_parts
         return self.charged(amounts, fits) if self.is_priced else (amounts, fits)
@@ -339,6 +339,11 @@ class RequestPlan:
 def scope_indexes(limits: Iterable[PlannedLimit]) -> list[int]:
     """Return which scopes some limits of a plan are in, in rising order."""
     return sorted({limit.scope_index for limit in limits})
+
+
+def _requested_parts(limit: PlannedLimit, requested: Mapping[str, object]) -> int:
+    """Return the sum of the requested amounts of a limit in parts of its unit."""
+    return sum([parts_of(limit, requested[key]) for key in limit.keys])
 
 
 def parts_of(limit: PlannedLimit, amount: object) -> int:
