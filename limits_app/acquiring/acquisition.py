@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self, cast
 from weakref import ref
 
-from limits_app.acquiring.blocks import Block, enter_block, running
+from limits_app.acquiring.blocks import Block, enter_block
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.reported_use import (
     UsageReport,
@@ -58,7 +58,7 @@ logger = logging.getLogger("limits_app")
 
 _REPORTING: Final = lock_over_forks()
 NOTHING_USED: Final[ReportedUse] = {}
-_NO_BLOCK: Final[Block] = []
+_NO_BLOCKS: Final[dict[int, Block]] = {}
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
 
@@ -132,8 +132,8 @@ class Acquisition(Claim):
     """Whether a lease ran out while it was held, so that others may hold the permits."""
     source: LimitsSource | None = None
     _in_block = False
-    _block: Block = _NO_BLOCK
-    """The block that it was entered for last."""
+    _blocks: dict[int, Block] = _NO_BLOCKS
+    """The blocks of the thread or task that has entered a block of it last."""
     _extends: ref[Acquisition] | None = None
     """The acquisition of which an extension with permits is a part."""
     _reports: Mapping[str, object] = NOTHING
@@ -418,7 +418,7 @@ class Acquisition(Claim):
     def __enter__(self) -> Self:
         self._in_block = True
         if self.shape.permits:
-            self._block = enter_block(self, self.limit_set, running())
+            self._blocks = enter_block(self, self.limit_set)
         return self
 
     def __exit__(
@@ -428,7 +428,7 @@ class Acquisition(Claim):
         if not self._is_alone:
             self.leave_block()
         elif shape.permits:
-            self._block.clear()
+            self._blocks.pop(self.number, None)
         try:
             self._release(kind is not None)
         except Exception:
@@ -463,14 +463,14 @@ class Acquisition(Claim):
         self._in_block = True
         for part in self.parts():
             if part.shape.permits:
-                part._block = enter_block(part, part.limit_set, [] if elsewhere else running())
+                part._blocks = enter_block(part, part.limit_set, elsewhere=elsewhere)
 
     def leave_block(self) -> None:
         """End the block."""
         self._in_block = False
         for part in self.parts():
             if part.shape.permits:
-                part._block.clear()
+                part._blocks.pop(part.number, None)
 
     def check_fits(self) -> None:
         """Raise NeverAdmissible for amounts that the limits can never admit."""
@@ -704,9 +704,9 @@ class Acquisition(Claim):
         self.extensions, self._is_alone = (*self.extensions, extension), False
         self._add_up()
         if extension.shape.permits:
-            if self._in_block:
-                extension._block = enter_block(extension, extension.limit_set, running())
             extension.track()
+            if self._in_block:
+                extension._blocks = enter_block(extension, extension.limit_set)
 
     def _drop(self, extension: Acquisition) -> None:
         """Refund an extension that was interrupted."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable
 from contextvars import ContextVar
-from itertools import chain
 from sys import get_asyncgen_hooks
 from threading import get_ident
 from typing import Final, Protocol
@@ -25,28 +24,46 @@ class Nestable(Protocol):
         """Equal for limits whose permits need not be taken again from each other."""
 
 
-Block = list[tuple[int, Nestable, object]]
-"""A `with` block that holds permits: the number of the claim, its limits, and the thread or task that runs the block.
+Block = tuple[Nestable, object]
+"""A `with` block that holds permits: its limits, and the thread or task that runs it.
 
 The runner is a list where the block may run in another thread or task than the one that has entered it, as a view does
 after its middleware: the first one that asks for what is held becomes its first entry, and the runner.
-A block that has ended is empty; another thread may end it at any time.
-It does not keep its claim, since the permits of an acquisition that nothing refers to run out.
+A block does not keep its claim, since the permits of an acquisition that nothing refers to run out.
 """
 
-BLOCKS: Final[ContextVar[tuple[Block, ...]]] = ContextVar("limits_app_blocks", default=())
-"""The blocks around the running code that hold permits, perhaps with some that have ended."""
 
+class Blocks:
+    """The blocks around the code of one thread or task, by the number of the claim that they hold.
 
-def enter_block(claim: Claim, limits: Nestable, runner: object) -> Block:
-    """Count the permits of a claim as held by a thread or task, until the returned block is cleared.
-
-    `runner` is what is `running`, or a new list for a block that may run in another one, within the same context.
+    Only the `runner` adds to them, also for code that runs in a copy of its context; another thread may end one.
     """
-    block: Block = [(claim.number, limits, runner)]
-    around = BLOCKS.get()
-    BLOCKS.set((*filter(None, around), block) if any(around) else (block,))
-    return block
+
+    __slots__ = ("by_number", "runner")
+
+    def __init__(self, runner: object, around: dict[int, Block]) -> None:
+        self.runner = runner
+        self.by_number = around.copy()
+
+
+_NONE: Final = Blocks(None, {})  # no runner is None, so that nothing is added to them
+BLOCKS: Final[ContextVar[Blocks]] = ContextVar("limits_app_blocks", default=_NONE)
+"""The blocks around the running code that hold permits, perhaps with some whose permits were returned."""
+
+
+def enter_block(claim: Claim, limits: Nestable, *, elsewhere: bool = False) -> dict[int, Block]:
+    """Count the permits of a claim as held by the running thread or task, until they are removed from the result.
+
+    `elsewhere` is for a block that may run in another one, within the same context.
+    """
+    runner = [] if elsewhere else running()
+    blocks = BLOCKS.get()
+    if elsewhere or blocks.runner != runner:
+        blocks = Blocks(runner, blocks.by_number)
+        BLOCKS.set(blocks)
+    by_number = blocks.by_number
+    by_number[claim.number] = limits, runner
+    return by_number
 
 
 def held_here(limits: Nestable) -> frozenset[Bucket]:
@@ -57,12 +74,12 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
     """
     held: set[Bucket] = set()
     here = running()
-    for number, of_block, runner in chain.from_iterable(BLOCKS.get()):
-        # Not those that were released or lost, nor those of the parent of a forked child.
+    by_number = BLOCKS.get().by_number
+    for number, (of_block, runner) in by_number.copy().items():  # a copy, which no other thread changes
         claim = of_block.store.renewer.find(number)
-        if claim is None or not _are_same(of_block, limits):
-            continue
-        if not _is_run_here(runner, here):
+        if claim is None:  # it was released or lost, or is that of the parent of a forked child
+            by_number.pop(number, None)
+        if claim is None or not _are_same(of_block, limits) or not _is_run_here(runner, here):
             continue
         now = limits.store.clock()
         lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]

@@ -195,7 +195,7 @@ class BoundLimits:
 
         `unheld` is the shape where nothing is held, if it was compiled.
         """
-        held = held_here(self) if any(BLOCKS.get()) else frozenset()
+        held = held_here(self) if BLOCKS.get().by_number else frozenset()
         if unheld is not None and not held:
             return unheld
         positions = enumerate(self.scopes)

@@ -240,7 +240,7 @@ class LimitSet(BoundLimits):
         """
         keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
         shape = self._shapes.by_keys.get(keys)
-        if shape is None or (shape.permits and any(BLOCKS.get())):
+        if shape is None or (shape.permits and BLOCKS.get().by_number):
             shape = self._shape_of(requested, shape)
         plan = self._plans.get(shape) or self._plan(shape)
         if requested is None:

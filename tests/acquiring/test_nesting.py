@@ -9,12 +9,14 @@ import gc
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Thread
 from typing import Any
 
 import pytest
 
 from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.blocks import enter_block
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import ResourceLimit
@@ -231,6 +233,20 @@ def test_another_thread_holds_nothing_of_it_not_even_in_a_copied_context(limits:
         assert not in_a_thread(lambda: context.run(limits.try_acquire))
         assert context.run(limits.try_acquire).acquisitions == {}
     assert in_a_thread(limits.try_acquire)
+
+
+def test_copied_contexts_keep_no_blocks_that_have_ended(store: MemoryStore) -> None:
+    limits = limit_set(store, ResourceLimit("db", 10))
+    context = contextvars.copy_context()
+
+    def entered() -> int:
+        with limits.acquire({"db": 1}) as acquisition:
+            return len(enter_block(acquisition, limits))
+
+    with limits.acquire({"db": 1}):
+        context = contextvars.copy_context()
+        assert in_a_thread(partial(context.run, entered)) == 2
+    assert in_a_thread(partial(context.run, entered)) == 1
 
 
 @in_a_loop
