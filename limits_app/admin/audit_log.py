@@ -21,7 +21,14 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import audit
 from limits_app.admin.action_forms import RevertForm
 from limits_app.admin.audit_lines import AuditLine, line_of, lines
-from limits_app.admin.audit_words import field_in_words, in_sentences, kind_in_words, source_in_words, value_in_words
+from limits_app.admin.audit_words import (
+    field_in_words,
+    in_sentences,
+    kind_in_words,
+    objects_in_words,
+    source_in_words,
+    value_in_words,
+)
 from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
@@ -30,7 +37,6 @@ from limits_app.services import block_confirmation
 from limits_app.services.clients import events_of, users_named
 from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_revert
-from limits_app.services.rule_labels import labels_in_words
 
 _LAST_EVENTS: Final = 100
 _MOST_CHOICES: Final = 15
@@ -80,11 +86,15 @@ class ObjectFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, str]]:
         """The objects that were changed last, and the chosen one."""
-        last = AuditEvent.objects.order_by("-number").values_list("object_type", "object_label")[:_LAST_EVENTS]
-        chosen = request.GET.get(self.parameter_name, "").partition(" ")[::2]
-        objects = [*dict.fromkeys([*([chosen] if chosen[0] else []), *last])][:_MOST_CHOICES]
-        words = labels_in_words([label for _kind, label in objects])
-        return [(f"{kind} {label}", f"{kind_in_words(kind)} {words[label]}") for kind, label in objects if label]
+        events = AuditEvent.objects.order_by("-number").only("object_type", "object_label", "before", "after")
+        kind, _space, label = request.GET.get(self.parameter_name, "").partition(" ")
+        chosen = events.filter(object_type=kind, object_label=label)[:1] if kind else ()
+        objects: dict[str, AuditEvent] = {}
+        for event in [*chosen, *events[:_LAST_EVENTS]]:
+            if event.object_label:
+                objects.setdefault(f"{event.object_type} {event.object_label}", event)
+        offered = dict([*objects.items()][:_MOST_CHOICES])
+        return [*zip(offered, objects_in_words([*offered.values()]), strict=True)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
         """Keep the events of the chosen object."""
@@ -251,8 +261,8 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
 
     @admin.display(description=_("object"), ordering="object_label")
     def label(self, event: AuditEvent) -> str:
-        """Name the object, with the URL of the rule that its resource was made for."""
-        return labels_in_words([event.object_label])[event.object_label]
+        """Name the object as the sentence does."""
+        return objects_in_words([event])[0]
 
     @admin.display(description=_("source"), ordering="source")
     def way(self, event: AuditEvent) -> str:

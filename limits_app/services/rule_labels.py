@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from django.db.models import Q
@@ -26,12 +26,6 @@ def rules_of_resources(resources: Iterable[str | None]) -> dict[str, Endpoint]:
     names = {name for name in resources if name and name.startswith(MADE_FOR_RULE)}
     rules = Endpoint.objects.filter(limits_resource__in=names) if names else Endpoint.objects.none()
     return {rule.limits_resource: rule for rule in rules}
-
-
-def labels_in_words(labels: Collection[str]) -> dict[str, str]:
-    """Labels of objects as the audit log keeps them, each with the URLs of the resources that it names."""
-    urls = urls_named_in(labels)
-    return {label: with_urls(label, urls) for label in labels}
 
 
 def urls_named_in(texts: Iterable[str]) -> dict[str, str]:

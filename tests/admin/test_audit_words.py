@@ -11,9 +11,10 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import limits
+from limits_app.admin.audit_log import ObjectFilter
 from limits_app.admin.audit_words import field_in_words, in_sentences, value_in_words
 from limits_app.engine.limits import CallLimit
-from limits_app.models import AuditEvent, Plan, Policy, Pool, PoolMember
+from limits_app.models import AuditEvent, Endpoint, Plan, Policy, Pool, PoolMember
 from tests.admin.browsing import address, changelist
 from tests.admin.pages.test_pages import words
 
@@ -139,6 +140,25 @@ def test_the_log_is_filtered_and_searched_by_client_and_object(admin_client: Cli
     assert labels("?object=policy+resource+api") == {"resource api"}
     assert labels("?client=nobody") == set()
     assert labels("?client=a%00b") == labels("")  # rejected as other filters are
+
+
+def test_the_filter_by_object_names_objects_as_the_sentences_do(admin_client: Client) -> None:
+    rule = Endpoint.objects.create(name="mail", path="/api/mail/", limits="2/min")
+    rule.refresh_from_db()
+    limits.set_entity_limits("tenant:a", "7/min", resource=rule.limits_resource)
+    limits.set_resource_limits("api", "10/min")
+    Plan.objects.create(name="gold")
+    limits.set_plan_limits("gold", "9/min")
+    for query in ("", f"?object=policy+entity+tenant%3Aa+on+{rule.limits_resource}"):
+        [object_filter] = [
+            spec
+            for spec in changelist(admin_client, "auditevent", query).context["cl"].filter_specs
+            if isinstance(spec, ObjectFilter)
+        ]
+        offered = {choice for _value, choice in object_filter.lookup_choices}
+        expected = {"tenant:a on /api/mail/", "Each client on api", "Each member of the plan gold, on each resource"}
+        assert offered >= expected
+        assert not [choice for choice in offered if choice.startswith("policy") or rule.limits_resource in choice]
 
 
 def test_the_list_leads_to_the_revert_with_the_permission_for_that(visitor: Any) -> None:
