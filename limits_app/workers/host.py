@@ -117,7 +117,7 @@ def _is_in_event_loop() -> bool:
     return True
 
 
-def picklable(error: Exception) -> Exception:
+def picklable(error: BaseException) -> BaseException:
     """Return an exception, or a RuntimeError with its text where another process could not unpickle it."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - written by this line

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
-from concurrent.futures import Future, ProcessPoolExecutor
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache, partial
-from multiprocessing.context import SpawnContext, SpawnProcess
+from contextlib import suppress
+from functools import cache
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakSet
 
 from limits_app.engine.locks import RLock
-from limits_app.workers.futures import Task
+from limits_app.workers.futures import Call, Task
 from limits_app.workers.host import Host, WorkerSpec, fresh_connections, picklable
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
+_CONTEXT: Final = multiprocessing.get_context("spawn")
+"""Processes are spawned and not forked, because threads and connections do not survive a fork."""
+_END: Final = b""
+
 
 class InProcess:
-    """A worker in a process, which is spawned and not forked, because threads and connections do not survive a fork.
+    """A worker in a process. A thread here hands it one call after the other, and waits for each result.
 
     A call raises BrokenProcessPool when its process dies; the calls behind it go to a new process with a new worker.
     """
@@ -32,111 +40,97 @@ class InProcess:
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec.pickled("process")
         self._lock = RLock()
-        self._process: _Process | None = None
-        self._interrupted = False
-        self._current()
+        self._process = _Process(self._spec)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=spec.name)
+        self._ready = self._executor.submit(self._process.perform, None)
 
     def wait_until_ready(self) -> None:
         """See `BackEnd.wait_until_ready`."""
-        self._current().ready.result()
+        self._ready.result()
 
     def run(self, task: Task) -> None:
         """See `BackEnd.run`."""
-        if task.begin():
-            self._hand_over(task)
+        self._executor.submit(task.perform, self._perform)
 
     def close(self, *, wait: bool) -> None:
         """See `BackEnd.close`."""
-        if self._process is not None:
-            self._process.executor.shutdown(wait=wait)
+        with suppress(RuntimeError):  # the program ends, and its processes with it
+            self._executor.submit(self._end)
+        self._executor.shutdown(wait=wait)
 
     def interrupt(self) -> None:
         """Terminate the process."""
-        self._interrupted = True
-        if self._process is not None:
+        with self._lock:
             self._process.terminate()
 
-    def _hand_over(self, task: Task) -> None:
-        call = _pickled(task.call)
-        process = self._current()
-        try:
-            handed = process.executor.submit(_perform, call)
-        except BrokenProcessPool:
-            # The process died when it was idle.
-            self._forget(process)
-            process = self._current()
-            handed = process.executor.submit(_perform, call)
-        handed.add_done_callback(partial(self._settle, task, process))
-
-    def _settle(self, task: Task, process: _Process, handed: Future[bytes]) -> None:
-        error = handed.exception()
-        if error is None:
-            _deliver(task, handed.result())
-        elif not isinstance(error, BrokenProcessPool):
-            task.fail(error)
-        else:
-            # Results arrive in order, so the first call without one is the call during which the process died.
-            was_running, process.has_failed_call = not process.has_failed_call, True
-            self._forget(process)
-            if was_running or self._interrupted:
-                task.fail(error)
-                return
-            try:
-                self._hand_over(task)
-            except Exception as failure:  # noqa: BLE001 - the future raises it
-                task.fail(failure)
-
-    def _current(self) -> _Process:
+    def _perform(self, call: Call) -> object:
         with self._lock:
-            if self._process is None:
+            if not self._process.is_alive():
                 self._process = _Process(self._spec)
-            return self._process
+        return self._process.perform(call)
 
-    def _forget(self, process: _Process) -> None:
-        """A process has died, and its executor has shut itself down; the next call starts another one."""
-        with self._lock:
-            if self._process is process:
-                self._process = None
+    def _end(self) -> None:
+        self._process.end()
 
 
 class _Process:
-    """One process, from its start to its end."""
+    """One process, from its start to its end. It is asked by one thread at a time."""
 
     def __init__(self, spec: bytes) -> None:
-        self._context = _RecordingContext()
-        self.executor = ProcessPoolExecutor(1, self._context, _initialize, (spec, _has_django()))
-        self.ready = self.executor.submit(_make_worker)
-        self.has_failed_call = False
+        self._connection, connection = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(connection, spec, _has_django()))
+        try:
+            self._process.start()
+        finally:
+            connection.close()
+        _RUNNING.add(self)
+
+    def is_alive(self) -> bool:
+        """Whether it can take a call."""
+        return self._process.is_alive()
+
+    def perform(self, call: Call | None) -> object:
+        """Make a call in the process, or make the worker (None); return the result, or raise the exception.
+
+        Raises BrokenProcessPool when the process dies meanwhile.
+        """
+        request = _pickled(call)
+        try:
+            self._connection.send_bytes(request)
+            answer = self._connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            self._process.join()
+            code = self._process.exitcode
+            raise BrokenProcessPool(f"The process of the worker ended with exit code {code}.") from error
+        failure, trace, result = pickle.loads(answer)  # noqa: S301 - from our own process
+        if failure is not None:
+            failure.add_note(trace)
+            raise failure
+        return result
+
+    def end(self) -> None:
+        """End after the call that is running, and wait for that."""
+        with suppress(OSError):  # it has died
+            self._connection.send_bytes(_END)
+        self._process.join()
+        self._connection.close()
 
     def terminate(self) -> None:
-        """End the process; executors have a method for this from Python 3.14 on."""
-        for process in self._context.processes:
-            process.terminate()
+        """End now."""
+        self._process.terminate()
 
 
-class _RecordingContext(SpawnContext):
-    """Spawns processes, and keeps them, so that they can be terminated."""
-
-    def __init__(self) -> None:
-        self.processes: list[SpawnProcess] = []
-
-    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802 - as in SpawnContext
-        process = SpawnProcess(*args, **kwargs)
-        self.processes.append(process)
-        return process
+_RUNNING: Final[WeakSet[_Process]] = WeakSet()
 
 
-def _deliver(task: Task, pickled: bytes) -> None:
-    try:
-        result = pickle.loads(pickled)  # noqa: S301 - from our own process
-    except BaseException as error:  # noqa: BLE001 - the future raises it
-        task.fail(error)
-    else:
-        task.succeed(result)
+@atexit.register
+def _end_all() -> None:
+    """End the processes of pools that nobody has stopped: Python waits for them."""
+    for process in list(_RUNNING):
+        process.end()
 
 
 def _pickled(value: object) -> bytes:
-    """Pickle as an executor does; done here, since an executor takes what it cannot unpickle for a dead process."""
     return ForkingPickler.dumps(value).tobytes()
 
 
@@ -148,24 +142,19 @@ def _has_django() -> bool:
 
 # ------------------------------------------------------------------------------------ in the process of the worker
 
-_ARGUMENTS: Final[list[tuple[bytes, bool]]] = []
 
-
-def _initialize(spec: bytes, django: bool) -> None:
-    """Keep the arguments; must not raise, since an exception here would end the process without a message."""
-    _ARGUMENTS.append((spec, django))
+def _serve(connection: Connection, spec: bytes, django: bool) -> None:
+    """Answer requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     Thread(target=_end_with_parent, daemon=True).start()
 
-
-def _end_with_parent() -> None:
-    cast("BaseProcess", multiprocessing.parent_process()).join()
-    os._exit(1)
+    with suppress(EOFError):
+        while request := connection.recv_bytes():
+            connection.send_bytes(_answer(request, spec, django))
 
 
 @cache
-def _host() -> Host:
-    spec, django = _ARGUMENTS[0]
+def _host(spec: bytes, django: bool) -> Host:
     if django:
         from django import setup
 
@@ -173,25 +162,18 @@ def _host() -> Host:
     return Host(pickle.loads(spec))  # noqa: S301 - from the parent
 
 
-def _make_worker() -> None:
-    try:
-        _ = _host().worker
-    except Exception as error:
-        _check_picklable(error)
-        raise
-
-
-def _perform(call: bytes) -> bytes:
+def _answer(request: bytes, spec: bytes, django: bool) -> bytes:
+    """Return what `_Process.perform` reads: an exception and its traceback, or the result."""
     try:
         with fresh_connections():
-            return _pickled(_host().perform(pickle.loads(call)))  # noqa: S301 - from the parent
-    except Exception as error:
-        _check_picklable(error)
-        raise
+            host = _host(spec, django)
+            call: Call | None = pickle.loads(request)  # noqa: S301 - from the parent
+            _ = host.worker
+            return _pickled((None, "", None if call is None else host.perform(call)))
+    except BaseException as error:  # noqa: BLE001 - the future raises it
+        return _pickled((picklable(error), traceback.format_exc(), None))
 
 
-def _check_picklable(error: Exception) -> None:
-    """Raise a RuntimeError in place of an exception that the parent cannot unpickle: it would abandon the process."""
-    replacement = picklable(error)
-    if replacement is not error:
-        raise replacement from error
+def _end_with_parent() -> None:
+    cast("BaseProcess", multiprocessing.parent_process()).join()
+    os._exit(1)

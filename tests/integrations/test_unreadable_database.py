@@ -25,7 +25,7 @@ from limits_app.policies import resolver
 from limits_app.services.doctor import diagnose
 from limits_app.services.url_matching import endpoints
 from tests.integrations.site import Ask, fine
-from tests.stores.database.databases import ALIAS, VENDORS, There, database, served, sqlite_in
+from tests.stores.database.databases import ALIAS, VENDORS, There, database, served
 from tests.stores.database.databases import Settings as DatabaseSettings
 from tests.stores.database.databases import migrated as with_tables
 
@@ -47,13 +47,11 @@ def databases(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Databases]:
     """Two databases of each kind."""
-    with django_db_blocker.unblock(), served(request.param, tmp_path_factory.mktemp("empty")) as empty:
-        if request.param == "sqlite":
-            filled = sqlite_in(tmp_path_factory.mktemp("filled"))
-        else:
-            filled = {**empty, "NAME": "filled"}
-            with database(empty, bare=True):
-                execute("CREATE DATABASE filled")
+    with (
+        django_db_blocker.unblock(),
+        served(request.param, tmp_path_factory.mktemp("empty")) as empty,
+        served(request.param, tmp_path_factory.mktemp("filled")) as filled,
+    ):
         for settings, app in (empty, "auth"), (filled, "limits_app"):
             with with_tables(settings, app):
                 pass

@@ -13,6 +13,7 @@ import pytest
 from limits_app.workers import gather
 from limits_app.workers.futures import Call, Task
 from tests.replacing import without_package
+from tests.servers.redis import until
 from tests.workers.people import Clerk, Homebody, Mortal, Unborn, back_end_of
 
 SECONDS = 60
@@ -32,6 +33,32 @@ def test_only_the_call_during_which_a_process_dies_is_lost() -> None:
         assert mortal.get_pool_stats()["submission_queues"][0]["in_flight"] == 0
 
 
+def test_calls_during_the_deaths_of_a_process_are_all_answered() -> None:
+    with Mortal.options(mode="process", max_queued_tasks=None).init() as mortal:
+        calls = [mortal.die() if number % 50 == 0 else mortal.pid() for number in range(400)]
+        lost = [number for number, call in enumerate(calls) if call.exception(SECONDS) is not None]
+    assert lost == list(range(0, 400, 50))
+
+
+def test_exception_says_where_it_was_raised_in_the_process() -> None:
+    with Clerk.options(mode="process").init() as clerk, pytest.raises(LookupError, match="broken") as error:
+        clerk.fail("broken").result(SECONDS)
+    assert "in fail" in error.value.__notes__[0]
+
+
+def test_processes_of_a_pool_that_is_not_stopped_end_with_the_program() -> None:
+    script = (
+        "from tests.workers.people import Mortal\n"
+        "if __name__ == '__main__':\n"
+        "    mortal = Mortal.options(mode='process').init()\n"
+        "    print(mortal.pid().result() > 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"True\n")
+
+
 def test_each_death_costs_one_call() -> None:
     with Mortal.options(mode="process", max_queued_tasks=10).init() as mortal:
         calls = [mortal.die() if number % 2 else mortal.pid() for number in range(5)]
@@ -42,9 +69,8 @@ def test_each_death_costs_one_call() -> None:
 def test_a_process_that_dies_with_nothing_to_do_is_replaced() -> None:
     with Mortal.options(mode="process").init() as mortal:
         before = mortal.pid().result(SECONDS)
-        executor = back_end_of(mortal)._process.executor
         mortal.die_after_this().exception(SECONDS)
-        executor._executor_manager_thread.join(SECONDS)
+        back_end_of(mortal)._process._process.join(SECONDS)
         assert mortal.pid().result(SECONDS) != before
 
 
@@ -70,8 +96,8 @@ def test_a_call_that_is_cancelled_on_its_way_is_not_made() -> None:
         task = Task(Call("tell", ("never",), {}), lambda: None, ended.append)
         assert task.future.cancel()
         back_end_of(clerk).run(task)
-        assert ended == [task]
         assert clerk.tell("first").result(SECONDS) == ["first"]
+        assert ended == [task]
 
 
 def test_a_worker_that_dies_when_it_is_made_is_an_error_when_it_is_made() -> None:
@@ -137,6 +163,7 @@ def test_a_lock_cannot_be_sent() -> None:
 def test_stopping_in_a_hurry_terminates_the_process() -> None:
     mortal = Mortal.options(mode="process", max_queued_tasks=1).init()
     running, waiting = mortal.wait_for_ever(), mortal.pid()
+    until(running.running, "the call does not begin")
     mortal.stop(timeout=0)
     assert isinstance(running.exception(SECONDS), BrokenProcessPool)
     assert waiting.cancelled()
