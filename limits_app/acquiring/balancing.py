@@ -14,11 +14,9 @@ from typing import Final, NamedTuple
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
-from limits_app.engine import Requested, keys_of_nothing, shown
+from limits_app.engine import MOST_SHAPES, Requested, keys_of_nothing, shown
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit, CountedUnit
-
-_MOST_SHAPES: Final = 256
 
 Candidates = Sequence[int]
 """Indexes of sets that can serve a request, in rising order; never empty."""
@@ -215,7 +213,7 @@ class EligibleSets:
                 eligible = [index for index in eligible if not self._only_rates[index]]
         if not eligible:
             self._sets[0].prepare(requested)  # raises the error that says why
-        if len(self._found) >= _MOST_SHAPES:
+        if len(self._found) >= MOST_SHAPES:
             self._found.clear()
         keys = None if requested is None else tuple(requested) or keys_of_nothing(requested)
         result = self._found[keys] = tuple(eligible)

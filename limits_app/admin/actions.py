@@ -37,6 +37,7 @@ from limits_app.models.patterns import is_pattern
 from limits_app.policies import dropped_by_each
 from limits_app.services import block_confirmation
 from limits_app.services.limit_words import limit_key, limit_name
+from limits_app.services.policy_warnings import MOST_NAMED
 from limits_app.services.policy_words import row_in_words
 from limits_app.services.rights import Action, may
 from limits_app.services.timed_blocks import end_timed_blocks
@@ -143,15 +144,12 @@ class ConfirmedAction:
         page.message_user(request, message, messages.ERROR)
 
 
-_MOST_NAMED: Final = 10
-"""How many dropped keys a warning names."""
-
-_BATCH: Final = 500
+_RESETS_AT_A_TIME: Final = 500
 
 
 def dropped_limits_warning(keys: Sequence[int]) -> str:
     """Return a warning that names the limits that saved policies override; empty without such limits."""
-    dropped = list(islice(_dropped(keys), _MOST_NAMED + 1))
+    dropped = list(islice(_dropped(keys), MOST_NAMED + 1))
     if not dropped:
         return ""
     warning = ngettext(
@@ -161,14 +159,14 @@ def dropped_limits_warning(keys: Sequence[int]) -> str:
         "%(dropped)s. Add them to these policies to keep them.",
         len(keys),
     )
-    return warning % {"dropped": ", ".join(dropped[:_MOST_NAMED]) + (", …" if len(dropped) > _MOST_NAMED else "")}
+    return warning % {"dropped": ", ".join(dropped[:MOST_NAMED]) + (", …" if len(dropped) > MOST_NAMED else "")}
 
 
 def _dropped(keys: Sequence[int]) -> Iterator[str]:
     using = router.db_for_write(Policy)
-    for first in range(0, len(keys), _BATCH):
+    for first in range(0, len(keys), _RESETS_AT_A_TIME):
         # Read again, because those of forms remember the limits that they had before.
-        saved = Policy.objects.using(using).filter(pk__in=keys[first : first + _BATCH])
+        saved = Policy.objects.using(using).filter(pk__in=keys[first : first + _RESETS_AT_A_TIME])
         for policy, keys_by_level in dropped_by_each(
             saved.select_related("resource", "entity").prefetch_related("limits")
         ):

@@ -35,7 +35,7 @@ _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], obj
 """What can be done with a candidate: in which state, the label of the button, and the function."""
 
 _LABELLED: Final = '<span class="limits-phone">{}: </span>{}'
-_ALL_PERCENT: Final = 100
+_EVERY_CLIENT_PERCENT: Final = 100
 _USUAL_REVERT_PERCENT: Final = 10
 """The share of rejected entities above which a promotion is reverted, unless another one is chosen."""
 
@@ -216,7 +216,7 @@ class CandidateAdmin(AuditedAdmin):
         """Show what it would have rejected while it was tried, also afterwards, and for how many of the clients."""
         report = candidate.report
         figures = _figures(report.trial_rejected, report.trial_evaluated)
-        if candidate.percent != _ALL_PERCENT:
+        if candidate.percent != _EVERY_CLIENT_PERCENT:
             figures = gettext("%(figures)s, tried on %(percent)s of the clients") % {
                 "figures": figures,
                 "percent": percent(candidate.percent / 100),

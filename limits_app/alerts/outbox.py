@@ -24,7 +24,7 @@ _FIRST_DELAY_SECONDS: Final = 60
 _MAX_DELAY_SECONDS: Final = HOUR
 _MAX_ATTEMPTS: Final = 30
 """The last attempt is about a day after the first one."""
-_BATCH: Final = 100
+_ALERTS_AT_A_TIME: Final = 100
 _DAYS_KEPT: Final = 62
 """Longer than the longest window, a month: until then the row prevents a second alert."""
 
@@ -52,7 +52,7 @@ def send(*, now: datetime | None = None) -> Sent:
     _add_rejections(moment)
     sent = failed = 0
     due = _outbox().filter(next_attempt_at__lte=in_site_time(moment)).order_by("next_attempt_at", "pk")
-    for alert in due.select_related("rule")[:_BATCH]:
+    for alert in due.select_related("rule")[:_ALERTS_AT_A_TIME]:
         if _claim(alert, moment):
             is_sent = _attempt(alert, moment)
             sent, failed = sent + is_sent, failed + (not is_sent)
@@ -92,7 +92,7 @@ def _add_rejections(now: datetime) -> None:
         denials = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=BucketKind.ENTITY)
         denials = denials.filter(resource=rule.resource) if rule.resource else denials
         denials = of_entity(denials, rule.entity) if rule.entity else denials
-        add_alerts((_rejections(denial) for denial in denials.order_by("-minute")[:_BATCH]), [rule])
+        add_alerts((_rejections(denial) for denial in denials.order_by("-minute")[:_ALERTS_AT_A_TIME]), [rule])
 
 
 def _rejections(denial: Denial) -> AlertEvent:

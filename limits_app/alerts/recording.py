@@ -28,7 +28,7 @@ from limits_app.usage.writer import BackgroundWriter, Origin
 
 logger = logging.getLogger("limits_app")
 
-_MOST: Final = 1_000
+_MOST_KEPT: Final = 1_000
 _MOST_CHARACTERS: Final = 400
 _OUTAGE_HOURS: Final = 1
 _UID: Final = "limits_app.alerts"
@@ -80,7 +80,7 @@ class AlertRecorder(BackgroundWriter[AlertEvent, None]):
     what = "alerts"
     model = Alert
 
-    def __init__(self, *, most: int = _MOST, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
+    def __init__(self, *, most: int = _MOST_KEPT, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
         self._most = most
         super().__init__(clock=clock, now=now)
 

@@ -27,7 +27,7 @@ from limits_app.services.definitions import InvalidDefinition
 
 LEASE_ENDED: Final = "urn:problem-type:limits-app:lease-ended"
 _RETRY_SECONDS: Final = 1
-_MOST_NAMED: Final = 10
+_MOST_REFERRING: Final = 10
 """The maximum number of referring objects that a conflict on deletion lists."""
 
 
@@ -95,7 +95,7 @@ def _known(error: Exception) -> exceptions.APIException | None:
         case RequestDataTooBig():
             return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
         case ProtectedError(protected_objects=users):
-            names = ", ".join(sorted(str(user) for user in users)[:_MOST_NAMED])
+            names = ", ".join(sorted(str(user) for user in users)[:_MOST_REFERRING])
             return Problem(HTTPStatus.CONFLICT, _("The object is still in use by: %(names)s.") % {"names": names})
         case IntegrityError():
             message = _("A concurrent change conflicts with this one. Read the object and try again.")

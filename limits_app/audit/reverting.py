@@ -13,6 +13,7 @@ from django.db.models import ProtectedError
 from django.utils.translation import gettext
 
 from limits_app.audit.redacting import is_redacted
+from limits_app.audit.units import NOTHING
 from limits_app.engine.errors import CannotRevert
 from limits_app.models import CONFIGURATION, AuditEvent
 from limits_app.models.recording import acting
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     Model = type[Configuration]
 
-_NOTHING: Final[tuple[Any, ...]] = (None, "", False, [], {})
 _NAMES: Final = ("key", "name")
 
 
@@ -51,7 +51,7 @@ def differences(before: Snapshot | None, after: Snapshot | None) -> list[Differe
     changes = []
     for field in old | new:
         was, became = old.get(field), new.get(field)
-        if was != became and not (was in _NOTHING and became in _NOTHING):
+        if was != became and not (was in NOTHING and became in NOTHING):
             changes.append(Difference(field, _change(was, became), was, became))
     return changes
 

@@ -16,7 +16,7 @@ _NAME_ALONE: Final[Mapping[str, str]] = {
     Entity._meta.model_name or "": "identifier",
     Resource._meta.model_name or "": "name",
 }
-_NOTHING: Final[tuple[Any, ...]] = (None, "", False, [], {})
+NOTHING: Final[tuple[Any, ...]] = (None, "", False, [], {})
 
 
 def units(events: Iterable[AuditEvent]) -> list[list[AuditEvent]]:
@@ -77,5 +77,5 @@ def _only_names(event: AuditEvent) -> bool:
     return (
         event.verb == Verb.CREATE
         and name is not None
-        and all(field == name or value in _NOTHING for field, value in state.items())
+        and all(field == name or value in NOTHING for field, value in state.items())
     )

@@ -20,7 +20,7 @@ from limits_app.models.audit_log import digest_of
 from limits_app.models.recording import acting
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 
-_CHUNK: Final = 5000
+_EVENTS_AT_A_TIME: Final = 5000
 
 
 class Fault(StrEnum):
@@ -131,7 +131,7 @@ def _followed(begin: _Position, end: _Position, using: str, recorded: tuple[int,
     last, count, redacted = begin, 0, 0
     digests = redactions(using)
     events = AuditEvent.objects.using(using).filter(number__lte=end.number).order_by("number")
-    for event in events.iterator(chunk_size=_CHUNK):
+    for event in events.iterator(chunk_size=_EVENTS_AT_A_TIME):
         has_changed = is_redacted(event)
         broken = _broken(last, event, using, digests if has_changed else None) or _unknown(event, recorded)
         if broken is not None:

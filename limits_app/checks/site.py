@@ -13,17 +13,17 @@ from django.template.loader import get_template
 from django.utils.module_loading import import_string
 
 from limits_app.integrations.refusals import TEMPLATE
+from limits_app.services.site_views import MIDDLEWARE
 
 _APPS: Final = ("django.contrib.auth", "django.contrib.contenttypes")
-_MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 _CORS: Final = "corsheaders.middleware.CorsMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
 def middleware_order() -> Iterator[CheckMessage]:
     """Report LimitsMiddleware before AuthenticationMiddleware."""
-    order = [name for name in settings.MIDDLEWARE if name in (_MIDDLEWARE, _AUTHENTICATION)]
-    if order == [_MIDDLEWARE, _AUTHENTICATION]:
+    order = [name for name in settings.MIDDLEWARE if name in (MIDDLEWARE, _AUTHENTICATION)]
+    if order == [MIDDLEWARE, _AUTHENTICATION]:
         yield Warning(
             "LimitsMiddleware comes before AuthenticationMiddleware, so it does not know the user",
             hint="Put it after AuthenticationMiddleware; otherwise all clients are limited by address.",
@@ -33,8 +33,8 @@ def middleware_order() -> Iterator[CheckMessage]:
 
 def cors_order() -> Iterator[CheckMessage]:
     """Report LimitsMiddleware before the middleware of django-cors-headers."""
-    order = [name for name in settings.MIDDLEWARE if name in (_MIDDLEWARE, _CORS)]
-    if order == [_MIDDLEWARE, _CORS]:
+    order = [name for name in settings.MIDDLEWARE if name in (MIDDLEWARE, _CORS)]
+    if order == [MIDDLEWARE, _CORS]:
         yield Warning(
             "LimitsMiddleware comes before CorsMiddleware, so URL rules count CORS preflights",
             hint="Put CorsMiddleware first: it answers preflights, and adds its headers to rejections too.",
@@ -79,10 +79,10 @@ def log_in_limits() -> Iterator[CheckMessage]:
             hint=f"Put {limiting!r} first.",
             id="limits_app.W076",
         )
-    if _MIDDLEWARE not in settings.MIDDLEWARE:
+    if MIDDLEWARE not in settings.MIDDLEWARE:
         yield Warning(
             "log-ins are limited without LimitsMiddleware, so rejected ones look like wrong passwords",
-            hint=f"Add {_MIDDLEWARE!r} to MIDDLEWARE: it answers them with 429, and counts attempts that end in an "
+            hint=f"Add {MIDDLEWARE!r} to MIDDLEWARE: it answers them with 429, and counts attempts that end in an "
             "error of another backend.",
             id="limits_app.W077",
         )

@@ -11,6 +11,7 @@ from limits_app.engine.algorithms.units import window_us
 from limits_app.engine.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.engine.algorithms.windows import SlidingWindow
 from limits_app.engine.amounts import (
+    EXACT,
     MAX_AMOUNT,
     MICRO,
     MILLI,
@@ -95,7 +96,7 @@ from limits_app.engine.engine import (
     renew,
     settle,
 )
-from limits_app.engine.holders import extension_holder, is_extension_holder, is_token_holder, leased_us
+from limits_app.engine.holders import HOLDER_LENGTH, extension_holder, is_extension_holder, is_token_holder, leased_us
 from limits_app.engine.keys import (
     BLOCK_LEVEL,
     IDEMPOTENCY_LEVEL,
@@ -152,7 +153,7 @@ from limits_app.engine.notation import (
     without_zone,
 )
 from limits_app.engine.period_starts import AS_THE_CALENDAR, CLIENT_START, PeriodStart
-from limits_app.engine.periods import DAY, HOUR, HOUR_US, MINUTE, NAMES, SECOND_US, QuotaPeriod
+from limits_app.engine.periods import DAY, HOUR, HOUR_MINUTES, HOUR_US, MINUTE, NAMES, SECOND_US, QuotaPeriod
 from limits_app.engine.plan import (
     MOST_SHAPES,
     Amounts,

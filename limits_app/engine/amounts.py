@@ -61,7 +61,7 @@ _MOST_DIGITS: Final = 64
 _MONEY: Final = re.compile(r"[+-]?[0-9]{1,16}(?:\.[0-9]{1,42})?(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 GIVEN_MARK: Final = "+"
 """What follows a currency in the key of amounts that were given under it; no key that users write has it."""
-_EXACT: Final = Context(prec=100)
+EXACT: Final = Context(prec=100)
 """A decimal context that does not depend on the precision that the surrounding program has set."""
 
 
@@ -187,12 +187,12 @@ def from_milli(milli: int) -> Amount:
 
 def exact_product(digits: str, factor: int | Decimal) -> Amount:
     """Return a number in text, times a factor; ValueError as for `to_milli`."""
-    return from_milli(to_milli(_EXACT.multiply(Decimal(digits), factor), decimals=True))
+    return from_milli(to_milli(EXACT.multiply(Decimal(digits), factor), decimals=True))
 
 
 def exact_amount(digits: str, factor: int) -> Amount:
     """Return a number in text with at most six decimals, times a factor; ValueError says what is wrong."""
-    micro = _of_decimal(_EXACT.multiply(Decimal(digits), factor), MICRO)
+    micro = _of_decimal(EXACT.multiply(Decimal(digits), factor), MICRO)
     if micro > MAX_AMOUNT * MICRO:
         raise ValueError("must not be more than 10^12")
     return from_micro(micro)

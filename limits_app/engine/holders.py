@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 if TYPE_CHECKING:
     from limits_app.engine.algorithms import Rule
 
-_LENGTH: Final = 16
+HOLDER_LENGTH: Final = 16
 _KIND_AT: Final = 8
 _FIRST: Final = b"\1\0\0\0"
 _EXTENSION: Final = 2
@@ -38,7 +38,7 @@ def first_holder(holder: bytes) -> bytes:
 
 def is_token_holder(holder: object) -> TypeGuard[bytes]:
     """Return whether a holder is that of a token, and not of a claim of a process."""
-    return type(holder) is bytes and len(holder) == _LENGTH and holder[_KIND_AT] != 0
+    return type(holder) is bytes and len(holder) == HOLDER_LENGTH and holder[_KIND_AT] != 0
 
 
 def is_extension_holder(holder: bytes) -> bool:

@@ -55,19 +55,19 @@ _LEAST_MULTIPLE: Final = 10_000 * MICRO
 
 _ONLY_PERIODS: Final = (QuotaPeriod.WEEK, QuotaPeriod.MONTH)
 _ALGORITHMS: Final = tuple(map(str, RateLimitAlgorithm))
-_KEEP: Final = "keep"
-_RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared", _KEEP)
+_KEEPS: Final = "keep"
+_RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared", _KEEPS)
 _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "permits": ("permits, which have no window", ("hold", "shared", "permits", _KEEP)),
-    "quota": ("a quota per period", ("from", "soft", "shared", _KEEP)),
-    "session": ("a quota per session", ("soft", "shared", "session", _KEEP)),
+    "permits": ("permits, which have no window", ("hold", "shared", "permits", _KEEPS)),
+    "quota": ("a quota per period", ("from", "soft", "shared", _KEEPS)),
+    "session": ("a quota per session", ("soft", "shared", "session", _KEEPS)),
     "calls": ("calls", _RATES),
     "rate": ("a rate", (*_RATES, "rate")),
 }
 """What each kind of limit is called in errors, and the options that go with it."""
 _OPTIONS: Final = tuple(dict.fromkeys(option for _, options in _KINDS.values() for option in options))
 _START: Final = "from"
-_WITH_VALUE: Final = ("burst", "hold", _START, _KEEP)
+_WITH_VALUE: Final = ("burst", "hold", _START, _KEEPS)
 
 
 class Noted(NamedTuple):
@@ -192,7 +192,11 @@ def limit_text(limit: LimitDefinition, *, shared: bool = False) -> str:
             words = [*_rate_words(limit), _if(key in CALL_KEYS or limit.is_money is True, "rate")]
         case _:
             assert_never(limit)
-    words += [_if(limit.soft, "soft"), _if(shared, "shared"), _if(bool(limit.keep), f"{_KEEP}={keep_text(limit.keep)}")]
+    words += [
+        _if(limit.soft, "soft"),
+        _if(shared, "shared"),
+        _if(bool(limit.keep), f"{_KEEPS}={keep_text(limit.keep)}"),
+    ]
     return f"{key}=" + ":".join(filter(None, words))
 
 
@@ -223,7 +227,7 @@ def _limit(
     name, allowed = _KINDS[kind]
     if strange := [option for option in options if option not in allowed]:
         raise InvalidLimit(f"{strange[0]} does not go with {name}; there are {', '.join(allowed)}")
-    soft, keep = "soft" in options, parse_keep(options[_KEEP]) if _KEEP in options else ()
+    soft, keep = "soft" in options, parse_keep(options[_KEEPS]) if _KEEPS in options else ()
     match kind:
         case "permits":
             hold = options.get("hold")
@@ -285,7 +289,7 @@ def _words(text: str) -> list[str]:
     """Split a limit at its colons, but for those between a class and its percentage."""
     words: list[str] = []
     for word in map(str.strip, text.split(":")):
-        if words and words[-1].startswith(_KEEP) and "%" in word:
+        if words and words[-1].startswith(_KEEPS) and "%" in word:
             words[-1] += f":{word}"
         else:
             words.append(word)

@@ -14,6 +14,7 @@ WEEK: Final = 604_800
 SECOND_US: Final = 1_000_000
 """A second in microseconds, the unit of clocks and records."""
 HOUR_US: Final = HOUR * SECOND_US
+HOUR_MINUTES: Final = HOUR // MINUTE
 
 
 class TimeUnit(NamedTuple):

@@ -36,7 +36,7 @@ UNKNOWN_CLIENT: Final = f"{prefixes.ADDRESS}unknown"
 
 _ENTITY: Final = conf.ENTITY_OF_REQUEST.name
 _API_KEY: Final = conf.API_KEY_OF_REQUEST.name
-_PLAN: Final = conf.PLAN_OF_REQUEST.name
+PLAN: Final = conf.PLAN_OF_REQUEST.name
 _LONGEST_COMPARED: Final = 1024
 """How many characters of a text are normalized, which takes a time that grows with the square of its length."""
 _KEY_OF_REQUEST: Final = "_limits_app_api_key"
@@ -100,7 +100,7 @@ def identify(limits: RequestLimits) -> Identity:
         entity = _normalized(entity) if len(entity) <= MAX_ENTITY_LENGTH else normalize_entity(entity)
     elif entity is not None:
         raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must return text or None, not {shown(entity)}")
-    plan = named_plan(request, settings) if settings[_PLAN] is not None else None
+    plan = named_plan(request, settings) if settings[PLAN] is not None else None
     identity = Identity(entity, plan, getattr(request, "user", None))
     identities.append(identity)
     limits.judged_names = None  # the counted entity is one of them

@@ -31,7 +31,7 @@ from limits_app.integrations.charges import (
     transfer_former_charge,
 )
 from limits_app.integrations.holding import ChargedRequest
-from limits_app.integrations.identity import Identity, address_of, identify, possible_user
+from limits_app.integrations.identity import PLAN, Identity, address_of, identify, possible_user
 from limits_app.integrations.request_access import ais_exempt, is_exempt
 from limits_app.services import charging
 from limits_app.services.amounts import (
@@ -61,7 +61,6 @@ from limits_app.services.unavailable import without_limits
 from limits_app.services.url_matching import UNREAD, EndpointTable, OutdatedEndpoints, endpoints
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
-_PLAN: Final = conf.PLAN_OF_REQUEST.name
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
 
@@ -216,7 +215,7 @@ class RequestLimits(ChargedRequest):
         """
         if entity is None:
             return None
-        if self.settings[_PLAN] is not None:
+        if self.settings[PLAN] is not None:
             own = identify(self)
             if own.plan is not None:
                 return own.plan if entity == own.entity else None

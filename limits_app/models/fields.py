@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,8 +62,9 @@ def cascade(
     collector.collect(objects, source=field.remote_field.model, source_attr=field.name)
 
 
-_FIRST: Final = datetime.min.replace(tzinfo=UTC)
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
+FIRST_MOMENT: Final = datetime.min.replace(tzinfo=UTC)
+LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
+ONE_HOUR: Final = timedelta(hours=1)
 
 
 def aware(moment: datetime) -> datetime:
@@ -98,4 +99,4 @@ def _in_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        return _LAST if moment.year == _LAST.year else _FIRST
+        return LAST_MOMENT if moment.year == LAST_MOMENT.year else FIRST_MOMENT

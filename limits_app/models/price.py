@@ -35,7 +35,7 @@ from limits_app.engine import (
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.models.base import Configuration, Written, check_validators
-from limits_app.models.fields import ExactDecimalField, ExactTextField, aware, decimal_text, in_site_time
+from limits_app.models.fields import ONE_HOUR, ExactDecimalField, ExactTextField, aware, decimal_text, in_site_time
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.patterns import check_pattern
@@ -43,7 +43,6 @@ from limits_app.models.snapshots import Snapshot, batches
 from limits_app.models.validators import validate_text
 
 MAX_CURRENCY_LENGTH: Final = 16
-_HOUR: Final = timedelta(hours=1)
 _LEAD: Final = timedelta(minutes=1)
 """How long before its hour a price is written at the latest, so that no request of this hour is charged without it."""
 
@@ -93,7 +92,7 @@ def next_full_hour(now: datetime | None = None) -> datetime:
     """The first full hour that begins in a minute or later, from which a new price may be valid."""
     earliest = aware(timezone.now() if now is None else now).astimezone(UTC) + _LEAD
     hour = earliest.replace(minute=0, second=0, microsecond=0)
-    return in_site_time(hour if hour == earliest else hour + _HOUR)
+    return in_site_time(hour if hour == earliest else hour + ONE_HOUR)
 
 
 def validate_full_hour(value: datetime) -> None:

@@ -21,7 +21,7 @@ from limits_app.models.usage import UsagePeriod, UsageSnapshot
 
 MADE_FOR_RULE: Final = "rule-"
 """How the names of resources begin that are made for the limits of URL rules."""
-_LONGEST_STEM: Final = 48
+LONGEST_STEM: Final = 48
 OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_from": None, "weekly_hours": ""}
 """The permanent policy of a resource."""
 
@@ -33,7 +33,7 @@ def unused_name(rule: str, ended: Container[str], using: str) -> str:
     A resource that only policies of entities or plans refer to is adopted with its counts, because they were set for
     this rule. `ended` are the names in the unit of change, which the audit log does not have yet.
     """
-    stem = f"{MADE_FOR_RULE}{slugify(rule)[:_LONGEST_STEM].strip('-') or 'url'}"
+    stem = f"{MADE_FOR_RULE}{slugify(rule)[:LONGEST_STEM].strip('-') or 'url'}"
     resources = Resource.objects.using(using).filter(name__startswith=stem)
     used = Q(made_for_rule=True) | Q(endpoints__isnull=False)
     used |= Q(policies__isnull=False, policies__entity=None, policies__plan=None)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Snapshot = dict[str, Any]
 """The fields of an object by name, and lists of its nested objects by relation name."""
 
-_BATCH: Final = 500
+MOST_NAMES: Final = 500
 """Number of objects per query; older SQLite allows less than 1000 parameters."""
 
 
@@ -102,7 +102,7 @@ def parts_of(model: Model) -> Iterator[tuple[str, str, Model]]:
 def batches(keys: Collection[Any]) -> Iterator[list[Any]]:
     """Split keys into batches for one query each."""
     rest = iter(keys)
-    while batch := list(islice(rest, _BATCH)):
+    while batch := list(islice(rest, MOST_NAMES)):
         yield batch
 
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from limits_app.engine import Noted
 from limits_app.engine.limits import Blocked, LimitDefinition
 from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect, write_alias
+from limits_app.models.fields import FIRST_MOMENT
 from limits_app.models.patterns import is_pattern, patterns_of
 from limits_app.models.policy_rules import has_ended
 from limits_app.policies.chain import Subject
@@ -27,7 +28,6 @@ from limits_app.policies.query import policies_for
 from limits_app.policies.resolution import latest_code_limits
 from limits_app.policies.stored import stored_code_limits, stored_policies, stored_policy
 
-_FIRST: Final = datetime.min.replace(tzinfo=UTC)
 OF_CODE: Final = "the limits in code"
 
 
@@ -187,7 +187,7 @@ def always_applies(policy: PolicyValue) -> bool:
 
 def _always(policy: PolicyValue) -> PolicyValue:
     """A policy as if it were enforced for all its clients at all times, with its precedence."""
-    begins = None if policy.valid_from is None and policy.hours is None else _FIRST
+    begins = None if policy.valid_from is None and policy.hours is None else FIRST_MOMENT
     always = replace(policy, enforcement=Enforcement.ENFORCE, rollout_percent=100)
     return replace(always, valid_from=begins, valid_until=None, hours=None)
 

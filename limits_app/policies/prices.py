@@ -12,10 +12,9 @@ from limits_app.models import Price, write_alias
 from limits_app.models.own_queries import read
 from limits_app.models.patterns import prefixes_of
 from limits_app.models.price import hour_us
+from limits_app.models.snapshots import MOST_NAMES
 
 _COLUMNS: Final = ("resource", "member", "unit", "currency", "amount", "per", "valid_from")
-_MOST_NAMES: Final = 500
-"""With more names than these, all prices are read: databases limit the number of parameters."""
 
 
 PriceLists = dict[tuple[str, str | None], PriceList]
@@ -36,7 +35,7 @@ def price_lists(resources: Collection[tuple[str, str | None]]) -> PriceLists:
     names = {name for of_resource in places.values() for name in of_resource} | {pool for _, pool in places if pool}
     using = write_alias()
     rows = Price.objects.using(using).order_by("valid_from")
-    if len(names) <= _MOST_NAMES:
+    if len(names) <= MOST_NAMES:
         rows = rows.filter(resource__in=names)
     if not any(pool for _, pool in places):
         rows = rows.filter(member="")

@@ -20,7 +20,7 @@ from limits_app.engine.locks import RLock
 Seen = Mapping[str, int]
 """Of each store, by its alias, the version up to which this process has applied changes."""
 
-_NOTHING: Final[Seen] = MappingProxyType({})
+_NO_CHANGES: Final[Seen] = MappingProxyType({})
 
 
 class Versioned(Protocol):
@@ -64,7 +64,7 @@ class Sync:
 
     def __init__(self, kept: ChangeTarget) -> None:
         self._kept = kept
-        self.seen: Seen = _NOTHING
+        self.seen: Seen = _NO_CHANGES
         """Another object after each change that was applied."""
         self.after_fork()
         on_fork(self)

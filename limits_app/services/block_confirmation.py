@@ -18,13 +18,13 @@ from limits_app.models.base import Definable
 from limits_app.models.patterns import Patterns
 from limits_app.models.prefixes import ADDRESS
 from limits_app.policies import IdentityAndPlan, Subject, policy_source
+from limits_app.services.policy_warnings import MOST_NAMED
 
 BlockState = Mapping[str, Any]
 """The fields of a row by name, where other rows are rows or names."""
 BlockedChange = tuple[type[Any], BlockState | None, BlockState | None]
 """A model, and the state of a row before and after; None before it is made and after it is deleted."""
 
-_MOST_NAMED: Final = 10
 
 _PRIVATE: Final = tuple(
     map(
@@ -68,7 +68,7 @@ def warning(changes: Iterable[BlockedChange], author: Collection[IdentityAndPlan
     changed = ((_block(model, before), _block(model, after)) for model, before, after in changes)
     new = dict.fromkeys(block for before, block in changed if block is not None and block != before)
     hit = list(dict.fromkeys(name for block in new for name in _also_hit(block, author)))
-    shown = ", ".join(hit if len(hit) <= _MOST_NAMED else [*hit[:_MOST_NAMED], "…"])
+    shown = ", ".join(hit if len(hit) <= MOST_NAMED else [*hit[:MOST_NAMED], "…"])
     return gettext("This also blocks %(hit)s.") % {"hit": shown} if hit else ""
 
 

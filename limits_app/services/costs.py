@@ -32,6 +32,7 @@ from limits_app.engine import (
 from limits_app.models import Price, UsagePeriod, UsageSnapshot, write_alias
 from limits_app.models.fields import aware
 from limits_app.models.price import hour_us
+from limits_app.models.snapshots import MOST_NAMES
 from limits_app.policies import PriceLists, price_lists
 from limits_app.services.usage_sums import (
     COSTED,
@@ -46,8 +47,6 @@ from limits_app.services.usage_sums import (
 from limits_app.usage.reading import By, Cost, Use, Uses, columns_of, read
 
 _MOST_ENTITIES: Final = 500
-_MOST_NAMES: Final = 500
-"""With more names than these, all rows are read: databases limit the number of parameters."""
 _FIELDS: Final = ("resource", "entity", "plan", "below", "start")
 _ALL: Final = Q()
 
@@ -279,7 +278,7 @@ class _PriceHistory:
             return
         only &= Q(key__in={key for _, key in self._periods})
         resources = {resource for resource, _ in self._periods}
-        only &= Q(resource__in=resources) if len(resources) <= _MOST_NAMES else Q()
+        only &= Q(resource__in=resources) if len(resources) <= MOST_NAMES else Q()
         columns, counted = columns_of(by), defaultdict[int, set[tuple[str, str]]](set)
         days = {} if chosen.period == UsagePeriod.HOUR else self._changed_days()
         for some in days_together(days):

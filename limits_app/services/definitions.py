@@ -31,7 +31,7 @@ Path = tuple[str | int, ...]
 
 MOST_PARTS: Final = 100
 """How many limits a policy or a member can have, and how many members a pool."""
-MOST_ROWS: Final = 500
+ROWS_OF_STATEMENT: Final = 500
 """How many rows a statement writes."""
 _NO_LIMITS: Final = "Add at least one limit, or choose the effect “unlimited” or “blocked”."
 _KEY_TWICE: Final = "Another limit has the key “{key}”: keys must differ."
@@ -186,7 +186,7 @@ def _rows_of(rows: Any, owner: str, keys: Collection[Any]) -> Iterator[Any]:
 def _create_parts(rows: Any, new: Sequence[Any], *, using: str) -> None:
     """Insert rows; those that have parts need their primary keys, which not every database returns for several."""
     if len(new) > 1 and not registered(rows.model).parts:
-        rows.bulk_create(new, batch_size=MOST_ROWS)
+        rows.bulk_create(new, batch_size=ROWS_OF_STATEMENT)
         return
     for row in new:
         row.save(using=using)
@@ -203,7 +203,7 @@ def update_rows(changed: Mapping[tuple[str, ...], Sequence[Any]], *, using: str)
                 for field in automatic:
                     field.pre_save(row, False)
             names = [*fields, *[field.name for field in automatic]]
-            type(rows[0])._base_manager.using(using).bulk_update(rows, names, batch_size=MOST_ROWS)
+            type(rows[0])._base_manager.using(using).bulk_update(rows, names, batch_size=ROWS_OF_STATEMENT)
 
 
 def _take_over(row: Definable, other: Definable) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from limits_app.engine.errors import NeverAdmissible, StaleConfiguration
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import ENFORCED, CandidateValue, CodeLimits, Emergency
+from limits_app.models.fields import LAST_MOMENT
 from limits_app.models.users import entity_name
 from limits_app.policies import (
     LIMITED,
@@ -54,8 +55,6 @@ from limits_app.services.explain_units import ExplainedUnit, explained_units, un
 from limits_app.services.shadow import with_shadow
 from limits_app.services.status import in_slices
 from limits_app.services.timed_blocks import with_block
-
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +277,7 @@ def _explained(
 
 def _moment(seconds: float) -> datetime:
     """A time in UTC; the last microseconds of the calendar are rounded beyond its end as a number."""
-    return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
+    return LAST_MOMENT if seconds >= LAST_MOMENT.timestamp() else datetime.fromtimestamp(seconds, UTC)
 
 
 def _link(

@@ -9,7 +9,8 @@ from django.utils.translation import gettext
 from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.policies import applied_without, dropped_keys
 
-_MOST_NAMED: Final = 10
+MOST_NAMED: Final = 10
+"""How many rows a warning names."""
 
 
 def overriding_block(policy: Policy) -> list[str]:
@@ -18,8 +19,8 @@ def overriding_block(policy: Policy) -> list[str]:
         return []
     others = Policy.objects.using(policy._state.db).filter(extends=False, enforcement=Enforcement.ENFORCE)
     others = others.exclude(in_scope(PolicyScope.SYSTEM)).exclude(effect=PolicyEffect.BLOCKED)
-    labels = [str(policy_row) for policy_row in others.select_related("resource", "entity", "plan")[: _MOST_NAMED + 1]]
-    return labels if len(labels) <= _MOST_NAMED else [*labels[:_MOST_NAMED], "…"]
+    labels = [str(policy_row) for policy_row in others.select_related("resource", "entity", "plan")[: MOST_NAMED + 1]]
+    return labels if len(labels) <= MOST_NAMED else [*labels[:MOST_NAMED], "…"]
 
 
 def dropped_messages(policy: Policy) -> list[str]:

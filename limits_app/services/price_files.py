@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Context, Decimal
+from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from limits_app.engine import PRICE_DECIMALS, PRICED_UNITS, check_price, shown
+from limits_app.engine import EXACT, PRICE_DECIMALS, PRICED_UNITS, check_price, shown
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
 from limits_app.models.fields import decimal_text
@@ -33,8 +33,6 @@ Each priced unit has to be reported by every request, so that others are importe
 """
 _EXAMPLE: Final = "sample_spec"
 _FIELDS: Final = ("resource", "member", "unit", "amount", "per", "currency", "valid_from")
-_EXACT: Final = Context(prec=100)
-"""A context that does not depend on the precision that the site has set."""
 _NOT_JSON: Final = "the file must be CSV with a head line, or JSON: a list of prices, or LiteLLM's list of models"
 
 
@@ -207,7 +205,7 @@ def _amount_of(key: str, cost: Decimal) -> tuple[Decimal, int]:
     """The price as an amount for a number of units that has few enough digits: for tokens a million, else few."""
     numbers = PRICED_UNITS[::-1] if "token" in key else PRICED_UNITS
     for per in numbers:
-        amount = _EXACT.multiply(cost, per)
+        amount = EXACT.multiply(cost, per)
         try:
             check_price(amount, per)
         except InvalidLimit:

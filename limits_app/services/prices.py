@@ -183,8 +183,8 @@ def set_prices(
         rows = [change.after for change in plan.new if change.after is not None]
         manager = Price.objects.using(using)
         changed = [row for row in rows if row.pk is not None]
-        manager.bulk_create([row for row in rows if row.pk is None], batch_size=definitions.MOST_ROWS)
-        manager.bulk_update(changed, ["amount", "per"], batch_size=definitions.MOST_ROWS)
+        manager.bulk_create([row for row in rows if row.pk is None], batch_size=definitions.ROWS_OF_STATEMENT)
+        manager.bulk_update(changed, ["amount", "per"], batch_size=definitions.ROWS_OF_STATEMENT)
     return plan
 
 

@@ -20,6 +20,7 @@ _BASES: Final = frozenset(
 )
 _ADMIN: Final = "django.contrib.admin.sites"
 _FRAMEWORK: Final = "rest_framework."
+MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 _JSON: Final = "rest_framework.renderers.JSONRenderer"
 _FUNCTIONS: Final = ("EXCEPTION_HANDLER", "VIEW_NAME_FUNCTION", "VIEW_DESCRIPTION_FUNCTION")
 """Settings of the REST framework with functions that its answers to OPTIONS call."""

@@ -39,7 +39,7 @@ LinePlace = list[int]
 
 _END: Final = "end"
 _DELAY: Final = "delay"
-_REJECTED: Final = "rejected"
+_REJECTION: Final = "rejected"
 _MEMORY_US: Final = 900_000_000
 """For so long after a rejection no task that has a place is tried before its turn."""
 _SECONDS_TO_FORGET_A_SECOND: Final = 100.0
@@ -59,7 +59,7 @@ def _endless(key: str, window_seconds: float = 1.0) -> RateLimit:
     return RateLimit(key, 1_000_000, window_seconds, RateLimitAlgorithm.GCRA, burst=MAX_AMOUNT)
 
 
-_LINE: Final = (_endless(_END), _endless(_DELAY, _SECONDS_TO_FORGET_A_SECOND), _endless(_REJECTED))
+_LINE: Final = (_endless(_END), _endless(_DELAY, _SECONDS_TO_FORGET_A_SECOND), _endless(_REJECTION))
 _CHANGE: Final = CallLimit(1, 10)
 
 
@@ -127,7 +127,7 @@ class Line:
         if once:
             change = line_change_scope(self.scoped.scope, self.state)
             scoped.append(ScopedLimits(change, schema_of((_CHANGE,), self.store.lease_us)))
-        amounts = {_END: longer_us, _DELAY: later_us, _REJECTED: self.silence if rejected else 0}
+        amounts = {_END: longer_us, _DELAY: later_us, _REJECTION: self.silence if rejected else 0}
         taken = LimitSet.composed(scoped, self.store).try_acquire(
             {key: min(amount, MAX_AMOUNT) for key, amount in amounts.items()}
         )

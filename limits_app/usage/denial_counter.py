@@ -23,7 +23,7 @@ from limits_app.usage.reading import bucket_of, counted_for
 from limits_app.usage.writer import OF_WHOLE_SITE, BackgroundWriter, Origin
 
 _USAGE: Final = conf.USAGE.name
-_MOST: Final = 1_000
+_MOST_KINDS: Final = 1_000
 _MOST_OTHERS: Final = 100
 _WHOSE: Final = attrgetter("resource", "entity", "member", "shared", "key")
 """Of a status, what `_rejected` returns the bucket of."""
@@ -57,7 +57,7 @@ class Denials(BackgroundWriter[Rejected, Times]):
     what = "rejection counts"
     model = Denial
 
-    def __init__(self, *, most: int = _MOST, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
+    def __init__(self, *, most: int = _MOST_KINDS, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
         self._most = most
         super().__init__(clock=clock, now=now)
 

@@ -22,7 +22,7 @@ from limits_app import conf
 from limits_app.conf import ALL_USAGE
 from limits_app.engine import Times
 from limits_app.models import BucketKind, CollectedBatch, Denial, Entity, UsagePeriod, UsageSnapshot
-from limits_app.models.fields import aware, in_site_time
+from limits_app.models.fields import ONE_HOUR, aware, in_site_time
 from limits_app.models.patterns import begins
 from limits_app.models.prefixes import OF_REQUESTS, prefix_of
 from limits_app.models.snapshots import batches
@@ -34,8 +34,7 @@ DAY_KEPT: Final = 3_000
 """How many rows of one-time clients a day keeps."""
 _GRACE: Final = timedelta(minutes=5)
 """How long after its end an hour is folded: until then, nearly all of its counts were rolled up."""
-_CHUNK: Final = 5_000
-_HOUR: Final = timedelta(hours=1)
+_ROWS_AT_A_TIME: Final = 5_000
 
 CountedRow = Mapping[str, Any]
 
@@ -66,7 +65,7 @@ def fold(*, now: datetime | None = None, hour_kept: int = HOUR_KEPT, day_kept: i
     folded = 0
     for hour in hours:
         folded += _fold(_USAGE, {"period": UsagePeriod.HOUR, "start": in_site_time(hour)}, hour_kept, using)
-        minutes = {"minute__gte": in_site_time(hour), "minute__lt": in_site_time(hour + _HOUR)}
+        minutes = {"minute__gte": in_site_time(hour), "minute__lt": in_site_time(hour + ONE_HOUR)}
         folded += _fold(_REJECTIONS, minutes, hour_kept, using)
     for day in dict.fromkeys(hour.replace(hour=0) for hour in hours):
         folded += _fold(_USAGE, {"period": UsagePeriod.DAY, "start": in_site_time(day)}, day_kept, using)
@@ -148,7 +147,7 @@ def _fold(table: _Table, period: Mapping[str, Any], most: int, using: str) -> in
         return 0
     kept = {*rows.annotate(rank=table.rank).order_by("rank", "pk").values_list("pk", flat=True)[:most]}
     folded, last = 0, 0
-    while keys := [*rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:_CHUNK]]:
+    while keys := [*rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:_ROWS_AT_A_TIME]]:
         last = keys[-1]
         with transaction.atomic(using=using):
             for some in batches([key for key in keys if key not in kept]):

@@ -17,14 +17,13 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Sum, Value,
 from limits_app.engine import KEYS_OF_REQUESTS, MEMBER_MARK, EntityName
 from limits_app.engine.limits import CallLimit
 from limits_app.models import UsagePeriod, UsageSnapshot
+from limits_app.models.snapshots import MOST_NAMES
 from limits_app.models.usage import CappedSum
 from limits_app.usage.reading import By, Use, columns_of, snapshots, use_of, without_members
 
 _REQUESTS: Final = Q(key__in=sorted(KEYS_OF_REQUESTS))
 _IS_OTHER_KEY: Final = Q(key__in=sorted(KEYS_OF_REQUESTS - {CallLimit.key}))
 _UNIT: Final = Case(When(_REQUESTS, then=Value(CallLimit.key)), default=F("key"))
-_MOST_NAMES: Final = 500
-"""With more names than these, all rows are read: databases limit the number of parameters."""
 _SAME_CLIENT: Final = ("namespace", "period", "start", "resource", "bucket", "entity", "plan", "below")
 
 
@@ -122,7 +121,7 @@ def _sums(rows: QuerySet[UsageSnapshot], column: str, by: Collection[By]) -> Que
 def _of_groups(rows: QuerySet[UsageSnapshot], uses: Collection[Use], by: Collection[By]) -> QuerySet[UsageSnapshot]:
     """The rows of the entities of some uses, where they are grouped by entity and few."""
     names = {use.entity for use in uses}
-    return rows.filter(entity__in=names) if By.ENTITY in by and len(names) <= _MOST_NAMES else rows
+    return rows.filter(entity__in=names) if By.ENTITY in by and len(names) <= MOST_NAMES else rows
 
 
 def _group(row: dict[str, Any], columns: Collection[str]) -> tuple[Any, ...]:

@@ -42,6 +42,20 @@ def test_local_variables_name_the_thing() -> None:
     assert counts.total() <= VAGUE_LOCALS, f"{counts.total()}: {advice}; most are in {counts.most_common(10)}"
 
 
+def test_no_constant_is_defined_in_two_modules() -> None:
+    modules: dict[tuple[str, str], list[str]] = {}
+    for path in MODULES:
+        for name, value in constants_in(path.read_text()):
+            modules.setdefault((name, value), []).append(path.relative_to(PACKAGE).as_posix())
+    advice = "import a constant from one module, or name each for what it is"
+    assert {constant: files for constant, files in modules.items() if len(files) > 1} == {}, advice
+
+
+def test_constants_are_found_with_and_without_annotations() -> None:
+    source = 'MOST: Final = 2 * 5\n_MOST = 2*5\nKEPT: Final[dict[str, int]] = {}\nT = TypeVar("T")\nlocal = 1'
+    assert [*constants_in(source)] == [("MOST", "2 * 5"), ("MOST", "2 * 5")]
+
+
 def test_prefixes_of_identifiers_are_named_in_one_module() -> None:
     literals: dict[str, list[str]] = {}
     for path in MODULES:
@@ -67,6 +81,21 @@ def types_in(source: str) -> Iterator[str]:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp(op=ast.BitOr()) | ast.Subscript()):
                 if name[:1].isupper() and not name.isupper():
                     yield name
+
+
+def constants_in(source: str) -> Iterator[tuple[str, str]]:
+    """The constants of a module with their values, but not variables of types and containers that are filled later."""
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                pass
+            case _:
+                continue
+        text = ast.unparse(value)
+        if name.isupper() and text not in {"[]", "{}"} and not text.startswith(("TypeVar(", "ParamSpec(")):
+            yield name.lstrip("_"), text
 
 
 def texts_in(source: str) -> Iterator[str]:

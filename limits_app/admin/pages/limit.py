@@ -29,7 +29,13 @@ from limits_app.models import AlertKind, AlertRule, Endpoint, Entity, Plan, Poli
 from limits_app.services.clients import find_clients, lately_used, with_names
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_form import saving
-from limits_app.services.limit_form.effects import LimitEffect, effect_of, matches_in_words, resource_names
+from limits_app.services.limit_form.effects import (
+    MOST_SUGGESTED,
+    LimitEffect,
+    effect_of,
+    matches_in_words,
+    resource_names,
+)
 from limits_app.services.limit_form.proposed import with_kept
 from limits_app.services.limit_sentences import SimpleLimit, Who, read, rule_of, sentence, uncounted_members
 from limits_app.services.rights import (
@@ -43,7 +49,6 @@ from limits_app.services.rights import (
 )
 from limits_app.services.site_urls import SiteUrls
 
-_MOST_SUGGESTED: Final = 200
 _MOST_ALERT_NAME: Final = 100
 _UNDO_SECONDS: Final = 600
 _SALT: Final = "limits_app.undo"
@@ -139,7 +144,7 @@ def _shown(
         "examples": {name: label for name, (label, _example) in _EXAMPLES.items()} if instance is None else {},
         "paths": sorted(path for path in SiteUrls().routes if not path.startswith(reverse(f"{site.name}:index"))),
         "resources": resource_names(),
-        "plans": Plan.objects.order_by("name").values_list("name", flat=True)[:_MOST_SUGGESTED],
+        "plans": Plan.objects.order_by("name").values_list("name", flat=True)[:MOST_SUGGESTED],
         "units": [gettext("requests"), "tokens", "connections", "bytes"],
         "may_try": may(request.user, Action.SET_CANDIDATE),
         **_live(form),
@@ -174,8 +179,8 @@ def _live(form: SimpleLimitForm) -> dict[str, Any]:
     if text:
         clients = [(client.identifier, client.name) for client in find_clients(text)]
     else:
-        rows = Entity.objects.order_by("identifier").values_list("identifier", flat=True)[:_MOST_SUGGESTED]
-        clients = with_names(dict.fromkeys([*rows, *lately_used(most=_MOST_SUGGESTED)]))
+        rows = Entity.objects.order_by("identifier").values_list("identifier", flat=True)[:MOST_SUGGESTED]
+        clients = with_names(dict.fromkeys([*rows, *lately_used(most=MOST_SUGGESTED)]))
     return {"matches": matches_in_words(*form.chosen_target), "clients": clients}
 
 

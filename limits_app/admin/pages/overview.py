@@ -21,7 +21,7 @@ from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.audit_words import clients_of
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import named, tightest_limits
-from limits_app.admin.pages.summary import ending_soon, state_of_stores, totals
+from limits_app.admin.pages.summary import MOST_ROWS, ending_soon, state_of_stores, totals
 from limits_app.admin.pages.usage import chart_of
 from limits_app.conf import OnUnavailable
 from limits_app.engine import parse_limits
@@ -41,7 +41,6 @@ from limits_app.services.status import store_health
 from limits_app.services.usage import usage_by_unit
 from limits_app.usage.reading import most_rejected
 
-_MOST: Final = 5
 _MOST_CHANGES: Final = 30
 _EVENTS_EACH: Final = 5
 """How many events are read for each change that is shown, since one save may have several."""
@@ -60,10 +59,10 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     bring_up_to_date()
     now = datetime.now(UTC)
     midnight = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
-    tightest, is_known = tightest_limits(_MOST)
-    by_limit = most_rejected("resource", "key", since=midnight, most=_MOST)
+    tightest, is_known = tightest_limits(MOST_ROWS)
+    by_limit = most_rejected("resource", "key", since=midnight, most=MOST_ROWS)
     urls = resource_labels([*(count["resource"] for count in by_limit), *(limit["resource"] for limit in tightest)])
-    by_client = most_rejected("entity", since=midnight, most=_MOST)
+    by_client = most_rejected("entity", since=midnight, most=MOST_ROWS)
     policies = ending_soon() if may(request.user, Action.VIEW_LIMITS) else None
     events = _recent(midnight - timedelta(days=1)) if may(request.user, Action.VIEW_HISTORY) else None
     names = client_names(
@@ -97,13 +96,13 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
 def _recent(yesterday: datetime) -> list[AuditEvent]:
     """The changes since yesterday, and without such the last ones: one of a colleague is undone from here."""
     events = [*AuditEvent.objects.order_by("-number")[: _MOST_CHANGES * _EVENTS_EACH]]
-    return [event for number, event in enumerate(events) if number < _MOST or aware(event.when) >= yesterday]
+    return [event for number, event in enumerate(events) if number < MOST_ROWS or aware(event.when) >= yesterday]
 
 
 def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
     """Limits that are tried, and how much they would reject."""
     rows = Candidate.objects.filter(state=CandidateState.TESTING)
-    tried = [*rows.select_related("policy__resource", "policy__entity", "policy__plan")[:_MOST]]
+    tried = [*rows.select_related("policy__resource", "policy__entity", "policy__plan")[:MOST_ROWS]]
     rules = rules_of_resources(row.policy.resource.name for row in tried if row.policy.resource is not None)
     for row, report in zip(tried, reports(tried), strict=True):
         values = {

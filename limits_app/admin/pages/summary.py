@@ -25,7 +25,7 @@ from limits_app.services.status import store_health
 from limits_app.services.usage import usage_by_unit
 from limits_app.usage.reading import Use
 
-_MOST: Final = 5
+MOST_ROWS: Final = 5
 _SOON: Final = timedelta(days=7)
 _MOST_ENDING: Final = 20
 
@@ -45,7 +45,7 @@ def summary(request: HttpRequest) -> dict[str, Any]:
         midnight = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
         uses = usage_by_unit(unit=CallLimit.key, by="period", period="hour", since=midnight)
         ending = ending_soon() if may(request.user, Action.VIEW_LIMITS) else None
-        context |= {"stores": state_of_stores(), "totals": [*totals(uses, tightest_limits(_MOST)[0], ending)]}
+        context |= {"stores": state_of_stores(), "totals": [*totals(uses, tightest_limits(MOST_ROWS)[0], ending)]}
     return context
 
 

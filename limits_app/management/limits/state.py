@@ -218,7 +218,7 @@ def _decided_row(decision: str, status: LimitStatus) -> tuple[object, ...]:
 _MOST_SUMMARIZED: Final = 500
 _TIGHTEST: Final = 3
 _TOP: Final = ("resource", "entity", "key", "used", "capacity", "percent", "level")
-_LATELY: Final = timedelta(hours=2)
+_USED_WITHIN: Final = timedelta(hours=2)
 
 
 @subcommand(
@@ -280,7 +280,7 @@ def _pairs(most: int) -> list[Pair]:
     own = Policy.objects.filter(resource__isnull=False, entity__isnull=False).select_related("resource", "entity")
     for policy in own[:most]:
         pairs[str(policy.resource), str(policy.entity)] = policy.resource, policy.entity
-    busy = limits.usage(by=("resource", "entity"), period="hour", since=datetime.now(UTC) - _LATELY, most=most)
+    busy = limits.usage(by=("resource", "entity"), period="hour", since=datetime.now(UTC) - _USED_WITHIN, most=most)
     names = {use.entity for use in busy if use.entity and use.bucket == "entity"}
     entities = {entity.identifier: entity for entity in Entity.objects.filter(identifier__in=names)}
     for use in busy:

@@ -22,9 +22,9 @@ from limits_app.management.limits.arguments import argument
 from limits_app.management.limits.output import Output, Table
 from limits_app.management.limits.subcommand import confirm, fail, subcommand
 from limits_app.models import write_alias
+from limits_app.services.rights import APP
 from limits_app.stores.registry import state_directories, state_directory
 
-_APP: Final = "limits_app"
 _NEXT: Final = (
     "Now remove limits_app from the settings. Groups, keys in Redis, and schedules stay: "
     "docs/uninstalling.md names them."
@@ -45,7 +45,7 @@ def uninstall(options: Namespace, out: Output) -> None:
         fail(f"{using!r} is not in DATABASES: must be one of {', '.join(connections.settings)}")
     rows, directories = _rows(using), _state_directories()
     names = connections[using].introspection.table_names()
-    counts = [("tables", sum(name.startswith(f"{_APP}_") for name in names))]
+    counts = [("tables", sum(name.startswith(f"{APP}_") for name in names))]
     counts += [(name, queryset.count()) for name, queryset in rows.items()]
     counts += [(f"state in {directory}", 1) for directory in directories]
     question = f"Delete all limits, usage and the audit log of this site from the database {using!r}?"
@@ -62,9 +62,9 @@ def _rows(using: str) -> Mapping[str, QuerySet[Any]]:
     if apps.is_installed("django.contrib.admin"):
         from django.contrib.admin.models import LogEntry
 
-        rows["log entries"] = LogEntry.objects.using(using).filter(content_type__app_label=_APP)
-    rows["permissions"] = Permission.objects.using(using).filter(content_type__app_label=_APP)
-    rows["content types"] = ContentType.objects.using(using).filter(app_label=_APP)
+        rows["log entries"] = LogEntry.objects.using(using).filter(content_type__app_label=APP)
+    rows["permissions"] = Permission.objects.using(using).filter(content_type__app_label=APP)
+    rows["content types"] = ContentType.objects.using(using).filter(app_label=APP)
     return rows
 
 
@@ -77,7 +77,7 @@ def _state_directories() -> list[Path]:
 def _delete(using: str, rows: Mapping[str, QuerySet[Any]], directories: list[Path]) -> None:
     with suppress(CannotProtect):  # a database of another kind has no triggers
         unprotect(using=using)
-    call_command("migrate", _APP, "zero", database=using, interactive=False, verbosity=0)
+    call_command("migrate", APP, "zero", database=using, interactive=False, verbosity=0)
     with transaction.atomic(using=using):
         for queryset in rows.values():
             queryset.delete()

@@ -23,7 +23,7 @@ from limits_app.services.retention import prunable, prune_audit
 from limits_app.services.usage import add_counts
 from limits_app.usage.reading import By, Use
 
-_MOST: Final = 100
+_MOST_SHOWN: Final = 100
 _TIMES: Final = f"a minute of the last 24 hours (10:03), or {AGES}"
 _REJECTION: Final = ("minute", "entity", "name", "resource", "limit", "count", "why", "audit_event")
 _OF_REJECTION: Final = attrgetter(
@@ -102,7 +102,7 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
     argument("--until", type=minute, metavar="WHEN", help=_TIMES),
     *_OF,
     argument("--request-id", metavar="ID", help="the id of a request, as its rejection showed it"),
-    argument("--most", type=positive, default=_MOST, metavar="ROWS", help="only this many rows, the latest"),
+    argument("--most", type=positive, default=_MOST_SHOWN, metavar="ROWS", help="only this many rows, the latest"),
     examples=("denials --since 10m", "denials --since yesterday --until today --entity user:42"),
 )
 def denials(options: Namespace, out: Output) -> None:
@@ -112,7 +112,7 @@ def denials(options: Namespace, out: Output) -> None:
     asked["request_id"] = options.request_id
     rejected: list[Rejection] = []
     while len(rejected) < options.most:
-        step = min(options.most - len(rejected), _MOST)
+        step = min(options.most - len(rejected), _MOST_SHOWN)
         some = rejections(options.resource, **asked, offset=len(rejected), most=step)
         rejected += some
         if len(some) < step:

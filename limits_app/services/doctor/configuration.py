@@ -33,15 +33,14 @@ from limits_app.models.policy_rules import has_ended
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import with_secrets
 from limits_app.services.doctor.environment import Finding, Severity
+from limits_app.services.doctor.forwarded import MOST_LISTED
 from limits_app.services.limits_file.content import LIMITS, FileEntry
 from limits_app.services.limits_file.planning import lines, overlapping
 from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.limits_file.stored import StoredObjects, client_policies, general_objects
 from limits_app.services.site_urls import SiteUrls
+from limits_app.services.site_views import MIDDLEWARE
 from limits_app.usage.reading import never_used
-
-_SHOWN: Final = 10
-
 
 ShowChecked = Callable[[int], object]
 """Takes the number of policies that were checked so far."""
@@ -60,13 +59,13 @@ class _Few:
         """Count some messages, and give the findings for those that are among the first ones."""
         for message in messages:
             self._number += 1
-            if self._number <= _SHOWN:
+            if self._number <= MOST_LISTED:
                 yield Finding(*self._finding, message, self._advice)
 
     def rest(self) -> Iterator[Finding]:
         """Give the finding for all others, if there are any."""
-        if self._number > _SHOWN:
-            yield Finding(*self._finding, f"more {self._what}: {self._number - _SHOWN}", self._advice)
+        if self._number > MOST_LISTED:
+            yield Finding(*self._finding, f"more {self._what}: {self._number - MOST_LISTED}", self._advice)
 
 
 def configured(using: str, show: ShowChecked) -> Iterator[Finding]:
@@ -84,8 +83,8 @@ def configured(using: str, show: ShowChecked) -> Iterator[Finding]:
     yield from _misplaced(using)
     endpoints = by_section.get("endpoints", [])
     yield from unseen(endpoints)
-    yield from islice(pointless(endpoints), _SHOWN)
-    yield from islice(hidden(endpoints), _SHOWN)
+    yield from islice(pointless(endpoints), MOST_LISTED)
+    yield from islice(hidden(endpoints), MOST_LISTED)
     yield from escaped(using)
     yield from undone_in_buckets(using)
     parts = filter(None, chain([policies], client_policies(using)))
@@ -245,12 +244,12 @@ def _silent(using: str) -> Iterator[Finding]:
     plain = rows.filter(name="", parent=None, plan=None, unlimited=False, blocked=False, metadata={}, billing_from=None)
     named = (Policy._base_manager.using(using).filter(entity=OuterRef("pk")), rows.filter(parent=OuterRef("pk")))
     unused = plain.filter(*(~Exists(references) for references in named)).order_by()
-    first = [*unused.order_by("pk").values_list("identifier", flat=True)[:_SHOWN]]
+    first = [*unused.order_by("pk").values_list("identifier", flat=True)[:MOST_LISTED]]
     advice = "Delete the row: the same limits apply to an entity without a row."
     for identifier in first:
         message = f"entity {identifier} has a row without configuration"
         yield Finding("limits_app.D015", Severity.INFO, message, advice)
-    more = unused.count() - _SHOWN if len(first) == _SHOWN else 0
+    more = unused.count() - MOST_LISTED if len(first) == MOST_LISTED else 0
     if more > 0:
         message = f"more entities have rows without configuration: {more}"
         yield Finding("limits_app.D015", Severity.INFO, message, advice)
@@ -260,7 +259,7 @@ def _misplaced(using: str) -> Iterator[Finding]:
     """Entities that are their own ancestors, or too many levels deep, which only programs that bypass the app write."""
     above = "__".join(["parent"] * MAX_LEVELS)
     rows = Entity._base_manager.using(using).filter(**{f"{above}__isnull": False}).order_by("pk")
-    names = [("entities", (identifier,)) for identifier in rows.values_list("identifier", flat=True)[:_SHOWN]]
+    names = [("entities", (identifier,)) for identifier in rows.values_list("identifier", flat=True)[:MOST_LISTED]]
     objects = StoredObjects(using)
     objects.read_lines(names)
     entities = {name: objects.entries[name] for name in names if name in objects.entries}
@@ -306,7 +305,6 @@ _TARGET: Final = tuple(
     for name in registered(Endpoint).fields
     if name not in {"name", "limits", "resource", "amounts", "order", *WITHOUT_CONDITIONS}
 )
-_MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
 
 def unseen(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
@@ -317,7 +315,7 @@ def unseen(endpoints: Sequence[FileEntry]) -> Iterator[Finding]:
             "limits_app.D024",
             Severity.WARNING,
             f"endpoints have no effect, because MIDDLEWARE does not contain LimitsMiddleware: {many}",
-            f"Add {_MIDDLEWARE!r} to MIDDLEWARE, behind AuthenticationMiddleware.",
+            f"Add {MIDDLEWARE!r} to MIDDLEWARE, behind AuthenticationMiddleware.",
         )
 
 
@@ -326,13 +324,13 @@ def _is_ours(name: str) -> bool:
         made_of = getattr(import_string(name), "__mro__", ())
     except ImportError:  # an error when the site starts
         return False
-    return _MIDDLEWARE in {f"{middleware.__module__}.{middleware.__qualname__}" for middleware in made_of}
+    return MIDDLEWARE in {f"{middleware.__module__}.{middleware.__qualname__}" for middleware in made_of}
 
 
 def escaped(using: str) -> Iterator[Finding]:
     """Rules that clients escape from as far as they have many counters, where no other rule counts them alone."""
     rules = Endpoint.objects.using(using).filter(enabled=True).exclude(combined_with="")
-    for rule in islice((rule for rule in rules if rule.is_escaped and not rule.is_bounded()), _SHOWN):
+    for rule in islice((rule for rule in rules if rule.is_escaped and not rule.is_bounded()), MOST_LISTED):
         yield Finding(
             "limits_app.D034",
             Severity.INFO,
@@ -345,7 +343,7 @@ def escaped(using: str) -> Iterator[Finding]:
 def undone_in_buckets(using: str) -> Iterator[Finding]:
     """Rules for certain responses whose limits are buckets, of which other responses use up a part."""
     rules = Endpoint.objects.using(using).filter(enabled=True).exclude(responses="")
-    for rule in islice((rule for rule in rules if rule.undoes_in_buckets), _SHOWN):
+    for rule in islice((rule for rule in rules if rule.undoes_in_buckets), MOST_LISTED):
         yield Finding(
             "limits_app.D035",
             Severity.INFO,

@@ -12,7 +12,8 @@ from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.site_urls import SiteUrls
 
 _ID: Final = "limits_app.D031"
-_SHOWN: Final = 10
+MOST_LISTED: Final = 10
+"""How many rows a finding lists."""
 _NAME: Final = "Use a path in place of the name, unless the rule is for pages of this site only."
 _RESPONSE: Final = "Count all responses there, unless the rule is for pages of this site only."
 _FORM: Final = "Combine a header or a cookie, unless the rule is for pages of this site only."
@@ -24,12 +25,12 @@ def not_forwarded(using: str) -> Iterator[Finding]:
     rules = Endpoint.objects.using(using).filter(enabled=True).order_by("order", "pk")
     if not rules.exists() or not SiteUrls().answers_proxies:
         return
-    for name in rules.exclude(view_name="").values_list("name", flat=True)[:_SHOWN]:
+    for name in rules.exclude(view_name="").values_list("name", flat=True)[:MOST_LISTED]:
         yield _finding(f"the rule {name!r} is for a view by its name", _NAME)
     with_path = rules.filter(view_name="").select_related("resource")
-    for name in with_path.exclude(responses="", cost="").values_list("name", flat=True)[:_SHOWN]:
+    for name in with_path.exclude(responses="", cost="").values_list("name", flat=True)[:MOST_LISTED]:
         yield _finding(f"the rule {name!r} needs the response", _RESPONSE)
-    for name in with_path.filter(combined_with__contains="form:").values_list("name", flat=True)[:_SHOWN]:
+    for name in with_path.filter(combined_with__contains="form:").values_list("name", flat=True)[:MOST_LISTED]:
         message = f"the rule {name!r} combines a field of a form: it is empty in requests about which a proxy asks"
         yield Finding(_ID, Severity.INFO, message, _FORM)
     permits = set(
@@ -42,7 +43,7 @@ def not_forwarded(using: str) -> Iterator[Finding]:
     keys = {
         (name, key) for name, key, text in permits if isinstance(Limit(key=key, text=text).definition(), ResourceLimit)
     }
-    for name, key in islice(sorted(keys), _SHOWN):
+    for name, key in islice(sorted(keys), MOST_LISTED):
         yield _finding(f"the limit {key!r} of the resource {name!r} is for requests at the same time", _PERMITS)
 
 

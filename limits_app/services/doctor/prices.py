@@ -17,9 +17,9 @@ from limits_app.models.patterns import prefixes_of
 from limits_app.models.price import hour_us
 from limits_app.policies import price_lists
 from limits_app.services.doctor.environment import Finding, Severity
+from limits_app.services.doctor.forwarded import MOST_LISTED
 from limits_app.usage.reading import without_members
 
-_SHOWN: Final = 10
 _LATELY: Final = timedelta(days=30)
 
 
@@ -40,10 +40,10 @@ def _few(code: str, what: str, advice: str, messages: Iterator[str]) -> Iterator
     """A finding for each of the first messages, and one with how many more there are."""
     number = 0
     for number, message in enumerate(messages, 1):
-        if number <= _SHOWN:
+        if number <= MOST_LISTED:
             yield Finding(code, Severity.INFO, message, advice)
-    if number > _SHOWN:
-        yield Finding(code, Severity.INFO, f"more {what}: {number - _SHOWN}", advice)
+    if number > MOST_LISTED:
+        yield Finding(code, Severity.INFO, f"more {what}: {number - MOST_LISTED}", advice)
 
 
 def _units(using: str) -> dict[str, set[str]]:

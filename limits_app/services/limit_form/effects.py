@@ -43,7 +43,7 @@ from limits_app.services.rule_labels import rules_of_resources
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
 
-_MOST_SUGGESTED: Final = 200
+MOST_SUGGESTED: Final = 200
 _MOST_USED: Final = 50
 
 
@@ -114,7 +114,7 @@ def resource_names() -> list[str]:
     A resource that was made for a URL rule is suggested as its path, and not where the rule names a view.
     """
     in_code = {*names_in_code(), *filter(RESOURCE_PATTERN.fullmatch, SiteUrls().throttle_scopes())}
-    rows = Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_SUGGESTED]
+    rows = Resource.objects.order_by("name").values_list("name", flat=True)[:MOST_SUGGESTED]
     names = {*in_code, *rows, *_used_resources()}
     paths = {name: rule.path for name, rule in rules_of_resources(names).items()}
     return sorted({paths.get(name, name) for name in names} - {""})

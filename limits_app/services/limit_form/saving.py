@@ -35,6 +35,7 @@ from limits_app.models import (
 )
 from limits_app.models.fields import in_site_time
 from limits_app.models.policy_rules import not_ended
+from limits_app.models.rule_resources import LONGEST_STEM
 from limits_app.services import definitions
 from limits_app.services.candidates import set_candidate
 from limits_app.services.limit_form.team_members import add_members
@@ -53,7 +54,6 @@ from limits_app.services.limit_sentences import (
 
 _BY_CLIENT: Final = (CountedBy.ENTITY, CountedBy.USER, CountedBy.API_KEY)
 """The counts of URL rules for which a client or a plan can have its own limits."""
-_LONGEST_STEM: Final = 48
 
 
 class Saved(NamedTuple):
@@ -169,7 +169,7 @@ def _make_rule(limit: SimpleLimit) -> None:
     """Make the rule that charges a resource for the URL of a limit which is a policy, where there is none."""
     if limit.what != What.URL or _rules(limit).exists():
         return
-    stem = f"url-{slugify(limit.path.replace('/', '-'))[:_LONGEST_STEM].strip('-') or 'site'}"
+    stem = f"url-{slugify(limit.path.replace('/', '-'))[:LONGEST_STEM].strip('-') or 'site'}"
     names = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
     taken = Resource.objects.using(write_alias()).filter(name__startswith=stem)
     used = {*taken.values_list("name", flat=True)}

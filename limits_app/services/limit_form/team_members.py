@@ -14,7 +14,7 @@ from limits_app.models.patterns import is_pattern
 from limits_app.models.validators import validate_identifier
 from limits_app.services import definitions
 
-_MOST: Final = 100
+_MOST_MEMBERS: Final = 100
 """How many members can be added at once."""
 _SEPARATORS: Final = re.compile(r"[\n\r,]+")
 
@@ -25,8 +25,8 @@ def members_in(text: str, team: str) -> tuple[str, ...]:
     Raises ValidationError for one that cannot become a member: a pattern, the team itself, or a member of another.
     """
     names = [*dict.fromkeys(filter(None, map(str.strip, _SEPARATORS.split(text))))]
-    if len(names) > _MOST:
-        raise ValidationError(gettext("Add at most %(count)s members at once.") % {"count": _MOST})
+    if len(names) > _MOST_MEMBERS:
+        raise ValidationError(gettext("Add at most %(count)s members at once.") % {"count": _MOST_MEMBERS})
     for name in names:
         validate_identifier(name)
         if is_pattern(name) or name == team:

@@ -17,6 +17,7 @@ from django.db.models import Model
 from limits_app.engine.errors import InvalidLimit
 from limits_app.models import REGISTRY, Endpoint, Policy, Price, registered
 from limits_app.models.base import name_field
+from limits_app.models.validators import MAX_DEPTH
 from limits_app.services import definitions
 from limits_app.services.definitions import Definition, InvalidDefinition, Path, path_text
 from limits_app.services.limits_file.content import (
@@ -34,7 +35,6 @@ from limits_app.services.limits_file.content import (
 MAX_CHARACTERS: Final = 32_000_000
 """How large a file may be."""
 
-_MAX_DEPTH: Final = 32
 _LONGEST_SCALAR: Final = 400
 """How long a number or a date may be: a long number in base 60 takes minutes to read."""
 _SHOWN: Final = 20
@@ -127,8 +127,8 @@ class _Builder:
                 raise _NotAllowed("YAML anchors and aliases are not supported", event)
             if documents > 1:
                 raise _NotAllowed("a limits file must be one YAML document: remove the line of dashes", event)
-            if depth > _MAX_DEPTH:
-                raise _NotAllowed(f"nest at most {_MAX_DEPTH} levels deep", event)
+            if depth > MAX_DEPTH:
+                raise _NotAllowed(f"nest at most {MAX_DEPTH} levels deep", event)
 
     def value(self, node: Any, path: Path) -> Any:
         """Give a node as plain data; a value of a mapping is in the line of its key."""

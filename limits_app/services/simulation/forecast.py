@@ -33,7 +33,7 @@ from limits_app.engine import (
 )
 from limits_app.engine.limits import CallLimit, LimitDefinition, RateLimit, ResourceLimit
 from limits_app.models import BucketKind, Counted, Policy, PolicyEffect, UsagePeriod, UsageSnapshot
-from limits_app.models.fields import aware, in_site_time
+from limits_app.models.fields import ONE_HOUR, aware, in_site_time
 from limits_app.models.usage import CappedSum
 from limits_app.services.costs import spends
 from limits_app.services.simulation.events import share_of
@@ -98,7 +98,6 @@ MOST: Final = 50
 _FIRST_PART: Final = 200
 _FURTHER_PARTS: Final = 2_000  # a query has a value for each
 
-_HOUR: Final = timedelta(hours=1)
 _FIELDS: Final = ("resource", "entity", "key")
 
 Whose = tuple[str, ...]
@@ -136,7 +135,7 @@ class Consumer:
     @property
     def first(self) -> datetime:
         """The first hour with a rejection."""
-        return EPOCH + min(self.refused) * _HOUR
+        return EPOCH + min(self.refused) * ONE_HOUR
 
 
 @dataclass(frozen=True, slots=True)

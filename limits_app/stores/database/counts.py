@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limits_app import engine
 from limits_app.engine import (
+    HOUR_MINUTES,
     Batch,
     Count,
     RejectionCounts,
@@ -42,7 +43,6 @@ _ROWS_TOGETHER: Final = 64
 _REJECTIONS_LABEL: Final = b"rejections"
 """The label of rows with rejections."""
 _REJECTIONS_TOGETHER: Final = 20
-_HOUR_MINUTES: Final = 60
 
 
 def collect(runner: TransactionRunner, namespace: str) -> Batch | None:
@@ -67,7 +67,7 @@ def add_rejections(runner: TransactionRunner, rejections: RejectionCounts, names
     number, rows = namespace_id(namespace_digest(namespace)), iter(packed_rejections(rejections))
     values = list[object]()
     while together := list(islice(rows, _REJECTIONS_TOGETHER)):
-        hour = max(row[0] for row in together) // _HOUR_MINUTES
+        hour = max(row[0] for row in together) // HOUR_MINUTES
         values += [hour, _REJECTIONS_LABEL, number, json.dumps(together).encode()]
     if values:
         insert = insert_sql(*COUNT, rows=len(values) // COUNT_COLUMNS)

@@ -13,7 +13,7 @@ from operator import is_not
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.engine import Lease, LeaseId, Log, Record, Schema, digest_in, label_of
+from limits_app.engine import HOLDER_LENGTH, Lease, LeaseId, Log, Record, Schema, digest_in, label_of
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.database.connections import marks, namespace_id
 
@@ -34,7 +34,6 @@ _WIDTH: Final = 8
 _LOG_LENGTH: Final = Struct("<I")
 _LEASES_HEAD: Final = Struct("=BI")
 """The length of a limit's key, and how many leases it has."""
-HOLDER_LENGTH: Final = 16
 _LEASE: Final = Struct(f"={HOLDER_LENGTH}s3q")
 
 

@@ -11,6 +11,7 @@ from limits_app import engine
 from limits_app.acquiring import Renewer, WaitingLine, on_fork
 from limits_app.engine import (
     ALL,
+    HOLDER_LENGTH,
     LEASE_US,
     Amounts,
     Batch,
@@ -31,7 +32,7 @@ from limits_app.engine.errors import NotShareable, StoreUnavailable
 from limits_app.stores.database import counts, versions
 from limits_app.stores.database.connections import ConnectionOptions, ThreadConnections
 from limits_app.stores.database.housekeeping import RowHousekeeping
-from limits_app.stores.database.records import HOLDER_LENGTH, RecordTable
+from limits_app.stores.database.records import RecordTable
 from limits_app.stores.database.runner import TransactionRunner
 from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
 from limits_app.stores.database.sqlite import SQLiteConnection

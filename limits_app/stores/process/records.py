@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from limits_app import engine
 from limits_app.engine import (
+    HOLDER_LENGTH,
     Lease,
     LeaseId,
     Log,
@@ -35,7 +36,6 @@ VERSION_LENGTH: Final = 8
 WATCHED: Final = b"watch"
 """What the keys of waiting processes begin with."""
 _NAMESPACE_LENGTH: Final = 4
-_HOLDER_LENGTH: Final = 16
 _ENTRIES_PER_SCOPE: Final = 8
 _DEFINITIONS: Final = b"d"
 _LOG: Final = b"g"
@@ -83,7 +83,7 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
 
     def __iter__(self) -> Iterator[LeaseId]:
         for key, value in entries(self._txn, self._scope + _LEASE):
-            yield value[_LEASE_FORM.size :].decode(), key[-_HOLDER_LENGTH:]
+            yield value[_LEASE_FORM.size :].decode(), key[-HOLDER_LENGTH:]
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from limits_app import engine
 from limits_app.engine import (
+    HOUR_MINUTES,
     KEPT_HOURS,
     Batch,
     Count,
@@ -42,7 +43,6 @@ from limits_app.stores.process.state_file import Txn
 _HOUR: Final = b"hour"
 _HOUR_IN_NAMESPACE: Final = b"Hour"
 _REJECTED: Final = b"rejected"
-_HOUR_MINUTES: Final = 60
 _BATCH: Final = b"batch"
 _HALF: Final = 8
 _HOUR_LENGTH: Final = 4
@@ -167,7 +167,7 @@ class Usage:
             stored = txn.get(key)
             sums = times if stored is None else Times(*json.loads(stored)[len(label) :]).merged(times)
             txn.put(key, json.dumps([*label, *sums]).encode())
-        oldest_kept = max((rejected.minute for rejected in rejections), default=0) - KEPT_HOURS * _HOUR_MINUTES
+        oldest_kept = max((rejected.minute for rejected in rejections), default=0) - KEPT_HOURS * HOUR_MINUTES
         for key in [key for key, _ in islice(entries(txn, word), len(rejections))]:
             if _hour_in(key) < oldest_kept:
                 txn.delete(key)

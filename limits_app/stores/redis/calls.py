@@ -12,6 +12,7 @@ from typing import Final
 
 from limits_app.acquiring import on_fork
 from limits_app.engine import (
+    HOLDER_LENGTH,
     LEASE_LEVEL,
     NEVER_US,
     Amounts,
@@ -31,7 +32,7 @@ from limits_app.stores.redis.commands import CARRYING, KEEP, PreparedScript, Red
 from limits_app.stores.redis.hints import Calendars, ScriptClock
 from limits_app.stores.redis.opening import KeyNames
 from limits_app.stores.redis.states import (
-    HOLDER_LENGTH,
+    TIME,
     StateReader,
     boundaries_of,
     field_of,
@@ -47,7 +48,6 @@ _ALWAYS_KNOWN: Final = -NEVER_US, NEVER_US
 _DIGEST_LENGTH: Final = 4
 
 _NUMBER_BYTES: Final = 8
-_TIME: Final = Struct("<d")
 _MOST_CHOICES: Final = 1024
 _MOST_FRAMES: Final = 1024
 _FILES_OF_VERBS: Final = {
@@ -247,7 +247,7 @@ class ForeignCalendars:
 
     def learned(self, reply: bytes) -> ForeignCalendars:
         """Add what a reply asks for: the time, and a calendar, or none; returns itself."""
-        (now,), calendar = _TIME.unpack_from(reply, 1), reply[1 + _TIME.size :]
+        (now,), calendar = TIME.unpack_from(reply, 1), reply[1 + TIME.size :]
         if calendar:
             self._boundaries[calendar] = boundaries_of(calendar, int(now))
         return self

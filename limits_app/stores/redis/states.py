@@ -18,7 +18,7 @@ from limits_app.engine import EMPTY_LOG, NEVER_US, Amounts, Claim, Log, PlannedL
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import QuotaLimit
 
-HOLDER_LENGTH: Final = 16
+TIME: Final = Struct("<d")
 _KEPT_UNTIL_BYTES: Final = 4
 
 

@@ -23,6 +23,7 @@ from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import Unanswered
 from limits_app.stores.redis.hints import Rejections, ScriptClock
 from limits_app.stores.redis.opening import DEFAULTS, ConnectionSource, KeyNames, open_store
+from limits_app.stores.redis.states import TIME
 from limits_app.stores.redis.task_connections import TaskConnections
 from limits_app.stores.redis.usage import COLLECTORS, UsageCollector
 from limits_app.stores.redis.versions import StoredVersions
@@ -43,7 +44,6 @@ _DECIDED: Final = b"RA"
 _SETTLED: Final = b"ALE"
 """How replies and decisions start; see acquire.lua and settle.lua."""
 
-_TIME: Final = Struct("<d")
 _DECISION: Final = Struct("<Bdd")
 """The status, the turn (the place of the claim in the call), and the time."""
 
@@ -308,7 +308,7 @@ class RedisStore(AskedInThread):
         """Return what a script needs to know before it decides, which its reply asks for."""
         if reply[0] == _OTHER_RULE:
             return (foreign or ForeignCalendars()).learned(reply)
-        self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
+        self._clock.learn(int(TIME.unpack_from(reply, 1)[0]))
         return foreign
 
     def _read(self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes, forgotten: int = -1) -> Claim | None:

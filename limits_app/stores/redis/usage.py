@@ -23,12 +23,12 @@ from limits_app.engine import (
 )
 from limits_app.stores.redis.calls import Calls
 from limits_app.stores.redis.commands import RedisCommand
+from limits_app.stores.redis.states import TIME
 
 _TAG_LENGTH: Final = 2
 _MOST: Final = 500
 """The largest number of counts in a batch."""
 _COUNTING_SCOPE: Final = b"o"
-_TIME: Final = Struct("<d")
 _TIME_AT: Final = 1
 _KEY_AT: Final = 14
 """Where entries of scopes that count have their keys; see usage.lua."""
@@ -109,7 +109,7 @@ class UsageCollector:
         """Return the hour since which usage waits to be collected, counted from 1970; None where none does."""
         keys = [self._names.usage(tag, namespace_digest(namespace)) for tag in self._names.tags]
         entries = [self._run(RedisCommand("LINDEX", key, "0")) for key in keys]
-        return min([_TIME.unpack_from(entry, _TIME_AT)[0] for entry in entries if entry], default=None)
+        return min([TIME.unpack_from(entry, _TIME_AT)[0] for entry in entries if entry], default=None)
 
     def _collect_with(self, tag: bytes, namespace: bytes, collector: int, began: int) -> Sequence[bytes]:
         """Return the name of the batch of a tag, whether it is full, and its counts; empty where there are none."""

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from limits_app.engine import SECOND_US
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 
-STEPS: Final = 1024
+WINDOW_STEPS: Final = 1024
 
 
 class Model(Protocol):
@@ -157,19 +157,19 @@ class SlidingWindowModel:
         last = max((time for time, _ in self.log), default=now)
         if last > now + self.window:
             exact = self.younger_than(last, Fraction(self.window))
-            late = self.younger_than(last, self.window + Fraction(self.window, STEPS))
+            late = self.younger_than(last, self.window + Fraction(self.window, WINDOW_STEPS))
             self.log, self.maybe = [(now, exact)], [(now, late - exact)]
 
     def admits(self, now: int, amount: Fraction) -> bool | None:
         self._move(now)
         if self.younger_than(now, Fraction(self.window)) + amount > self.capacity:
             return False
-        late = self.younger_than(now, self.window + Fraction(self.window, STEPS))
+        late = self.younger_than(now, self.window + Fraction(self.window, WINDOW_STEPS))
         return True if late + amount <= self.capacity else None
 
     def used(self, now: int) -> Fraction | None:
         exact = self.younger_than(now, Fraction(self.window))
-        late = self.younger_than(now, self.window + Fraction(self.window, STEPS))
+        late = self.younger_than(now, self.window + Fraction(self.window, WINDOW_STEPS))
         return exact if exact == late else None
 
     def charge(self, now: int, amount: Fraction) -> None:
