@@ -280,7 +280,7 @@ def one_time_clients(clients: str) -> dict[str, float]:
     from django.utils import timezone
 
     from limits_app.models import CollectedBatch, UsageSnapshot
-    from limits_app.usage import folding
+    from limits_app.usage import one_time_clients
 
     day = (timezone.now() - timedelta(days=2)).replace(hour=0, minute=0, second=0, microsecond=0)
     about: dict[str, Any] = {"start": day, "resource": "api/0", "key": "call_count", "admitted_milli": 1000}
@@ -294,7 +294,7 @@ def one_time_clients(clients: str) -> dict[str, float]:
     CollectedBatch.objects.update(collected_at=day + timedelta(days=1))
     _analyze()
     started, used = perf_counter(), _processor_seconds()
-    folded = folding.fold()
+    folded = one_time_clients.fold()
     seconds, processors = perf_counter() - started, _processor_seconds() - used
     rows = UsageSnapshot.objects.count() - 2
     return {"rows": rows, "folded": folded, "seconds": seconds, "processors": processors}

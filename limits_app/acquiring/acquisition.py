@@ -11,6 +11,7 @@ from weakref import ref
 
 from limits_app.acquiring.blocks import Block, enter_block
 from limits_app.acquiring.bound_limits import BoundLimits
+from limits_app.acquiring.extension_shares import shares, used_before, used_of_sums
 from limits_app.acquiring.reported_use import (
     UsageReport,
     beyond_first_request,
@@ -20,7 +21,6 @@ from limits_app.acquiring.reported_use import (
     uses_by_key,
 )
 from limits_app.acquiring.runtime import PROCESS, lock_over_forks
-from limits_app.acquiring.shares import shares, used_before, used_of_sums
 from limits_app.acquiring.store import is_remote
 from limits_app.engine import (
     LEASE_LEVEL,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from limits_app.acquiring.shares import Part, charged_for, money_of, requested_of, sum_used
+from limits_app.acquiring.extension_shares import Part, charged_for, money_of, requested_of, sum_used
 from limits_app.engine import (
     BLOCK_LEVEL,
     IDEMPOTENCY_LEVEL,

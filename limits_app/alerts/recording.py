@@ -41,6 +41,8 @@ class AlertEvent(NamedTuple):
     A rule sends one alert for all events about the same in the same window, until that is deleted after 62 days: let it
     name the period that one alert is sent for, or the time of an event that is sent each time. None is for a store: its
     alert is sent when its condition, the last word of `about`, differs from that of the alert before.
+    Until they are written, events are kept once only where all their fields are equal: of a frequent signal, note one
+    event for each window, or give them the same `at` and `text`.
     """
 
     kind: AlertKind

@@ -117,7 +117,7 @@ class Claim:
         return wait if self.repeated_us is None else min(wait, self.repeated_us)
 
     def retry_us(self) -> int:
-        """Return after how many microseconds all limits would admit."""
+        """Return after how many microseconds all limits would admit, for a pool that chooses the next member to try."""
         wait, states, now = 0, self.states, self.decided_at
         for limit in self.shape.limits:
             rule, position = limit.rule, limit.position
@@ -126,7 +126,7 @@ class Claim:
         return wait if self.repeated_us is None else min(wait, self.repeated_us)
 
     def refusal(self) -> tuple[list[Bucket], int]:
-        """Return the buckets that rejected, and after how many microseconds all of them would admit."""
+        """Return the buckets that rejected, and after how many microseconds all would admit, for a waiting line."""
         buckets, wait = [], 0
         for limit, amount, state in self.decisions():
             if limit.rule.charged(state, self.decided_at, amount) is None:

@@ -12,8 +12,8 @@ from limits_app.engine.limit_use import LimitUse
 from limits_app.integrations.request_access import is_exempt
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts, one_of_each, remaining_amounts, without_permits
-from limits_app.services.charging import charge_together
 from limits_app.services.combinations import CombinedSource
+from limits_app.services.held_charges import charge_together
 from limits_app.services.integration import Acquisition, Amount, DefaultLimits, GivenAmount, ResolutionKey
 from limits_app.services.request import AmountsRequest, SetResolver
 from limits_app.services.rule_requests import RuleRequest

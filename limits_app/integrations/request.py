@@ -33,7 +33,7 @@ from limits_app.integrations.charges import (
 from limits_app.integrations.holding import ChargedRequest
 from limits_app.integrations.identity import PLAN, Identity, address_of, identify, possible_user
 from limits_app.integrations.request_access import ais_exempt, is_exempt
-from limits_app.services import charging
+from limits_app.services import held_charges
 from limits_app.services.amounts import (
     AcquireOptions,
     CheckOptions,
@@ -280,7 +280,7 @@ class RequestLimits(ChargedRequest):
         return await sync_to_async(self.check)(resource, **options)
 
     def _record(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
-        charging.hold_here(acquisition)  # nested requests do not take permits again
+        held_charges.hold_here(acquisition)  # nested requests do not take permits again
         for name in (resource,) if isinstance(resource, str) else resource:
             self.add(Charge(name, None, acquisition=acquisition, by_view=True))
         return acquisition

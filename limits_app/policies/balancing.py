@@ -30,7 +30,7 @@ logger = logging.getLogger("limits_app")
 _MOST_BALANCERS: Final = 4096
 _MOST_READS: Final = 3
 """How often a thread reads cool-downs that change while it reads them."""
-_RETRY_SECONDS: Final = 1.0
+_COOL_DOWNS_RETRY_SECONDS: Final = 1.0
 _WAIT_SECONDS: Final = 5.0
 """How long a thread waits for another one that reads; then it reads too."""
 
@@ -155,7 +155,7 @@ class Balancers:
             cooling = self._read(pool)
         except (Unresolved, SynchronousOnlyOperation) as error:
             logger.debug("the cool-downs of the pool %s could not be read: %s", pool, error)
-            used.read_at = self.clock() - max(0, conf.get(conf.RESOLVER_TTL_SECONDS) - _RETRY_SECONDS)
+            used.read_at = self.clock() - max(0, conf.get(conf.RESOLVER_TTL_SECONDS) - _COOL_DOWNS_RETRY_SECONDS)
             return
         with self._lock:
             if generation >= used.read_in:

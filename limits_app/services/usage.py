@@ -20,7 +20,7 @@ from limits_app.services.costs import Spend, has_costs, spends, spends_of_client
 from limits_app.services.usage_sums import Chosen
 from limits_app.stores.registry import resilient_store, state_directories
 from limits_app.stores.resilient import ResilientStore
-from limits_app.usage import folding, rollup
+from limits_app.usage import one_time_clients, rollup
 from limits_app.usage.denial_counter import denials as denials_of_process
 from limits_app.usage.evaluation_counter import evaluations
 from limits_app.usage.reading import By, DenialCount, LimitKeys, Use, Uses, denied, read
@@ -228,7 +228,7 @@ def roll_up(*, progress: CountsAdded = rollup.no_progress) -> RolledUp:
 def roll_up_all(aliases: Collection[str] | None = None, *, progress: CountsAdded = rollup.no_progress) -> RolledUp:
     """Roll up some stores, by default all, and do what follows from the counts; see `roll_up`."""
     rolled_up = add_counts(aliases, progress=progress)
-    folding.fold()
+    one_time_clients.fold()
     revert_candidates()
     return rolled_up
 

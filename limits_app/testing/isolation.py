@@ -12,6 +12,7 @@ from typing import Any, Final
 from django.test.utils import TestContextDecorator
 
 from limits_app.acquiring import Store
+from limits_app.alerts import recorder
 from limits_app.engine import SECOND_US, EntityName, check_entity, check_resource, checked_limits, schema_of
 from limits_app.engine.limits import LimitDefinition
 from limits_app.forgetting import forget_compiled, forget_use
@@ -132,7 +133,8 @@ class freeze_limits(fresh_limits):  # noqa: N801 - used like a function
     """`fresh_limits` whose time stands still, and is moved by the FakeClock that the block gets.
 
     As a decorator it hands the clock to a function as the argument `kwarg_name`, to a test case as its `attr_name`.
-    It starts at `at`, in seconds since 1970, by default now. Dates and weekly hours of policies come as it is moved.
+    It starts at `at`, in seconds since 1970, by default now. Dates and weekly hours of policies, and
+    the times of alerts, come as it is moved.
     """
 
     def __init__(self, *, at: float | None = None, attr_name: str | None = None, kwarg_name: str | None = None) -> None:
@@ -150,6 +152,8 @@ class freeze_limits(fresh_limits):  # noqa: N801 - used like a function
         block.callback(setattr, resolver, "clock", resolver.clock)
         # Not the time of the clock itself: what a test writes begins now, which would be later than that.
         resolver.clock = lambda: time() + (clock.now_us - now) / SECOND_US
+        block.callback(setattr, recorder, "now", recorder.now)
+        recorder.now = resolver.clock
         return clock
 
 

@@ -18,7 +18,7 @@ from limits_app.models.namespaces import current_keys, sources
 from limits_app.models.prefixes import prefix_of
 from limits_app.stores.registry import resilient_store
 from limits_app.usage import rollup
-from limits_app.usage.folding import is_one_time
+from limits_app.usage.one_time_clients import is_one_time
 from limits_app.usage.reading import bucket_of, counted_for
 from limits_app.usage.writer import OF_WHOLE_SITE, BackgroundWriter, Origin
 

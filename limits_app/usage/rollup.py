@@ -16,7 +16,7 @@ from limits_app.engine import BELOW, Batch, Count, Rejected, RejectionCounts, Ti
 from limits_app.models import CollectedBatch, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.namespaces import current_digest, current_keys
 from limits_app.models.usage import ADD, EARLIEST, LATEST, PREPEND, upsert
-from limits_app.usage.folding import is_one_time
+from limits_app.usage.one_time_clients import is_one_time
 from limits_app.usage.reading import bucket_of, counted_for, since_1970, storable
 
 logger = logging.getLogger("limits_app")

@@ -117,7 +117,9 @@ def test_an_algorithm_has_a_rule_a_lua_implementation_a_stored_format_and_a_page
     script, carry = (files / f"{lua.files[-1]}.lua").read_text(), (files / "carry.lua").read_text()
     letter = lua.letter.decode()
     assert len(re.findall(rf"algorithms\.{letter}(?:\(| = )", script)) == 1
-    tags, parts = (re.search(f"local {name} = (.*)", carry) for name in ("tags", "has_parts"))
+    formats, tags, parts = (re.search(f"local {name} = (.*)", carry) for name in ("formats", "tags", "has_parts"))
+    assert formats is not None
+    assert f" {letter} = '" in formats[1].replace("{", "{ "), f"formats of carry.lua has no {letter}"
     assert tags is not None
     assert parts is not None
     assert f" {letter} = '{''.join(f'I{size}' for size in lua.tag_sizes)}'" in tags[1].replace("{", "{ ")

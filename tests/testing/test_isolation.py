@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.test import override_settings
+from pytest_django import Settings
 
 from limits_app import StoreUnavailable, limits, services, signals
 from limits_app.acquiring.breaker import BreakerState
+from limits_app.alerts import recorder
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit
-from limits_app.models import Policy
+from limits_app.models import Alert, AlertRule, Policy
 from limits_app.stores import registry
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits, override_limits
@@ -141,6 +143,23 @@ def test_dates_of_policies_come_with_the_clock() -> None:
         clock.advance(3601)
         assert services.limit_set("reports", "ann")["call_count"].capacity == 1
         assert Policy.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_times_of_alerts_move_with_the_clock(settings: Settings) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ALERTS": True}
+    AlertRule.objects.create(name="incidents", kind="emergency", target="log")
+    begun, wall = datetime.now(UTC), recorder.now
+    with freeze_limits() as clock:
+        clock.advance(7_200)
+        services.set_emergency("off", reason="a test")
+        clock.advance(86_400)
+        services.set_emergency("shadow", reason="a test")
+        recorder.flush()
+    first, second = Alert.objects.order_by("pk").values_list("created_at", flat=True)
+    assert timedelta(hours=2) <= first - begun < timedelta(hours=3)
+    assert timedelta(hours=24) <= second - first < timedelta(hours=25)
+    assert recorder.now == wall
 
 
 @fresh_limits()

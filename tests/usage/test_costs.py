@@ -19,7 +19,7 @@ from limits_app.engine import BELOW, Batch, Count, given_key
 from limits_app.models import Price, UsageSnapshot
 from limits_app.services import usage_sums
 from limits_app.usage import rollup
-from limits_app.usage.folding import fold
+from limits_app.usage.one_time_clients import fold
 from limits_app.usage.pruning import prunable, prune
 from tests.stores.database.databases import ALIAS, site_on
 

@@ -12,7 +12,7 @@ from limits_app import services
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.engine.outcome import Outcome
 from limits_app.services import Share
-from limits_app.services.charging import hold_nothing
+from limits_app.services.held_charges import hold_nothing
 from limits_app.services.integration import Acquisition, GivenAmount
 
 logger = logging.getLogger("limits_app")

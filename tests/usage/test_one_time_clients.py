@@ -26,7 +26,7 @@ from limits_app.models.fields import in_site_time
 from limits_app.models.prefixes import OF_REQUESTS, each_of
 from limits_app.models.usage import MAX_SUM
 from limits_app.services.combinations import combined_name
-from limits_app.usage.folding import fold
+from limits_app.usage.one_time_clients import fold
 from limits_app.usage.rollup import add
 from tests.docs.pages import DOCS, rows
 from tests.stores.database.databases import VENDORS, site_on
