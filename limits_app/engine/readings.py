@@ -24,17 +24,17 @@ def outcome_of(claim: Claim) -> Outcome:
     """Return the outcome of a claim on which a store has decided, or whose states were read."""
     violations: list[LimitStatus] = []
     passed: list[LimitStatus] = []
-    now, scopes = claim.decided_at, claim.plan.scopes
+    now, scopes, amounts, states = claim.decided_at, claim.plan.scopes, claim.amounts, claim.states
     for limit in claim.shape.limits:
-        rule, scope = limit.rule, scopes[limit.scope_index]
+        rule, scope, position = limit.rule, scopes[limit.scope_index], limit.position
         if rule.is_counted or limit.level == LEASE_LEVEL:
             continue
-        amount, state = claim.amounts[limit.position], claim.states[limit.position]
+        amount, state = amounts[position], states[position]
         rejected = not (claim.admitted or rule.is_soft) and rule.take(state, now, amount) is None
         kind, capacity, most, window_seconds = _definition(rule)
-        parts = rule.parts_per_amount
+        parts, never = rule.parts_per_amount, amount > rule.most_parts
         free = 0 if kind == "blocked" else max(rule.usable_parts - rule.used(state, now), 0)
-        # By position, since 20 arguments by name take ten times as long; then what the definition and the request say.
+        # By position, since 20 arguments by name take ten times as long.
         status = LimitStatus(
             rule.key,
             scope.resource,
@@ -43,17 +43,20 @@ def outcome_of(claim: Claim) -> Outcome:
             capacity,
             units_of(rule, amount) if amount % parts else amount // parts,
             units_of(rule, free) if free % parts else free // parts,
-            _retry_after(claim, limit, rejected=rejected) if rejected or amount > rule.most_parts else 0.0,
+            _retry_after(claim, limit, rejected=rejected) if rejected or never else 0.0,
             max(rule.restored_at(state) - now, 0) / SECOND_US,
-            amount > rule.most_parts,
+            never,
+            _overdrawn(claim, rule, amount, state) if rule.is_soft else 0,
+            scope.member,
+            scope.shared,
+            scope.total,
+            kind,
+            most,
+            window_seconds,
+            position,
+            limit.priority,
+            _kept_used(rule, state, now) if rule.kept_parts else 0,
         )
-        status.member, status.shared, status.total = scope.member, scope.shared, scope.total
-        status.type, status.limit, status.window_seconds = kind, most, window_seconds
-        status.position, status.priority = limit.position, limit.priority
-        if rule.is_soft:
-            status.overdrawn = _overdrawn(claim, rule, amount, state)
-        if rule.kept_parts:
-            status.kept_used = _kept_used(rule, state, now)
         if rejected:
             violations.append(status)
         elif limit.level != BLOCK_LEVEL:  # a block that does not run limits nothing
