@@ -72,7 +72,7 @@ def _settings_changed(*, setting: str, **details: object) -> None:
     """Tests that override LIMITS or CACHES mean other stores: nothing that was compiled for the old ones is right."""
     from limits_app import alerts
     from limits_app.forgetting import forget_compiled
-    from limits_app.models import namespaces
+    from limits_app.models import namespaces, users
 
     _await_work()
     if setting in {"DATABASE_ROUTERS", "LIMITS", "TENANT_APPS", "TENANT_TYPES"}:
@@ -82,6 +82,8 @@ def _settings_changed(*, setting: str, **details: object) -> None:
         alerts.connect()
     if setting in {"SECRET_KEY", "SECRET_KEY_FALLBACKS"}:
         _secrets.cache_clear()
+    if setting == "AUTH_USER_MODEL":
+        users.forget_user_model()
 
 
 def _test_began(**details: object) -> None:

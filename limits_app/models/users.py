@@ -6,7 +6,6 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from django.apps import apps
-from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db.models import AutoField, BigAutoField, IntegerField
@@ -30,14 +29,16 @@ def is_logged_in(user: Any) -> bool:
     return bool(value() if callable(value) else value)
 
 
+@cache
 def user_model() -> Any:
     """AUTH_USER_MODEL; ImproperlyConfigured where the site has no such model."""
-    return _user_model(settings.AUTH_USER_MODEL)
-
-
-@cache
-def _user_model(_name: str) -> Any:
     return get_user_model()  # which looks for it each time
+
+
+def forget_user_model() -> None:
+    """Look for AUTH_USER_MODEL again, since a test has changed it."""
+    user_model.cache_clear()
+    _kind_of.cache_clear()
 
 
 def identifier_of_user(user: Any) -> str | None:
@@ -50,7 +51,7 @@ def identifier_of_user(user: Any) -> str | None:
         return None
     key = getattr(user, "pk", None)
     # The class of a lazy user is that of the user.
-    return None if key is None or key == "" else f"{_kind_of(user.__class__, settings.AUTH_USER_MODEL)}:{key}"
+    return None if key is None or key == "" else f"{_kind_of(user.__class__)}:{key}"
 
 
 def entity_name(entity: EntityName) -> str | None:
@@ -129,8 +130,8 @@ def _is_of_site(model: type) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _kind_of(model: type, _name: str) -> str:
-    """Return the kind of the users of a class, while AUTH_USER_MODEL has a name."""
+def _kind_of(model: type) -> str:
+    """Return the kind of the users of a class."""
     meta = getattr(model, "_meta", None)
     # A user without a model, such as one of a token, stands for a user of the site.
     if meta is None or _is_of_site(model):

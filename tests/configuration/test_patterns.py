@@ -143,6 +143,15 @@ def test_users_of_two_models_have_identifiers_of_their_own() -> None:
     assert limits.check("api", entity=Seller()).allowed  # type: ignore[arg-type]  # like a user of another table
 
 
+def test_another_model_of_users_has_other_identifiers(settings: Any) -> None:
+    user: Any = User(pk=1)
+    group: Any = Group(pk=1)
+    group.is_authenticated = True
+    assert [entity_of_user(user), entity_of_user(group)] == ["user:1", "group:1"]
+    settings.AUTH_USER_MODEL = "auth.Group"
+    assert [entity_of_user(user), entity_of_user(group)] == ["auth.user:1", "user:1"]
+
+
 @pytest.mark.django_db
 def test_the_groups_of_the_user_with_the_same_number_are_not_those_of_another_model() -> None:
     user = User.objects.create_user("ann")
