@@ -214,7 +214,7 @@ class EmergencyForm(ReasonForm):
         choices=[
             *((value, label) for value, label in BoostEnd.choices if value != BoostEnd.DATE),
             (BoostEnd.DATE.value, _("Until this time")),
-            ("", _("Until somebody switches it back")),
+            ("", _("Until it is switched back")),
         ],
         required=False,
         widget=forms.RadioSelect,

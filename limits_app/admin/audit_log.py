@@ -22,6 +22,7 @@ from limits_app import audit
 from limits_app.admin.action_forms import RevertForm
 from limits_app.admin.audit_lines import AuditLine, line_of, lines
 from limits_app.admin.audit_words import (
+    clients_of,
     field_in_words,
     in_sentences,
     kind_in_words,
@@ -34,7 +35,7 @@ from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.models import AuditEvent, Entity
 from limits_app.services import block_confirmation
-from limits_app.services.clients import events_of, users_named
+from limits_app.services.clients import client_names, events_of, users_named
 from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_revert
 
@@ -94,7 +95,7 @@ class ObjectFilter(admin.SimpleListFilter):
             if event.object_label:
                 objects.setdefault(f"{event.object_type} {event.object_label}", event)
         offered = dict([*objects.items()][:_MOST_CHOICES])
-        return [*zip(offered, objects_in_words([*offered.values()]), strict=True)]
+        return [*zip(offered, objects_in_words([*offered.values()], {}), strict=True)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
         """Keep the events of the chosen object."""
@@ -262,7 +263,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     @admin.display(description=_("object"), ordering="object_label")
     def label(self, event: AuditEvent) -> str:
         """Name the object as the sentence does."""
-        return objects_in_words([event])[0]
+        return objects_in_words([event], client_names(clients_of([event])))[0]
 
     @admin.display(description=_("source"), ordering="source")
     def way(self, event: AuditEvent) -> str:

@@ -146,9 +146,8 @@ def in_sentences(events: Sequence[AuditEvent], names: Mapping[str, str] | None =
     return [_sentence(event, names, rules) for event in events]
 
 
-def objects_in_words(events: Sequence[AuditEvent]) -> list[str]:
+def objects_in_words(events: Sequence[AuditEvent], names: Mapping[str, str]) -> list[str]:
     """The object of each event, as sentences name it: a policy by whom it is about, a resource by its URL."""
-    names = client_names(clients_of(events))
     rules = rules_of_resources(name for event in events for name in _resources(event))
     return [_object(event, names, rules) for event in events]
 

@@ -227,7 +227,7 @@ class CandidateAdmin(AuditedAdmin):
     def since_enforced(self, candidate: Any) -> str:
         """Show what it has rejected since its promotion, while that is watched."""
         report = candidate.report
-        if candidate.state == CandidateState.TESTING:
-            return "-"
         label = gettext("rejected since it is enforced")
+        if candidate.state == CandidateState.TESTING:
+            return format_html(_LABELLED, label, "-")
         return format_html(_LABELLED, label, _figures(report.rejected, report.evaluated))

@@ -50,7 +50,7 @@ def add(client: Client, **fields: Any) -> Any:
 def test_what_the_settings_exempt(admin_client: Client, settings: Settings) -> None:
     page = words(get(admin_client, PAGE))
     assert "The settings exempt no client." in page
-    assert "No policy, entity, URL rule or view exempts anyone." in page
+    assert "No policy, client, URL rule or view has an exemption." in page
     exempted = {
         "STAFF": True, "SUPERUSERS": True, "GROUPS": ["Support"], "NETWORKS": ["10.0.0.0/8"],
         "ENTITIES": ["user:7", "key:partner-*"],
