@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
@@ -33,6 +35,12 @@ _HIDDEN = """
         .map((one) => one.outerHTML);
 """
 """What of the fields of limits lies beside the window, or behind the navigation."""
+
+_BESIDE = """
+    const {parentElement} = document.querySelector("#result_list");
+    return parentElement.scrollWidth - parentElement.clientWidth;
+"""
+"""How much of a list lies beside the page."""
 
 _SAID = """
     return [...document.querySelectorAll(".limits-lines .help")]
@@ -188,13 +196,33 @@ def test_a_list_shows_its_last_column(name: str, width: int, window: Browser) ->
     window.resize((width, 900))
     window.open(OURS[name])
     window.one("#result_list")
-    assert (
-        window.run(
-            "const {parentElement} = document.querySelector('#result_list'); "
-            "return parentElement.scrollWidth - parentElement.clientWidth"
-        )
-        == 0
-    )
+    assert window.run(_BESIDE) == 0
+
+
+LONG = "/api/v2/organisations/<organisation>/projects/<project>/exports/<format>/"
+
+
+@pytest.fixture
+def long_names(place: Place) -> Iterator[None]:
+    """A URL rule and a client with long names that have no spaces."""
+    models = "from limits_app.models import Endpoint, Entity"
+    rows = f"Endpoint.objects.create(name='long', path='{LONG}', limits='1/min', enabled=False)"
+    client = f"Entity.objects.create(identifier='apikey:sha256:{'0' * 64}')"
+    place.manage("shell", "--verbosity=0", "--command", f"{models}\n{rows}\n{client}")
+    yield
+    gone = "Endpoint.objects.get(name='long').delete(); Entity.objects.get(identifier__startswith='apikey:').delete()"
+    place.manage("shell", "--verbosity=0", "--command", f"{models}\n{gone}")
+
+
+@pytest.mark.usefixtures("long_names")
+def test_lists_wrap_long_names(window: Browser) -> None:
+    for width in (390, 1280):
+        window.resize((width, 900))
+        for name in ("resources", "entities", "endpoints", "policies", "audit"):
+            window.open(OURS[name])
+            window.one("#result_list")
+            assert window.run("return document.documentElement.scrollWidth") <= width, name
+            assert window.run(_BESIDE) == 0, name
 
 
 def settle(window: Browser, name: str) -> None:

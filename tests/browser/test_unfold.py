@@ -73,6 +73,18 @@ def test_a_page_does_not_need_the_styles_of_the_stock_admin(name: str, unfolded:
             assert unfolded.run("return document.documentElement.scrollWidth") <= size[0]
 
 
+@pytest.mark.parametrize("name", ["policies", "resources", "entities", "endpoints"])
+def test_the_tools_of_a_list_stay_within_the_bar_above_the_page(name: str, unfolded: Browser) -> None:
+    for size in (DESKTOP, PHONE):
+        unfolded.resize(size)
+        unfolded.open(OURS[name])
+        unfolded.one(".object-tools")
+        above = unfolded.run("return document.querySelector('.object-tools').getBoundingClientRect().top")
+        height = unfolded.run("return document.querySelector('.object-tools').offsetHeight")
+        assert above >= 0
+        assert height < 50
+
+
 _BACKGROUND = """
     return [...document.querySelectorAll(arguments[0])].map((part) => {
         const {backgroundColor, borderTopColor} = getComputedStyle(part);
