@@ -34,6 +34,7 @@ def table(figures: Mapping[str, Figures]) -> str:
     kinds = {
         "calls of Redis": "calls",
         "queries": "queries",
+        "new connections to the database": "new_connections",
         "connections to Redis": "redis_connections",
         "connections to the database": "database_connections",
     }
@@ -53,6 +54,7 @@ def main() -> None:
         kinds: dict[str, tuple[Site, str, int]] = {
             "all allowed": (without_jobs, "allowed", _SECONDS),
             "all rejected": (without_jobs, "rejected", _SECONDS),
+            "allowed by a pool": (without_jobs, "pool", _SECONDS),
             "with the background jobs": (shared, "allowed", _JOB_SECONDS),
         }
         figures: dict[str, Any] = {}
