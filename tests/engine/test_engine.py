@@ -263,13 +263,26 @@ def undone(claim: Claim, *, has_run: bool = False) -> Claim:
 def test_undone_charge_drains_after_what_was_in_use_before(
     limits: tuple[AnyLimit, ...], is_same: bool, has_run: bool
 ) -> None:
-    scope = OneScope(TPM)
-    scope.charge(tpm=3)
-    claim = undone(scope.charge(tpm=4), has_run=has_run)
-    scope.change(*limits)
-    assert scope.settle(claim, at=5 * SECOND, tpm=-4)
-    # 5 units have drained: those 3 first, then 2 of the 4; by another rule, all 4 of them count as drained.
-    assert scope.used(at=5 * SECOND)["tpm"] == (0 if is_same and not has_run else 2)
+    is_known = is_same and not has_run
+    for seconds, left in ((2, 1 if is_known else 3), (5, 0 if is_known else 2)):
+        scope = OneScope(TPM)
+        scope.charge(tpm=3)
+        claim = undone(scope.charge(tpm=4), has_run=has_run)
+        scope.change(*limits)
+        assert scope.settle(claim, at=seconds * SECOND, tpm=-4)
+        # Of what has drained, 3 units were in use before; by another rule, all of it was part of the charge.
+        assert scope.used(at=seconds * SECOND)["tpm"] == left
+
+
+@pytest.mark.parametrize("others", [(), (CALLS,)], ids=["same limits", "one more limit"])
+def test_refund_of_an_earlier_period_leaves_the_present_one_as_it_is(others: tuple[AnyLimit, ...]) -> None:
+    session = METERED["session"]
+    scope = OneScope(session)
+    claim = scope.charge(key=6)
+    scope.change(*others, session)
+    scope.charge(at=61 * SECOND, key=5)
+    assert scope.settle(claim, at=61 * SECOND, key=-4)
+    assert scope.used(at=61 * SECOND)["key"] == 5
 
 
 @pytest.mark.parametrize("limits", [(WINDOW,), (CALLS, WINDOW), (replace(WINDOW, capacity=20),)], ids=len)

@@ -334,6 +334,15 @@ def copied(row: Model, times: int, **columns: str) -> None:
         cursor.execute(f"INSERT INTO {table} ({key}, {', '.join(names)}) {numbers} {copies}")
 
 
+@pytest.mark.parametrize("name", [["user:1"], {}, {"user:1"}])
+def test_an_unhashable_name_is_an_error_once_limits_are_kept(name: Any) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    assert limits.try_acquire("api")
+    assert resolver.cached(("api", name, (), None)) is None
+    with pytest.raises(InvalidLimit):
+        resolver.get(("api", name, (), None))
+
+
 @pytest.mark.parametrize("name", [["api"], {}, 5, None])
 def test_an_invalid_name_is_rejected_and_not_kept(name: Any) -> None:
     own = Resolver()

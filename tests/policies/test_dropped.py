@@ -13,7 +13,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 
-from limits_app import limits
+from limits_app import CallLimit, limits
 from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import dropped_by_each, dropped_keys, resolve
 from limits_app.services.limits_file import plan as plan_file
@@ -66,6 +66,11 @@ DROPPED: dict[str, tuple[list[Row], Row, list[tuple[str, str]]]] = {
         [("entity user:43 on api", "theirs", {}), ("entity user:43", "too", {}), (MAIL, "there", {})],
         (OWN, "mine", {}),
         [],
+    ),
+    "not_a_block_of_another_resource": (
+        [(SYSTEM, "all", {}), (MAIL, "", BLOCKED)],
+        (USER, "mine", {}),
+        [("all", SYSTEM)],
     ),
     "one_that_blocks": ([(SYSTEM, "tpm", {})], (API, "", BLOCKED), []),
     "one_that_frees": ([(SYSTEM, "tpm", {})], (API, "", UNLIMITED), []),
@@ -276,6 +281,15 @@ def test_what_is_left_without_a_policy_is_named(which: str, left: str) -> None:
     limits.set_resource_limits("mail", "5/h")
     [policy] = [one for one in Policy.objects.all() if str(one) == which]
     assert left_without(policy) == f"Without it {left}"
+
+
+def test_limits_of_code_are_left_without_a_policy() -> None:
+    limits.set_resource_limits("mail", "5/h")
+    limits.try_acquire("api", default_limits=[CallLimit(9, 3600)])
+    limits.set_resource_limits("api", "5/h")
+    [mail, api] = Policy.objects.order_by("pk")
+    assert left_without(api) == "Without it these apply: the limits in code."
+    assert "the limits in code" not in left_without(mail)
 
 
 def on_plan_of_group(**fields: Any) -> None:

@@ -229,6 +229,30 @@ def test_all_rows_are_read_again_where_the_latest_ones_are_gone(later: bool) -> 
     assert has(complete(identifiers), "low:1", "low:2", "key:1", "key:x") == [True, True, False, False]
 
 
+def test_all_rows_are_read_again_where_keys_are_not_numbers() -> None:
+    class Texts(Table):
+        """Rows whose keys say nothing about their order."""
+
+        def read(self, above: Any, most: int) -> Any:
+            self.reads.append(above)
+            return [(str(key), name) for key, name in self.rows.items() if str(key) > (above or "")][:most]
+
+    table = Texts("key:1", "key:2")
+    identifiers = complete(known(table))
+    table.add("key:0", key=0)
+    identifiers.read_latest()
+    assert not identifiers.is_complete
+    assert has(complete(identifiers), "key:0", "key:1", "key:2", "key:x") == [True, True, True, False]
+
+
+def test_latest_rows_are_read_later_before_any_was_read() -> None:
+    table = Table("key:1")
+    identifiers = known(table)
+    identifiers.read_latest_later()
+    assert has(complete(identifiers), "key:1", "key:x") == [True, False]
+    assert table.reads[0] is None
+
+
 def test_rows_above_a_deleted_one_are_the_latest() -> None:
     table = Table(*[f"key:{number}" for number in range(25)])
     identifiers = complete(known(table))

@@ -14,6 +14,7 @@ from limits_app.acquiring.breaker import BreakerState
 from limits_app.alerts import recorder
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit
 from limits_app.models import Alert, AlertRule, Policy
+from limits_app.services.status import status_of_each
 from limits_app.stores import registry
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits, override_limits
@@ -33,6 +34,14 @@ def test_each_block_begins_with_unused_limits() -> None:
             with fresh_limits():
                 assert take()
                 assert not take()
+
+
+@pytest.mark.django_db
+def test_the_state_of_several_clients_is_that_of_replaced_limits() -> None:
+    with fresh_limits(), override_limits("reports", ONE):
+        assert take()
+        statuses = status_of_each([("reports", "user:1"), ("reports", "user:2"), ("mail", "user:1")])
+        assert [[*status.limits] for status in statuses] == [["call_count"], ["call_count"], []]
 
 
 def test_what_was_there_before_comes_back() -> None:
