@@ -48,8 +48,8 @@ class LimitSet(BoundLimits):
     """The mode that chose the store; None for a given store."""
     is_private = False
     """Whether the set was made with `shared=False` and has its own store."""
-    _free: FreeAcquisition | None = None
-    """The acquisition of a set without limits, which all callers share."""
+    _free: FreeAcquisition | None
+    """The acquisition of a set without limits, which all callers share; None for others."""
 
     def __init__(
         self,
@@ -109,15 +109,14 @@ class LimitSet(BoundLimits):
 
     def _share_free(self) -> None:
         # Without limits, and without a configuration that may add some, the store is not called.
-        if not self.scopes and self.version is None:
-            self._free = FreeAcquisition(self, self._plan(self._shapes.all()))
+        has_none = not self.scopes and self.version is None
+        self._free = FreeAcquisition(self, self._plan(self._shapes.all())) if has_none else None
 
     def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
         """See `BoundLimits.bound`."""
         bound = super().bound(scopes, version=version, identity=identity)
         bound.mode, bound.is_private = self.mode, self.is_private
-        if not scopes:
-            bound._share_free()
+        bound._share_free()
         return bound
 
     def __reduce__(self) -> tuple[object, ...]:

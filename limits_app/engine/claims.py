@@ -37,11 +37,9 @@ class Claim:
     was set back; None where none did.
     """
 
-    # What is read before a store decides is the claim's own: that is found faster than a default of the class.
+    # What is read for every claim is its own: that is found faster than a default of the class.
     admitted: bool | None = None
     fits = True
-    unanswered = False
-    undoes = False
     has_run = False
     decided_at = 0
     states: Sequence[State] = ()
@@ -59,6 +57,8 @@ class Claim:
         self.version = version
         self.settled = False
         self.put_off = False
+        self.unanswered = False
+        self.undoes = False
         if shape.permits:
             self.number = self.holder = _next_number()
             if shape.token_lease is not None:

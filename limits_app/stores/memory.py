@@ -117,7 +117,8 @@ class MemoryStore:
         plan = claim.plan
         if claim.version is not None and claim.version != self._log_of(plan.namespace).version:
             raise StaleConfiguration
-        now = self._now()
+        clock = self._now  # called as a method of the store it would be looked up in the class first
+        now = clock()
         if plan.era is self._era:
             records, are_stored = plan.records, True
         else:
@@ -203,7 +204,8 @@ class MemoryStore:
         if claim.settled:
             return True
         claim.settled = True
-        plan, now = claim.plan, self._now()
+        plan, clock = claim.plan, self._now
+        now = clock()
         records, are_stored = (plan.records, True) if plan.era is self._era else self._load(plan)
         kept_leases = engine.settle(claim, records, now, changes)
         if not are_stored or claim.shape.counts_usage:

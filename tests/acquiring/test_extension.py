@@ -358,9 +358,12 @@ def test_an_interrupted_extension_is_refunded() -> None:
     assert used(limits) == {"tpm": 0, "db": 0}
 
 
+MODULES = ("acquisition.py", "extending.py", "held_part.py", "held_parts.py")
+
+
 def in_an_acquisition(frame: FrameType, _event: str) -> bool:
     """Whether a call in the modules of acquisitions begins or ends."""
-    return frame.f_code.co_filename.endswith(("acquisition.py", "extension.py", "reported.py"))
+    return frame.f_code.co_filename.endswith(MODULES)
 
 
 def test_wherever_an_interruption_comes_a_later_release_returns_everything(clock: FakeClock) -> None:
