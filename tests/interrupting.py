@@ -19,11 +19,13 @@ def interrupted_at_event(number: int, counts: Callable[[FrameType, str], bool]) 
     """In the block, raise at the event of the profiler of this number, of those that count."""
     left = number
 
-    def profile(frame: FrameType, event: str, _: object) -> None:
+    def profile(frame: FrameType, event: str, function: object) -> None:
         nonlocal left
         if counts(frame, event):
             left -= 1
             if left == 0:
+                # The traceback keeps this frame, and no transaction may outlive its block for a method in it.
+                del function
                 raise Interrupted
 
     before = sys.getprofile()

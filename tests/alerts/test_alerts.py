@@ -320,7 +320,7 @@ def test_failed_attempts_are_repeated_with_back_off_and_given_up(
         ("hangs", "cannot be reached: TimeoutError"),
         ("redirects", "status 302"),
         ("is_gone", "cannot be reached: Connection refused"),
-        ("bad_name", "sending failed: UnicodeError|cannot be reached"),
+        ("bad_name", "sending failed: Unicode|cannot be reached"),
     ],
 )
 def test_the_cause_of_a_failure_is_only_in_the_log(

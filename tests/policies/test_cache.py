@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from threading import Barrier, Event, Thread
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -227,9 +228,12 @@ _ENTERING = getattr(type(RLock()).__enter__, "__code__", None)
 
 def passengers() -> int:
     """The threads that wait in `read` for a lock, which in Python 3.14 has a frame of its own."""
-    frames = sys._current_frames().values()
-    callers = [frame.f_back if frame.f_code is _ENTERING else frame for frame in frames]
-    return sum(frame is not None and frame.f_code is _WAITING for frame in callers)
+    return sum(map(is_waiting, sys._current_frames().values()))
+
+
+def is_waiting(frame: FrameType) -> bool:
+    caller = frame.f_back if frame.f_code is _ENTERING else frame
+    return caller is not None and caller.f_code is _WAITING
 
 
 def test_threads_that_need_the_same_ask_only_once(slow: SlowResolving) -> None:

@@ -84,11 +84,10 @@ def test_a_task_that_is_cancelled_is_not_kept_waiting_and_how_it_ends_is_reporte
 
 
 def test_an_unread_result_is_reported(work: Work) -> None:
-    work.may_end.set()
-
     async def scenario() -> None:
         task = work.task()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the task waits for the thread
+        work.may_end.set()
         # The loop does not run meanwhile, so the task does not know that it is done.
         with ThreadPoolExecutor(1) as executor:
             executor.submit(work.begun.wait, PATIENCE).result(PATIENCE)
