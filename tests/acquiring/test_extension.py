@@ -332,7 +332,7 @@ class Interfering(AskedInThread, MemoryStore):
 
 @WAYS
 @pytest.mark.parametrize("remote", [True, False])
-def test_an_extension_that_comes_after_the_release_is_refunded(extend: Extend, remote: bool) -> None:
+def test_extension_after_the_release_is_refunded(extend: Extend, remote: bool) -> None:
     store = Interfering(FakeClock())
     store.remote = remote
     limits = limit_set(store, TPM, DB)
@@ -366,7 +366,7 @@ def in_an_acquisition(frame: FrameType, _event: str) -> bool:
     return frame.f_code.co_filename.endswith(MODULES)
 
 
-def test_wherever_an_interruption_comes_a_later_release_returns_everything(clock: FakeClock) -> None:
+def test_release_after_an_interruption_returns_everything(clock: FakeClock) -> None:
     number, finished = 0, False
     while not finished:
         limits = limit_set(MemoryStore(clock=clock), TPM, DB)

@@ -84,7 +84,7 @@ def test_among_equally_loaded_sets_turns_are_taken(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("name", BALANCERS)
 @pytest.mark.parametrize("number", [1, 3])
-def test_every_balancer_finds_all_there_is(name: str, number: int, clock: FakeClock) -> None:
+def test_every_balancer_uses_all_members(name: str, number: int, clock: FakeClock) -> None:
     stores = [MemoryStore(clock=clock) for _ in range(number)] * 3
     sets = [sets_of(store, CALLS)[index] for index, store in enumerate(stores[:3])]
     assert Counter(many(LimitPool(sets, name), 10)) == {"a": 3, "b": 3, "c": 3, "-": 1}
@@ -153,7 +153,7 @@ def test_missing_calls_and_permits_are_skipped(store: MemoryStore, caplog: pytes
     assert [record.getMessage().split(" is ")[0] for record in caplog.records] == ["key 'db'", "key 'call_count'"]
 
 
-def test_shapes_of_requests_are_forgotten_when_there_are_too_many(store: MemoryStore) -> None:
+def test_number_of_kept_shapes_is_bounded(store: MemoryStore) -> None:
     pool = LimitPool([LimitSet([ResourceLimit(f"r{number}", 1) for number in range(300)], store=store)])
     for number in range(300):
         assert pool.try_acquire({f"r{other}": 0 for other in range(300) if other != number} | {f"r{number}": 1})
@@ -265,7 +265,7 @@ def test_a_nested_acquire_does_not_take_permits_again_that_it_has(store: MemoryS
         assert used(pool[0]) == {"db": 1, "call_count": 2}
 
 
-def test_a_set_that_is_put_aside_comes_back_by_itself(store: MemoryStore, clock: FakeClock) -> None:
+def test_set_returns_after_its_cool_down(store: MemoryStore, clock: FakeClock) -> None:
     pool = pool_of(store, CallLimit(100, 3600))
     pool.cool_down(1, 5)
     assert many(pool, 4) == "acac"
@@ -445,7 +445,7 @@ def test_threads_that_take_turns_do_not_get_the_same_one() -> None:
     assert firsts == {0: 1000, 1: 1000, 2: 1000}
 
 
-def test_at_random_each_order_comes_up_as_often_as_any_other() -> None:
+def test_random_orders_are_equally_frequent() -> None:
     seed(1)
     at_random = balancer("random")
     orders = Counter(tuple(at_random.order(THREE)) for _ in range(6000))
@@ -453,7 +453,7 @@ def test_at_random_each_order_comes_up_as_often_as_any_other() -> None:
     assert all(abs(count - 1000) < 150 for count in orders.values())
 
 
-def test_with_weights_each_set_comes_first_in_proportion_to_its_weight() -> None:
+def test_weighted_sets_are_first_in_proportion_to_their_weight() -> None:
     seed(1)
     weighted = balancer("weighted", (1, 2.5, 6.5))
     firsts = Counter(weighted.order(THREE)[0] for _ in range(10_000))
@@ -493,7 +493,7 @@ def test_a_weight_is_a_number_above_zero(weight: Any) -> None:
         checked_weights([1, weight], 2)
 
 
-def test_what_comes_next_can_be_seen_without_taking_a_turn() -> None:
+def test_preview_of_the_next_set_takes_no_turn() -> None:
     turns = balancer_named("round_robin")([1, 1, 1], 1)
     assert [turns.preview((0, 1, 2)) for _ in range(3)] == [(1, 2, 0)] * 3
     assert turns.order((0, 1, 2)) == (1, 2, 0)

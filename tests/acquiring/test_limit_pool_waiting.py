@@ -237,7 +237,7 @@ def test_a_set_that_is_put_aside_meanwhile_serves_no_waiter(store: WatchedStore,
     assert waiter.result().config == {"name": "a"}
 
 
-def test_a_waiter_sleeps_no_longer_than_until_a_set_comes_back() -> None:
+def test_waiter_sleeps_until_a_set_returns() -> None:
     store = WatchedStore()
     pool = two(store, RateLimit("tpm", 10, 3600), TEN)
     used_up(pool[0], "tpm")
@@ -303,7 +303,7 @@ async def test_tasks_wait_for_the_earliest_too(store: WatchedStore, clock: FakeC
 
 
 @in_a_loop
-async def test_tasks_do_not_wait_where_there_is_something_or_no_time(store: WatchedStore) -> None:
+async def test_tasks_do_not_wait_with_free_capacity_or_without_time(store: WatchedStore) -> None:
     pool = two(store, DB, CallLimit(1, 10))
     first = await pool.aacquire()
     second = await pool.atry_acquire()

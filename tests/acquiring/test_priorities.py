@@ -225,9 +225,7 @@ SERVED: Final = [3, 5, 2, 6, 0, 1, 4]
 
 
 @pytest.mark.parametrize("limit", [ResourceLimit("slots", 1), RateLimit("slots", 1, 1)], ids=["permits", "rate"])
-def test_waiters_of_higher_priorities_come_first_and_equal_ones_in_the_order_of_arrival(
-    clock: FakeClock, limit: LimitDefinition
-) -> None:
+def test_waiters_are_served_by_priority_then_arrival(clock: FakeClock, limit: LimitDefinition) -> None:
     store = WatchedStore(clock=clock)
     limits = limit_set(store, limit)
     held, served = limits.acquire({"slots": 1}, timeout=0), list[int]()

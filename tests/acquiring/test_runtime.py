@@ -205,7 +205,7 @@ class Thing:
     """Something that can be referred to."""
 
 
-def test_what_lives_is_there_once_and_what_is_gone_is_not() -> None:
+def test_weak_set_has_each_living_object_once() -> None:
     living = WeakRegistry[Thing]()
     first, second = Thing(), Thing()
     for one in (first, second, first):
@@ -220,7 +220,7 @@ def test_what_lives_is_there_once_and_what_is_gone_is_not() -> None:
         assert living.all() == [thing]
 
 
-def test_it_can_be_gone_through_while_others_come_and_go() -> None:
+def test_weak_set_can_be_iterated_while_it_changes() -> None:
     living, done = WeakRegistry[Thing](), Event()
 
     def come_and_go() -> None:

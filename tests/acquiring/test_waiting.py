@@ -61,7 +61,7 @@ def test_a_waiter_is_admitted_in_time(
     assert caplog.messages == []
 
 
-def test_a_waiter_asks_when_its_time_has_come_and_not_all_the_time(store: WatchedStore, clock: FakeClock) -> None:
+def test_waiter_asks_only_at_its_time(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
     waiter = store.waiting(limits.acquire, {"tpm": 10})

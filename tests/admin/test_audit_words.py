@@ -47,7 +47,7 @@ def test_the_audit_log_is_read_in_the_words_of_the_forms(admin_client: Client) -
         ("gone", "parts a: b", "parts a: b"),
     ],
 )
-def test_a_field_is_named_as_its_form_does_if_there_still_is_one(kind: str, field: str, words: str) -> None:
+def test_existing_fields_are_named_as_in_their_form(kind: str, field: str, words: str) -> None:
     assert field_in_words(kind, field) == words
 
 

@@ -125,7 +125,7 @@ def sorted_parents_first(model: str, file: str) -> str:
     return json.dumps(json.loads(file)[::-1])
 
 
-def test_importing_what_is_there_changes_nothing_and_leaves_no_event(admin_client: Client) -> None:
+def test_importing_unchanged_rows_records_no_event(admin_client: Client) -> None:
     configure()
     for model in MODELS:
         shown = upload(admin_client, model, exported(admin_client, model))

@@ -341,7 +341,7 @@ blocked or exempt.
         ("resource", ""),
     ],
 )
-def test_a_list_asks_little_however_many_rows_there_are(
+def test_number_of_queries_of_a_list_is_constant(
     model: str, query: str, visitor: Any, count_at_most: Callable[[int], None], django_assert_max_num_queries: Any
 ) -> None:
     count_at_most(200)

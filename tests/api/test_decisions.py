@@ -151,7 +151,7 @@ def test_a_token_that_is_settled_100_times_in_parallel_refunds_once(program: API
     assert (state()["used"], state("q")["used"]) == (100, 100)
 
 
-def test_the_permits_of_a_killed_program_come_back_with_the_lease(program: APIClient, clock: FakeClock) -> None:
+def test_permits_of_a_killed_program_are_free_when_the_lease_ends(program: APIClient, clock: FakeClock) -> None:
     limit(SLOTS)
     token = acquired(program, lease_seconds=120)["token"]
     acquired(program, lease_seconds=20)

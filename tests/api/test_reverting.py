@@ -43,7 +43,7 @@ def test_the_reason_may_be_in_the_header_too(root: APIClient) -> None:
     assert (told["verb"], told["reason"]) == ("create", f"revert of event {event.number + 1}")
 
 
-def test_it_takes_the_permissions_to_see_to_revert_and_to_do_what_reverting_does() -> None:
+def test_reverting_needs_permissions_to_view_to_revert_and_for_the_change() -> None:
     with acting(actor="ann"):
         Resource.objects.create(name="x")
     event = last()
@@ -67,7 +67,7 @@ def test_there_must_be_such_an_event_and_nothing_else_is_asked(root: APIClient) 
     ("allowed", "gone", "status"),
     [("change", True, 403), ("add", True, 200), ("add", False, 403), ("change", False, 200)],
 )
-def test_taking_back_by_force_needs_the_permission_for_what_it_does_now(allowed: str, gone: bool, status: int) -> None:
+def test_forced_revert_needs_the_permission_for_its_change(allowed: str, gone: bool, status: int) -> None:
     made = Resource.objects.create(name="api", description="one")
     made.description = "two"
     made.save()

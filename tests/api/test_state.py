@@ -207,7 +207,7 @@ def test_usage_has_its_plan_and_its_cost(root: APIClient) -> None:
     assert root.get(f"{ROOT}spend/?key=tpm").status_code == 400
 
 
-def test_usage_comes_in_pages(root: APIClient) -> None:
+def test_usage_is_paginated(root: APIClient) -> None:
     for number in range(5):
         used(f"user:{number}", number)
     pages = [root.get(f"{ROOT}usage/?by=entity&page_size=2&page={number}").data for number in (1, 2, 3)]

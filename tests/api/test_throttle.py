@@ -40,7 +40,7 @@ def system_policy(**fields: str) -> Policy:
     return Policy.objects.get(resource=None)
 
 
-def test_an_administrator_changes_what_holds_while_the_store_is_down(root: APIClient, store: FailingStore) -> None:
+def test_limits_can_be_changed_while_the_store_is_unavailable(root: APIClient, store: FailingStore) -> None:
     policy = system_policy(on_unavailable="block")
     where = f"{ROOT}policies/{policy.pk}/"
     seen = root.get(where)["ETag"]

@@ -37,7 +37,7 @@ def amounts(demand: Demand, *args: Any, **kwargs: Any) -> Any:
         pytest.param(lambda *_, **__: None, None, id="a_callable_that_names_nobody"),
     ],
 )
-def test_an_entity_comes_from_the_arguments(entity: Any, expected: str | None) -> None:
+def test_entity_is_read_from_the_arguments(entity: Any, expected: str | None) -> None:
     assert Demand("llm", entity).of_call(ask, (JOB,), {}).entity == expected
 
 
@@ -57,7 +57,7 @@ def test_parts_of_objects_and_of_messages_have_the_same_names() -> None:
         pytest.param(lambda *_, **__: {"tpm": 3, "rpm": 2}, {"tpm": 3, "rpm": 2}, id="a_callable_for_all"),
     ],
 )
-def test_amounts_come_from_the_arguments(requested: Any, expected: dict[str, int]) -> None:
+def test_amounts_are_read_from_the_arguments(requested: Any, expected: dict[str, int]) -> None:
     assert amounts(Demand("llm", requested=requested), JOB) == expected
 
 
@@ -88,7 +88,7 @@ def test_zero_and_no_are_names_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["tenant:{who}", "tenant:{}", "tenant:{0}"])
-def test_an_argument_that_there_is_not_is_an_error(spelling: str) -> None:
+def test_unknown_argument_is_an_error(spelling: str) -> None:
     with pytest.raises(KeyError):
         Demand("llm", spelling).of_call(ask, (JOB,), {})
 

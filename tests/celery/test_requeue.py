@@ -276,7 +276,7 @@ def test_of_tasks_that_find_the_line_late_at_the_same_time_one_delays_it() -> No
     assert round(Waiting(second.places).seconds_to_turn(limits.prepare(None))) == 199
 
 
-def test_a_task_that_comes_much_too_late_does_not_delay_the_others() -> None:
+def test_late_task_does_not_delay_others() -> None:
     clock = FakeClock()
     limits = LimitSet([CallLimit(1, 100)], store=MemoryStore(clock=clock))
     assert limits.try_acquire()

@@ -144,7 +144,7 @@ def test_task_joins_a_line_without_being_tried_while_others_are_rejected(app: Ce
     assert [denied.count for denied in limits.denials("lined")] == [1]
 
 
-def test_a_task_that_comes_again_a_little_early_waits_for_its_turn_and_is_not_sent(app: Celery) -> None:
+def test_task_that_is_a_little_early_waits_for_its_turn(app: Celery) -> None:
     limits.set_resource_limits("early", [CallLimit.per_second(4, burst=1)])
     task = count(app, "early")
     in_worker(task)

@@ -73,7 +73,7 @@ def test_a_task_that_is_interrupted_in_its_time_gives_its_permit_back(site: Cele
 
 
 @pytest.mark.slow  # until a lease ends
-def test_permits_of_tasks_that_were_killed_come_back(site: CelerySite) -> None:
+def test_permits_of_killed_tasks_are_free_again(site: CelerySite) -> None:
     revoked = site.send("hold", PATIENCE)
     until(lambda: len(site.lines("held")) == 1, "it does not begin")
     revoked.revoke(terminate=True, signal="SIGKILL")

@@ -164,7 +164,7 @@ def test_of_very_many_problems_some_are_reported() -> None:
     assert str(caught.value).endswith("and 180 more")
 
 
-def test_a_file_may_come_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_read_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     type_in(monkeypatch, io.StringIO("resources: {api: {}}"))
     assert run("apply - --dry-run").out == "+ resource api\n"
 
@@ -212,7 +212,7 @@ def given_file(tmp_path: Path, text: str, *words: str) -> Ran:
     return run(" ".join(["apply", str(tmp_path / "limits.yaml"), *words]))
 
 
-def test_a_file_comes_true_in_one_audited_step_and_then_changes_nothing(tmp_path: Path) -> None:
+def test_file_is_applied_in_one_audited_step_and_changes_nothing_again(tmp_path: Path) -> None:
     dry = given_file(tmp_path, EXAMPLE, "--dry-run")
     assert (dry.code, Policy.objects.count(), Resource.objects.count()) == (0, 0, 0)
     assert given_file(tmp_path, EXAMPLE, "--check").code == 3
@@ -256,7 +256,7 @@ def test_what_differs_is_changed_and_the_rest_is_not_touched() -> None:
     assert not limits_file.plan(limits_file.read_content(changed)).drift
 
 
-def test_members_come_and_go_with_the_file() -> None:
+def test_file_adds_and_removes_members() -> None:
     applied(EXAMPLE)
     lines = EXAMPLE.replace("      eu-west-1:", "      eu-north-1:").splitlines()
     applied("\n".join(lines))
@@ -435,9 +435,7 @@ def written(content: dict[str, Any]) -> str:
 
 @hypothesis_settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=files(), second=files())
-def test_what_is_exported_is_what_is_there_whatever_was_applied_before(
-    first: dict[str, Any], second: dict[str, Any]
-) -> None:
+def test_export_has_the_stored_rows_whatever_was_applied(first: dict[str, Any], second: dict[str, Any]) -> None:
     schema = jsonschema.Draft202012Validator(limits_file.schema())
     schema.validate(first)
     applied("")

@@ -351,7 +351,7 @@ def test_a_broken_log_is_an_answer_of_no_and_rows_are_compared_with_it_where_tha
     assert (found.code, "was changed without an event" in found.out) == (3, True)
 
 
-def test_what_is_asked_about_goes_by_the_keys_that_there_are() -> None:
+def test_requests_name_existing_keys() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60)])
     assert run("check api calls=10").code == 0
     assert "can never admit 99" in run("check api calls=99").err

@@ -243,7 +243,7 @@ def test_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         read_prices("[" + " " * MAX_PRICE_CHARACTERS, ImportOptions())
 
 
-def test_list_may_come_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_is_read_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     type_in(monkeypatch, io.StringIO('[{"resource": "a", "unit": "t", "amount": 1, "currency": "usd"}]'))
     assert run("prices import - --yes").code == 0
     assert amounts() == {("a", "t"): (1, 1_000_000)}

@@ -239,7 +239,7 @@ def test_hours_that_cannot_be_read_never_hold() -> None:
     assert decisions(Proposal.of_site(), at(0)) == "y"
 
 
-def test_a_circle_of_parents_comes_to_an_end() -> None:
+def test_circle_of_parents_ends() -> None:
     rows = "entities: {a: {parent: b, cascade: true}, b: {parent: a, cascade: true}}"
     assert decisions(proposed(f"{rows}\npolicies: [{{limits: [calls=1/min]}}]"), at(0, "a"), at(0, "b")) == "yn"
 

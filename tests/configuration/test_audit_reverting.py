@@ -65,7 +65,7 @@ def test_a_change_is_taken_back_with_its_limits(full: Policy) -> None:
     assert snapshot(Policy.objects.get())["reason"] == "worse"
 
 
-def test_what_was_made_is_deleted_and_what_was_deleted_is_made_again(full: Policy) -> None:
+def test_reverting_deletes_created_rows_and_recreates_deleted_ones(full: Policy) -> None:
     key, before = full.pk, snapshot(full)
     full.delete()
     gone = last()
@@ -77,7 +77,7 @@ def test_what_was_made_is_deleted_and_what_was_deleted_is_made_again(full: Polic
     assert (last().verb, last().object_id) == ("delete", str(key))
 
 
-def test_a_pool_comes_back_with_members_that_were_off() -> None:
+def test_reverted_pool_has_its_disabled_members() -> None:
     with acting():
         pool = Pool.objects.create(name="bedrock")
         member = PoolMember.objects.create(pool=pool, name="east", enabled=False, config={"region": "us-east-1"})
@@ -245,7 +245,7 @@ def test_resets_have_no_button_and_no_page(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("key", ["0", "abc", "9" * 30])
-def test_an_event_that_is_not_there_is_not_found(key: str, admin_client: Client) -> None:
+def test_unknown_event_is_not_found(key: str, admin_client: Client) -> None:
     url = reverse("admin:limits_app_auditevent_changelist")
     assert admin_client.get(f"{url}{key}/revert/").status_code == 404
     assert admin_client.get(f"{url}{key}/change/").status_code == 302

@@ -375,6 +375,6 @@ def test_a_redis_that_evicts_keys_is_reported_if_it_allows_info(settings: Settin
 
 
 @pytest.mark.django_db
-def test_a_redis_that_is_not_there_is_reported_as_that(settings: Settings) -> None:
+def test_unreachable_redis_is_reported_as_unreachable(settings: Settings) -> None:
     [port] = free_ports()
     assert reported_of(settings, f"redis://127.0.0.1:{port}/0") == ["limits_app.W047"]

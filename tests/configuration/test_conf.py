@@ -69,7 +69,7 @@ def test_a_store_has_its_own_options_and_inherits_the_others() -> None:
         assert conf.store_settings() == StoreSettings(StoreKind.PROCESS, Path("/big"), 512, idle_factor=7)
 
 
-def test_a_store_that_is_not_there_is_named_beside_those_that_are() -> None:
+def test_unknown_store_is_named_beside_the_existing_ones() -> None:
     with pytest.raises(ImproperlyConfigured, match="has no 'redis': add it, or use one of 'default'"):
         conf.store_settings("redis")
 

@@ -243,7 +243,7 @@ def test_dates_that_overlap_are_refused_and_by_postgresql_itself_too(vendor: str
         {"extends": True, "effect": "blocked"},
     ],
 )
-def test_the_database_itself_refuses_what_cannot_be(fields: dict[str, object], vendor: str) -> None:
+def test_database_constraints_reject_impossible_rows(fields: dict[str, object], vendor: str) -> None:
     with pytest.raises(Exception, match="limits_app_policy_"):  # of the kind that each driver has
         Policy.objects.using(ALIAS).bulk_create([Policy(**fields)])
 

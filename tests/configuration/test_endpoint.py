@@ -113,7 +113,7 @@ def test_bad_amounts_are_refused_with_what_to_write(amounts: object, said: str, 
     assert said in complaint(endpoint(api, amounts=amounts).full_clean, "amounts")
 
 
-def test_endpoints_come_in_their_order(api: Resource) -> None:
+def test_endpoints_are_in_their_order(api: Resource) -> None:
     for name, order in (("late", 200), ("early", 1), ("middle", 100)):
         endpoint(api, name=name, order=order).save()
     assert [str(row) for row in Endpoint.objects.all()] == ["early", "middle", "late"]

@@ -107,7 +107,7 @@ def test_no_way_of_writing_stores_or_logs_a_secret(pool: Pool, member: PoolMembe
     assert member.config != config
 
 
-def test_a_name_is_there_once_in_a_pool(pool: Pool, member: PoolMember) -> None:
+def test_names_of_a_pool_are_unique(pool: Pool, member: PoolMember) -> None:
     assert "already" in complaint(PoolMember(pool=pool, name=member.name).full_clean)
     with pytest.raises(IntegrityError), transaction.atomic():
         PoolMember.objects.create(pool=pool, name=member.name)

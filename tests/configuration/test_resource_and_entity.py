@@ -185,7 +185,7 @@ def test_a_unit_is_judged_by_its_end() -> None:
     assert Entity.objects.get(pk=made[0].pk).parent == made[7]
 
 
-def test_a_parent_that_is_not_there_is_an_error_of_its_field() -> None:
+def test_unknown_parent_is_an_error_of_its_field() -> None:
     assert "99" in complaint(Entity(identifier="user:42", parent_id=99).full_clean, "parent")
 
 

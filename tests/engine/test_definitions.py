@@ -389,7 +389,7 @@ def test_the_most_that_one_request_can_take() -> None:
     assert Blocked().ceiling == 0
 
 
-def test_a_key_must_not_be_there_twice_in_one_set() -> None:
+def test_keys_of_a_set_are_unique() -> None:
     text = complaint(lambda: schema_of((RateLimit("tpm", 5, 1), CallLimit(5, 1), RateLimit("tpm", 6, 1))))
     assert text == "limit 'tpm' appears twice: keys in a set must differ, such as 'tpm_day'"
 

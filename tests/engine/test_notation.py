@@ -146,7 +146,7 @@ LIMITS = st.one_of(
 
 @hypothesis_settings(max_examples=4 * hypothesis_settings.default.max_examples)
 @given(LIMITS, st.booleans())
-def test_whatever_limit_there_is_can_be_written_and_read_back(limit: LimitDefinition, shared: bool) -> None:
+def test_every_limit_is_read_back_from_its_text(limit: LimitDefinition, shared: bool) -> None:
     assert parse_limit(limit_text(limit, shared=shared)) == Noted(limit, shared=shared)
 
 

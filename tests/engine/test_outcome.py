@@ -143,7 +143,7 @@ def test_one_sentence_for_people(status: dict[str, Any], expected: str) -> None:
         assert error.outcome is outcome
 
 
-def test_where_a_limit_comes_from_is_reported(store: MemoryStore) -> None:
+def test_level_of_a_limit_is_reported(store: MemoryStore) -> None:
     limits = scoped_set(store, TPM, DB)
     (tpm, db) = limits.try_acquire({"tpm": 1}).outcome.passed
     for status in (tpm, db):
@@ -246,7 +246,7 @@ def test_debt_leaves_nothing_and_never_less(store: MemoryStore) -> None:
     assert outcome.retry_after == 90.6
 
 
-def test_blocked_refuses_everything_without_saying_when_to_come_back(store: MemoryStore, clock: FakeClock) -> None:
+def test_block_rejects_everything_without_a_retry_time(store: MemoryStore, clock: FakeClock) -> None:
     limits = scoped_set(store, Blocked(), TPM)
     for requested in ({"tpm": 1}, {"tpm": 0}, NOTHING):
         refused = limits.try_acquire(requested)
@@ -366,7 +366,7 @@ def test_the_bucket_that_binds_is_the_one_that_rejects(amount: int, store: Memor
     assert limits.peek({"tpm": amount}).allowed is (amount <= available)
 
 
-def test_buckets_are_listed_only_where_there_are_several(store: MemoryStore) -> None:
+def test_buckets_are_listed_only_for_several(store: MemoryStore) -> None:
     user, team = scoped("user", RateLimit("tpm", 100, 60), ResourceLimit("db", 2)), scoped("team", CallLimit(5, 60))
     stats = LimitSet.composed([user, team], store).get_stats()
     assert list(stats) == ["tpm", "db", "call_count"]

@@ -105,7 +105,7 @@ def test_prices_of_requests_are_of_one_unit_whatever_its_key() -> None:
     assert amounts(cheaper.at(3 * HOUR)) == {"calls usd": 1}
 
 
-def test_without_a_price_that_has_begun_there_is_none() -> None:
+def test_no_price_applies_before_the_first_begins() -> None:
     prices = PriceList([stored("a", 1, 5)])
     assert prices.at(5 * HOUR - 1) == ()
     assert amounts(prices.at(5 * HOUR)) == {"tokens usd": 1}

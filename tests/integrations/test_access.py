@@ -397,9 +397,7 @@ def lazy_user(get_response: Any) -> Any:
 
 
 @pytest.mark.parametrize("place", [2, 3], ids=["before the limits", "behind the limits"])
-def test_a_user_of_another_middleware_is_checked_where_there_is_no_session(
-    place: int, ann: User, settings: Settings
-) -> None:
+def test_user_of_another_middleware_is_checked_without_a_session(place: int, ann: User, settings: Settings) -> None:
     settings.MIDDLEWARE = [*MIDDLEWARE[:place], f"{__name__}.lazy_user", *MIDDLEWARE[place:]]
     block(f"user:{ann.pk}")
     statuses = [Client().get("/", headers=headers).status_code for headers in ({}, {"X-Token": "ann"}, {})]

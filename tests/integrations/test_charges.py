@@ -192,7 +192,7 @@ def test_a_changed_policy_in_the_middle_of_a_request_counts(limits: RequestLimit
         limits.charge("api", "ann", {"tpm": 4})
 
 
-def test_all_ways_in_are_undone_once_and_what_the_code_acquired_counts_as_calls_made(limits: RequestLimits) -> None:
+def test_charges_of_all_integrations_are_undone_once_and_acquired_calls_count(limits: RequestLimits) -> None:
     limits.charge("api", "ann")
     limits.charge("api", "ann", {"tpm": 40})
     limits.acquire("api", requested={"tpm": 20})

@@ -223,7 +223,7 @@ def forwarded(view: Callable[..., Any], header: str, peer: str = "203.0.113.9") 
         pytest.param(0, "198.51.100.1", "198.51.100.2", True, id="no_proxies"),
     ],
 )
-def test_the_client_stands_as_many_places_from_the_end_as_there_are_proxies(
+def test_client_is_found_by_the_number_of_proxies(
     proxies: int, first: str, second: str, same: bool, module: ModuleType, settings: Settings
 ) -> None:
     settings.REST_FRAMEWORK = {"NUM_PROXIES": proxies, "DEFAULT_THROTTLE_RATES": RATES}
@@ -267,7 +267,7 @@ def test_an_allowing_throttle_does_not_override_others(order: int, module: Modul
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["after", "before"])
-def test_a_rate_that_is_changed_on_the_way_is_what_counts(order: int, module: ModuleType) -> None:
+def test_changed_rate_of_a_request_counts(order: int, module: ModuleType) -> None:
     view = view_of(*[subclass(module, scope="other", rate="9/min"), upgrading(module)][::order])
     assert statuses(view, 6, headers={"X-Gold": "1"}) == [200] * 5 + [429]
     assert statuses(view, 4, person=2) == [200] * 3 + [429]

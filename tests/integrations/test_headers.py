@@ -139,7 +139,7 @@ def test_the_older_headers_are_about_the_limit_that_is_closest_to_its_end(
 
 
 @time_machine.travel("2026-01-01T00:00:00Z", tick=False)
-def test_they_leave_out_when_a_permit_comes_back(ask: Ask, serve: Any, settings: Settings) -> None:
+def test_reset_of_a_permit_is_left_out(ask: Ask, serve: Any, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"HEADERS": "legacy"}
     serve({"": fine})
     endpoint(limit("api", ResourceLimit("slots", 2)))

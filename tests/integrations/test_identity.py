@@ -150,7 +150,7 @@ def test_the_ipv6_prefix_of_a_client_is_a_setting(settings: Settings) -> None:
     ],
     ids=["a_key", "a_key_with_a_space", "a_long_key", "an_empty_key", "no_key"],
 )
-def test_an_api_key_comes_before_the_user(key: str | None, entity: str, settings: Settings) -> None:
+def test_api_key_precedes_the_user(key: str | None, entity: str, settings: Settings) -> None:
     settings.LIMITS = {"API_KEY_OF_REQUEST": lambda request: key}
     assert of_request(request_from("203.0.113.7", User(pk=42))) == entity
 

@@ -63,7 +63,7 @@ def test_each_kind_of_limit_has_a_sentence(user: User, limit: LimitDefinition, t
 
 
 @pytest.mark.parametrize("resources", [2, 60])
-def test_limits_of_a_user_are_a_few_queries_however_many_resources_there_are(
+def test_limits_of_a_user_take_a_constant_number_of_queries(
     user: User, resources: int, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     limits.set_entity_limits(f"user:{user.pk}", [RateLimit("tokens", 9, 60)], counted="total")
@@ -121,7 +121,7 @@ def rows(user: User) -> list[tuple[str, int]]:
     return [(name, int(percent)) for name, percent in pairs]
 
 
-def test_blocked_resources_and_used_limits_come_first(user: User) -> None:
+def test_blocked_resources_and_used_limits_are_first(user: User) -> None:
     for name, used in (("a", 1), ("b", 4), ("c", 2)):
         limits.set_resource_limits(name, [CallLimit.per_day(4)])
         for _ in range(used):

@@ -112,9 +112,7 @@ def codes(ask: Ask, times: int = 3, **who: str) -> list[int]:
     return [ask(**who).status_code for _ in range(times)]
 
 
-def test_endpoints_are_enforced_there_and_changes_of_them_count_immediately(
-    serve: Any, ask: Ask, far: Resource
-) -> None:
+def test_endpoints_and_their_changes_apply_on_each_store(serve: Any, ask: Ask, far: Resource) -> None:
     serve({"": fine})
     rule = endpoint(far)
     assert codes(ask) == [200, 200, 429]
@@ -126,7 +124,7 @@ def test_endpoints_are_enforced_there_and_changes_of_them_count_immediately(
 
 
 @pytest.mark.usefixtures("far")
-def test_decorators_and_throttles_charge_there(serve: Any, ask: Ask) -> None:
+def test_decorators_and_throttles_charge_each_store(serve: Any, ask: Ask) -> None:
     serve({"": limited("far")(fine), "rest/": view_of(throttle("far"))})
     assert codes(ask) == [200, 200, 429]
     assert [ask("/rest/", who="bob").status_code for _ in range(3)] == [200, 200, 429]

@@ -191,7 +191,7 @@ def test_names_that_no_administrator_made_are_one(registry: CollectorRegistry) -
     assert found == {("api", "other"): 20}
 
 
-def test_there_is_an_end_to_what_is_remembered() -> None:
+def test_number_of_remembered_decisions_is_bounded() -> None:
     few = DecisionCounts(max_names=3)
     for number in range(10):
         few.admitted(f"r{number}", "low")

@@ -113,7 +113,7 @@ def test_an_exhausted_limit_may_lack_its_quota(headers: dict[str, str], seconds:
     assert hints_of(answer(**headers), unix_seconds=NOON).empty_seconds == seconds
 
 
-def test_a_refusal_without_a_time_is_over_when_there_is_something_left() -> None:
+def test_rejection_without_a_time_ends_when_requests_remain() -> None:
     told = {"RateLimit": '"x";r=0;t=30', "RateLimit_Policy": '"x";q=5;w=60'}
     assert hints_of(refusal(**told), unix_seconds=NOON).retry_after == 30.0
     assert hints_of(refusal(Retry_After="3", **told), unix_seconds=NOON).retry_after == 3.0

@@ -78,7 +78,7 @@ def test_an_upstream_that_is_silent_is_given_up_in_time(server: LimitedServer) -
     assert [event.status for event in watch.of(Called)] == [0]
 
 
-def test_an_upstream_that_is_not_there_has_never_seen_the_request() -> None:
+def test_unreachable_upstream_has_not_received_the_request() -> None:
     with pytest.raises(UpstreamFailed, match="ConnectError") as caught:
         asked(HttpClient(f"http://127.0.0.1:{free_ports()[0]}"), Request(path="/"))
     assert not caught.value.maybe_sent

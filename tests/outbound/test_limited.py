@@ -63,7 +63,7 @@ def tokens(request: Request, response: Response) -> dict[str, Amount]:
     ],
 )
 @on_a_fake_clock
-async def test_a_request_is_charged_and_permits_come_back(response: Response, options: Any, charged: int) -> None:
+async def test_request_is_charged_and_returns_its_permits(response: Response, options: Any, charged: int) -> None:
     limits = limit_set(TPM, DB, CallLimit(9, 60))
     assert await LimitedClient(Scripted([response]), limits, **options).send(ASK) == response
     assert used(limits) == {"tpm": charged, "db": 0, "call_count": 1}

@@ -87,7 +87,7 @@ async def test_a_caller_that_is_cancelled_in_the_moment_of_its_turn_passes_it_on
 
 
 @on_a_fake_clock
-async def test_a_turn_that_cannot_come_in_time_is_refused_immediately() -> None:
+async def test_turn_after_the_timeout_is_rejected_immediately() -> None:
     pace = Pace(Quota("rps", 1, 10.0))
     async with pace.turn():
         pass
@@ -100,7 +100,7 @@ async def test_a_turn_that_cannot_come_in_time_is_refused_immediately() -> None:
 
 
 @on_a_fake_clock
-async def test_a_turn_that_does_not_come_in_time_is_given_up_then() -> None:
+async def test_turn_is_given_up_at_the_timeout() -> None:
     pace, left = Pace(Quota("rps", 1, 1.0)), []
     holder = started(leave(pace, left, 0, takes=3.0))
     await steps()
@@ -127,7 +127,7 @@ async def test_a_refused_call_keeps_its_place() -> None:
 
 
 @on_a_fake_clock
-async def test_a_refusal_is_the_answer_when_there_is_no_time_or_no_try_left() -> None:
+async def test_rejection_is_returned_without_time_or_attempts_left() -> None:
     client = Scripted([refusal(Retry_After="20")])
     paced = PacedClient(client, Pace())
     assert (await paced.send(Request(path="/", wait_seconds=5))).refused

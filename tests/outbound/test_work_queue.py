@@ -229,6 +229,6 @@ async def test_every_item_that_was_taken_is_somewhere_at_the_end(seed: int, grac
 
 
 @pytest.mark.parametrize("policy", ["zzz", "STOP", "", None])
-def test_a_policy_that_there_is_not_is_refused(policy: object) -> None:
+def test_unknown_policy_is_rejected(policy: object) -> None:
     with pytest.raises(ValueError, match="on_failure must be a coroutine function or one of keep, drop, stop, not "):
         WorkQueue(Bench().work, on_failure=policy)  # type: ignore[arg-type]  # as those without types would

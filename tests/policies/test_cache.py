@@ -48,7 +48,7 @@ from tests.opened import put_store
         ResourceLimit("db", 3, 0.25),
     ],
 )
-def test_a_definition_comes_back_as_it_was_set(definition: CallLimit | RateLimit | ResourceLimit) -> None:
+def test_definition_is_read_as_it_was_set(definition: CallLimit | RateLimit | ResourceLimit) -> None:
     limits.set_resource_limits("api", [definition])
     assert list(limits.limit_set("api")) == [definition]
     assert Limit.objects.get().definition() == definition

@@ -114,7 +114,7 @@ def test_client_with_rows_is_one_query(api: None) -> None:
     assert capacity("user:own") == 2000
 
 
-def test_sets_of_clients_that_come_back_stay(settings: Settings, api: None) -> None:
+def test_sets_of_returning_clients_are_kept(settings: Settings, api: None) -> None:
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 3}
     Entity.objects.bulk_create([Entity(identifier=f"key:{number}") for number in range(6)])
     read_all()

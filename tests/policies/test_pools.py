@@ -119,7 +119,7 @@ def test_a_change_counts_on_the_next_acquire() -> None:
     assert len(named) == 2
 
 
-def test_members_are_put_aside_by_name_or_place_and_come_back(clock: FakeClock) -> None:
+def test_members_cool_down_by_name_or_index_and_return(clock: FakeClock) -> None:
     pool = make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
     serve("chat", pool)
     limits.pool(NAME).cool_down("a", 30)

@@ -95,15 +95,13 @@ def test_a_more_specific_policy(case: str) -> None:
     ],
     ids=["a_boost", "a_freeze_without_end", "a_boost_to_come", "open_hours", "hours_that_never_come"],
 )
-def test_dated_and_weekly_policies_come_before_permanent_ones(
-    level: str, fields: dict[str, Any], capacity: int
-) -> None:
+def test_dated_and_weekly_policies_precede_permanent_ones(level: str, fields: dict[str, Any], capacity: int) -> None:
     choice = judge(EntityPolicies(WHO, (policy(level, 2), policy(level, 1, number=1, **fields))), NOW)
     assert held(choice) == of(level, capacity)
 
 
 @pytest.mark.parametrize("level", SCOPES)
-def test_dates_come_before_hours(level: str) -> None:
+def test_dates_precede_hours(level: str) -> None:
     hours = policy(level, 2, hours=ALWAYS)
     dated = policy(level, 1, number=1, valid_from=NOW)
     assert held(judge(EntityPolicies(WHO, (hours, dated, policy(level, 3, number=2))), NOW)) == of(level, 1)
@@ -112,7 +110,7 @@ def test_dates_come_before_hours(level: str) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("effect", [PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED])
-def test_flags_of_an_entity_come_before_all_policies(level: str, effect: PolicyEffect) -> None:
+def test_flags_of_an_entity_precede_all_policies(level: str, effect: PolicyEffect) -> None:
     own = PolicyValue(ENTITY_FLAGS, effect, (), None)
     choice = judge(EntityPolicies(WHO, (policy(level, 1), own)), NOW)
     assert held(choice) == ({"blocked": 0} if effect is PolicyEffect.BLOCKED else {})

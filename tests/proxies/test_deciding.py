@@ -135,7 +135,7 @@ def test_a_program_extends_and_settles_and_cancels_when_it_fails(node: Callable[
     assert output_of(node(EXTEND_AND_FAIL)) == [450, "broken", 550, 0]
 
 
-def test_the_permit_of_a_killed_program_comes_back(node: Callable[[str], list[str]]) -> None:
+def test_permit_of_a_killed_program_is_free_again(node: Callable[[str], list[str]]) -> None:
     with subprocess.Popen(node(HOLD), stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "holding\n"

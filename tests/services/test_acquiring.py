@@ -66,7 +66,7 @@ def test_an_inadmissible_amount_is_rejected_as_such() -> None:
 
 
 @pytest.mark.parametrize("seconds", [5, None])
-def test_waiting_ends_when_there_is_room(clock: FakeClock, seconds: float | None) -> None:
+def test_waiting_ends_when_capacity_is_free(clock: FakeClock, seconds: float | None) -> None:
     limits.set_resource_limits("api", [CallLimit(1, 2)])
     limits.acquire("api", entity="a")
     with ThreadPoolExecutor(1) as pool:

@@ -172,7 +172,7 @@ def test_a_policy_date_admits_a_request_that_waits_for_a_pool(wall: Wall, clock:
     assert async_to_sync(both)() is True
 
 
-def test_while_the_database_is_down_what_held_before_a_date_is_good_enough(
+def test_limits_before_a_date_apply_while_the_database_is_unavailable(
     wall: Wall, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     def unreachable(*args: object) -> Any:

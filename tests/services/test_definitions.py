@@ -184,7 +184,7 @@ def test_rules_about_other_rows_are_left_out_where_many_are_checked_first() -> N
     assert (named.row.resource.pk, named.row.time_zone) == (None, "UTC")
 
 
-def test_a_row_that_has_to_be_there() -> None:
+def test_missing_row_is_rejected() -> None:
     Resource.objects.create(name="api")
     definitions.check_stored(Resource, "api", ("resource",))
     with pytest.raises(InvalidDefinition, match=r"^resource: There is no resource 'web'\.$"):

@@ -193,7 +193,7 @@ def test_a_parent_is_renamed_and_its_children_stay(site: None) -> None:
     assert (audit.verify().ok, [*audit.unrecorded()]) == (True, [])
 
 
-def test_a_second_erasure_finds_what_came_since_and_nothing_else(site: None) -> None:
+def test_second_erasure_finds_only_later_rows(site: None) -> None:
     first = limits.erase(WHO, with_policies=True)
     count = AuditEvent.objects.count()
     assert (limits.erase(WHO).pseudonym, AuditEvent.objects.count()) == ("", count)

@@ -76,7 +76,7 @@ def test_keys_are_those_of_one_entity_and_resource() -> None:
     assert [used(), used(entity="user:2"), used("other"), used(entity=None)] == [2, 1, 1, 1]
 
 
-def test_what_was_refused_is_charged_when_it_comes_again(clock: FakeClock) -> None:
+def test_repeated_rejected_request_is_charged(clock: FakeClock) -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60, RateLimitAlgorithm.FIXED_WINDOW)])
     assert limits.try_acquire("api", entity="user:1")
     assert not limits.try_acquire("api", entity="user:1", idempotency_key="a")
@@ -285,7 +285,7 @@ def test_a_failure_that_gives_something_back_gives_the_key_back_and_one_that_giv
 
 
 @pytest.mark.parametrize("algorithm", [one for one in RateLimitAlgorithm if not one.refunds])
-def test_where_nothing_comes_back_the_key_stays_taken(algorithm: RateLimitAlgorithm) -> None:
+def test_key_stays_used_where_no_charge_is_refunded(algorithm: RateLimitAlgorithm) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 100, 3600, algorithm)])
     assert fail()
     assert charged() == 60

@@ -215,7 +215,7 @@ FIELDS: dict[str, Field] = FILTERS | {
 
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize(("value", "error"), WRONG)
-def test_a_field_that_matches_patterns_rejects_what_is_none(name: str, value: str, error: str) -> None:
+def test_field_of_patterns_rejects_invalid_patterns(name: str, value: str, error: str) -> None:
     assert error in str(FIELDS[name](value))
 
 
@@ -244,7 +244,7 @@ def test_the_setting_of_exempt_entities(settings: Settings) -> None:
         assert (error in found[0]) if error else not found
 
 
-def test_values_come_from_a_file_too(tmp_path: Path) -> None:
+def test_values_can_be_read_from_a_file(tmp_path: Path) -> None:
     for text in ("endpoints: [{{name: r, path: /, limits: 'calls=1/min', exempt_entities: '{}'}}]",):
         for value, error in WRONG:
             assert error in str(of_file(f"version: 1\n{text}\n")(value))

@@ -98,7 +98,7 @@ def test_unknown_priority_is_an_invalid_request() -> None:
         ("high", "high", "low", 4),
     ],
 )
-def test_call_comes_before_plan_and_plan_before_resource(
+def test_priority_of_a_call_precedes_plan_and_resource(
     of_resource: str, of_plan: str, of_call: str | None, most: int
 ) -> None:
     services.set_resource_limits("api", [CALLS])

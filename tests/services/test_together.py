@@ -134,7 +134,7 @@ def test_limits_in_shadow_mode_reject_no_request() -> None:
     assert [(outcome.allowed, len(outcome.shadowed)) for outcome in outcomes] == [(True, 0), (True, 1)]
 
 
-def test_never_more_than_there_is_under_many_threads(settings: Settings) -> None:
+def test_many_threads_never_exceed_the_limit(settings: Settings) -> None:
     limit("api", CallLimit(100, 3600, SLIDING))
     limit("exports", CallLimit(60, 3600))
     try_acquire_all([Share("api", "bob"), Share("exports", "bob")])

@@ -154,7 +154,7 @@ def test_what_cannot_be_read_has_no_codec(met: Codecs[Codec], definitions: bytes
     assert met.of_record(b"a record", lambda _name: definitions) is None
 
 
-def test_as_many_as_there_are_at_most_and_then_again() -> None:
+def test_number_of_kept_codecs_is_bounded() -> None:
     met = Codecs(Codec, most=2)
     schemas = [schema_of((CallLimit(most, 60),)) for most in (1, 2, 3)]
     first, *_, last = [met.of(schema) for schema in schemas]

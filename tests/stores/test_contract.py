@@ -42,7 +42,7 @@ def test_each_request_is_charged_at_most_once(place: Place, seconds: float) -> N
 
 @pytest.mark.parametrize("seconds", SECONDS)
 @pytest.mark.parametrize("place", SHARED, indirect=True)
-def test_processes_that_are_killed_never_take_more_than_there_is(place: Place, seconds: float) -> None:
+def test_killed_processes_never_exceed_the_limit(place: Place, seconds: float) -> None:
     tally = Tally()
     looking = place.open(tally.clock)
     for number, random in enumerate(rounds(seconds)):

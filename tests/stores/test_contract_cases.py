@@ -307,7 +307,7 @@ def test_an_idempotency_key_is_never_charged_without_its_amounts(place: Place) -
 
 
 @pytest.mark.parametrize("place", ["redis", "postgres"], indirect=True)
-def test_slices_whose_replies_are_lost_admit_no_more_than_there_is(place: Place) -> None:
+def test_slices_with_lost_replies_admit_no_more_than_the_limit(place: Place) -> None:
     clock, capacity = FakeClock(), 2_000
     limits, slice_us = sliced([(QuotaLimit("units", capacity, "day"), 2)])
     looking = place.open(clock)

@@ -194,7 +194,7 @@ def test_a_megabyte_holds_so_many_clients_with_usage_that_the_default_holds_200_
     assert len(collected(tiny)) == needed
 
 
-def test_no_new_client_is_turned_away_while_there_is_counted_usage(tiny: ProcessStore) -> None:
+def test_new_clients_are_admitted_while_usage_is_counted(tiny: ProcessStore) -> None:
     assert flood(tiny, 8000) > 7980
 
 

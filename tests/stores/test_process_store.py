@@ -169,7 +169,7 @@ def test_threads_that_need_a_name_or_a_file_first_get_the_same(process_store: Pr
         assert len({id(one.result(PATIENCE)) for one in opened}) == 1
 
 
-def test_opening_again_what_is_not_open_is_harmless(process_store: ProcessStore) -> None:
+def test_reopening_a_closed_store_is_harmless(process_store: ProcessStore) -> None:
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
     for _ in range(2):

@@ -110,7 +110,7 @@ def test_a_release_that_fails_for_another_reason_does_not_hold_up_the_next_ones(
     assert round(used(limits)["tpm"]) == 1
 
 
-def test_when_there_are_too_many_releases_the_oldest_is_dropped(store: Failing) -> None:
+def test_oldest_release_is_dropped_when_the_queue_is_full(store: Failing) -> None:
     limits, work = limits_of(store, TPM), PendingWork(most=2)
     for amount in (1, 2, 4):
         claim = limits.try_acquire({"tpm": amount}).claim
@@ -155,7 +155,7 @@ def test_changes_that_wait_are_announced_together_in_their_namespace(store: Fail
     }
 
 
-def test_a_change_that_comes_during_an_announcement_is_announced_too() -> None:
+def test_change_during_an_announcement_is_announced() -> None:
     first, second = (Change.of_client(bytes([place]) * 8) for place in (1, 2))
     work = PendingWork()
 

@@ -80,7 +80,7 @@ def test_threads_that_ask_first_get_the_same_store() -> None:
         assert len({id(one) for one in executor.map(lambda _: store("new"), range(50))}) == 1
 
 
-def test_an_alias_that_is_not_there_is_named() -> None:
+def test_unknown_alias_is_named() -> None:
     with override_settings(LIMITS={}), pytest.raises(ImproperlyConfigured, match="nowhere"):
         store("nowhere")
 

@@ -195,7 +195,7 @@ def test_every_verb_for_asyncio_reaches_the_store() -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("verb", ["acquire", "version"])
-def test_errors_carry_the_alias_the_cause_and_when_to_come_back(site: Site, near: Near, verb: str, times: int) -> None:
+def test_errors_have_the_alias_the_cause_and_the_retry_time(site: Site, near: Near, verb: str, times: int) -> None:
     call = site.limits.try_acquire if verb == "acquire" else site.store.version
     near.error = gone()
     for _ in range(times):

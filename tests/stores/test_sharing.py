@@ -57,7 +57,7 @@ def test_a_limit_set_arrives_attached_to_the_same_state(shared_store: ProcessSto
         assert other.ended() == 0
 
 
-def test_a_pickled_set_comes_back_to_the_same_store(shared_store: ProcessStore) -> None:
+def test_unpickled_set_uses_the_same_store(shared_store: ProcessStore) -> None:
     limits = limits_of(shared_store, HUNDRED, RateLimit("x", 10.5, 60, RateLimitAlgorithm.GCRA), ResourceLimit("db", 2))
     again = pickle.loads(pickle.dumps(limits))
     assert again.store is shared_store

@@ -358,7 +358,7 @@ class TestTheDirectory:
         assert "LIMITS['STATE_DIR']" in message
 
     @as_root
-    def test_a_link_that_another_user_has_laid_there_is_not_followed(self, tmp_path: Path) -> None:
+    def test_symbolic_link_of_another_user_is_not_followed(self, tmp_path: Path) -> None:
         mine, theirs = tmp_path / "mine", tmp_path / "theirs"
         mine.mkdir()
         mine.chmod(0o755)

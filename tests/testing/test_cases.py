@@ -158,7 +158,7 @@ def site(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", [Unlimited, Overridden], ids=["decorators", "mixin"])
-def test_where_the_database_may_not_be_asked_there_are_no_endpoints(site: None, case: type[TestCase]) -> None:
+def test_no_endpoints_apply_without_database_access(site: None, case: type[TestCase]) -> None:
     result = ran(case)
     assert result.testsRun >= 1
     assert result.wasSuccessful(), result.failures + result.errors

@@ -63,7 +63,7 @@ def test_what_is_exhausted_may_be_exhausted_again() -> None:
         assert left("api") == {"call_count": 0}
 
 
-def test_there_is_nothing_to_take_of_what_is_blocked() -> None:
+def test_blocked_resource_cannot_be_exhausted() -> None:
     with override_limits("api", blocked=True):
         assert not exhaust("api")
 

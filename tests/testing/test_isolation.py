@@ -44,7 +44,7 @@ def test_the_state_of_several_clients_is_that_of_replaced_limits() -> None:
         assert [[*status.limits] for status in statuses] == [["call_count"], ["call_count"], []]
 
 
-def test_what_was_there_before_comes_back() -> None:
+def test_former_stores_are_restored() -> None:
     with fresh_limits(), override_limits("reports", ONE):
         assert take()
         with fresh_limits():
@@ -52,7 +52,7 @@ def test_what_was_there_before_comes_back() -> None:
         assert not take()
 
 
-def test_the_stores_of_the_site_come_back_when_the_block_raises() -> None:
+def test_stores_of_the_site_are_restored_when_the_block_raises() -> None:
     def block() -> None:
         with fresh_limits(), fresh_limits():
             raise LookupError
@@ -133,7 +133,7 @@ def test_time_stands_still_until_it_is_moved() -> None:
         assert take()
 
 
-def test_time_starts_when_one_wants() -> None:
+def test_time_starts_at_the_given_time() -> None:
     noon = datetime(2030, 3, 5, 12, tzinfo=UTC)
     with freeze_limits(at=noon.timestamp()) as clock, override_limits("reports", QuotaLimit("calls", 1, period="day")):
         assert services.try_acquire("reports", requested={"calls": 1})
@@ -144,7 +144,7 @@ def test_time_starts_when_one_wants() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_dates_of_policies_come_with_the_clock() -> None:
+def test_dates_of_policies_move_with_the_clock() -> None:
     with freeze_limits() as clock:
         services.set_entity_limits("ann", [ONE], resource="reports")
         services.grant_boost("ann", "reports", [CallLimit(3, 60)], datetime.now(UTC) + timedelta(hours=1), "a launch")

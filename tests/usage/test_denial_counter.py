@@ -154,7 +154,7 @@ def test_clients_beyond_the_bound_are_counted_as_others(noted: Denials) -> None:
 
 
 @pytest.mark.django_db
-def test_however_many_resources_are_refused_there_is_an_end(noted: Denials) -> None:
+def test_number_of_counted_resources_is_bounded(noted: Denials) -> None:
     for number in range(300):
         noted.note(refusal(resource=f"made/up/{number}"))
     assert noted.waiting == 300

@@ -74,7 +74,7 @@ def test_usage_is_distinguished_by_resource_entity_and_period() -> None:
     assert len(hourly(by=("resource", "entity", "period"))) == 3
 
 
-def test_the_top_consumers_of_a_limit_come_first() -> None:
+def test_top_consumers_of_a_limit_are_first() -> None:
     for number in range(5):
         put(f"user:{number}", number)
         put(f"user:{number}", 100, key="tokens")
@@ -120,7 +120,7 @@ def test_without_a_time_it_is_the_latest() -> None:
     assert limits.usage() == []
 
 
-def test_moments_may_come_without_a_time_zone(settings: Settings) -> None:
+def test_times_without_a_time_zone_are_accepted(settings: Settings) -> None:
     settings.USE_TZ = False
     put(start=datetime(2026, 3, 1, 12))  # noqa: DTZ001 - without
     found = limits.usage(period="hour", until=datetime(2026, 3, 1, 13))  # noqa: DTZ001 - without

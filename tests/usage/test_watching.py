@@ -186,7 +186,7 @@ def test_reported_thresholds_are_bounded(near: Near) -> None:
     assert few.crossings(acquired[0])
 
 
-def test_a_request_that_comes_again_is_reported_once(near: Near, seen: Seen) -> None:
+def test_repeated_request_is_reported_once(near: Near, seen: Seen) -> None:
     has(CallLimit(1, HOUR))
     for _ in range(3):
         assert limits.try_acquire("api", entity="user:1", idempotency_key="order 7")

@@ -191,7 +191,7 @@ def test_a_worker_that_calls_a_worker_in_the_same_thread_gets_its_answer() -> No
         assert boss.ask().result(SECONDS) == "Bob"
 
 
-def test_an_interruption_of_a_call_in_the_same_thread_is_raised_there() -> None:
+def test_interruption_of_a_call_is_raised_in_its_thread() -> None:
     with Clerk.options().init() as clerk:
         with pytest.raises(KeyboardInterrupt):
             clerk.stop_now()
@@ -244,7 +244,7 @@ def test_gathering_respects_its_timeout() -> None:
     assert gather([], timeout=0) == []
 
 
-def test_what_is_done_is_distinguished_from_what_is_not() -> None:
+def test_finished_calls_are_separated_from_running_ones() -> None:
     never: Future[int] = Future()
     done: Future[int] = Future()
     done.set_result(1)

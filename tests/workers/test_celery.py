@@ -57,7 +57,7 @@ def test_retries_are_made_where_the_worker_is(site: CelerySite) -> None:
         assert clerk.fail_times(2).result(PATIENCE) == 3
 
 
-def test_stopping_ends_what_runs_and_what_waits(site: CelerySite) -> None:
+def test_stopping_ends_running_and_waiting_calls(site: CelerySite) -> None:
     mortal = Mortal.options(mode="celery").init()
     calls = [mortal.wait_for_ever() for _ in range(5)]
     until(lambda: mortal.get_pool_stats()["submission_queues"][0]["in_flight"] == 3, "nothing is handed on")

@@ -60,7 +60,7 @@ def test_what_has_not_begun_can_be_cancelled(gate: Event, mode: str) -> None:
     assert [future.cancelled() for future in futures] == [False, True, True]  # type: ignore[attr-defined]
 
 
-def test_a_block_that_raises_cancels_what_has_not_begun(gate: Event) -> None:
+def test_block_that_raises_cancels_waiting_calls(gate: Event) -> None:
     keeper, futures = blocked(gate)
     futures[2].add_done_callback(lambda _: gate.set())  # type: ignore[attr-defined]
     with pytest.raises(LookupError), keeper:
@@ -97,7 +97,7 @@ def test_coroutines_are_cancelled_in_a_hurry(gate: Event, on_demand: bool) -> No
         future.result(SECONDS)
 
 
-def test_a_call_that_comes_too_late_for_its_thread_fails() -> None:
+def test_call_after_the_end_of_its_thread_fails() -> None:
     clerk = Clerk.options(mode="thread").init()
     clerk.stop()
     task = clerk._queues[0].submit(pools.Call("say_name", (), {}))

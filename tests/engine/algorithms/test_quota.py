@@ -161,7 +161,7 @@ def test_a_day_becomes_a_session_that_lasts_from_the_change_on() -> None:
 
 
 @pytest.mark.parametrize("limit", [DAILY, SESSION])
-def test_what_was_not_used_still_comes_back_after_credit(limit: QuotaLimit) -> None:
+def test_unused_amounts_are_refunded_after_credit(limit: QuotaLimit) -> None:
     tested = Driven(limit)
     assert tested.take(NOW, 10)
     tested.state = tested.rule.credit(tested.state, NOW + SECOND, 3)
@@ -189,7 +189,7 @@ def test_a_change_while_the_clock_is_back_ends_no_period_early() -> None:
     ids=["hour", "longer", "day"],
 )
 @pytest.mark.parametrize(("limit", "back"), [(DAILY, 5 * HOUR), (SESSION, HOUR // 2)], ids=["day", "session"])
-def test_a_change_while_the_clock_is_back_keeps_what_is_taken_then(
+def test_change_keeps_use_recorded_while_the_clock_is_set_back(
     limit: QuotaLimit, back: int, changed: QuotaLimit
 ) -> None:
     tested, begins = Driven(limit), MIDNIGHT + HOUR

@@ -95,7 +95,7 @@ def test_a_tick_is_at_most_a_thousandth_of_the_window(limit: RateLimit) -> None:
         (RateLimit("k", 1.001, 60, burst=10**9), 60_000),
     ],
 )
-def test_a_fraction_with_an_enormous_burst_comes_back_in_long_steps(limit: RateLimit, expected: int) -> None:
+def test_fraction_with_a_very_large_burst_refills_in_long_steps(limit: RateLimit, expected: int) -> None:
     assert exact_units(limit).tick_us == expected
 
 

@@ -169,7 +169,7 @@ def test_a_database_in_memory_is_rejected_with_a_hint() -> None:
         limits_of(DatabaseStore(ALIAS), CallLimit(1, DAY)).try_acquire()
 
 
-def test_a_database_that_is_not_there_or_of_another_kind_is_named() -> None:
+def test_missing_database_or_one_of_another_kind_is_named() -> None:
     with pytest.raises(ImproperlyConfigured, match="nowhere"):
         DatabaseStore("nowhere")
     with (

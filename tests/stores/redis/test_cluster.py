@@ -98,9 +98,7 @@ def test_use_by_another_process_in_the_meantime_is_kept(
         pytest.param([4, 2], 2, id="a_log_that_begins_anew"),
     ],
 )
-def test_what_was_written_to_a_log_is_taken_back_there(
-    before: list[int], used_up: int, cluster: list[RedisServer]
-) -> None:
+def test_entries_of_a_log_are_removed_on_refund(before: list[int], used_up: int, cluster: list[RedisServer]) -> None:
     clock = FakeClock()
     store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
     limit = RateLimit("tokens", 10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)
@@ -269,7 +267,7 @@ def test_changed_limits_are_followed_on_a_cluster(store: RedisClusterStore) -> N
     assert used(new, "tokens") == pytest.approx(7, abs=0.1)
 
 
-def test_a_cluster_that_is_not_there_is_unavailable() -> None:
+def test_unreachable_cluster_is_unavailable() -> None:
     with pytest.raises(StoreUnavailable):
         RedisClusterStore(url=f"redis://127.0.0.1:{free_ports()[0]}/0")
 

@@ -54,7 +54,7 @@ def limits(store: RedisStore) -> LimitSet:
     return limits
 
 
-def test_a_server_that_is_not_there_is_unavailable() -> None:
+def test_unreachable_server_is_unavailable() -> None:
     store = RedisStore(url=f"redis://127.0.0.1:{free_ports()[0]}/0")
     with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
         limits_of(store, CallLimit(1, HOUR)).try_acquire()

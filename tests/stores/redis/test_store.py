@@ -303,7 +303,7 @@ def test_idle_state_is_small(store: RedisStore, client: Redis) -> None:
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_idle_state_goes_by_itself_after_seven_times_what_it_needs_to_be_full(
+def test_idle_state_expires_after_seven_times_its_refill_time(
     store: RedisStore, client: Redis, algorithm: RateLimitAlgorithm
 ) -> None:
     limits = limits_of(store, RateLimit("tokens", 100, 100, algorithm))
