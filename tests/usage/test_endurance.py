@@ -27,7 +27,8 @@ def site(store: str, directory: Path) -> Iterator[dict[str, str]]:
         yield given({"KIND": "process", "STATE_DIR": str(directory), "MAP_MEGABYTES": 8}) | sqlite
     elif store == "redis":
         with redis_server() as redis:
-            yield given({"KIND": "redis", "URL": redis.url}) | sqlite
+            # A busy machine may take longer than the default, and usage lacks the debt of unanswered releases.
+            yield given({"KIND": "redis", "URL": redis.url, "REPLY_TIMEOUT_SECONDS": 10}) | sqlite
     else:
         with postgres_server() as postgres:
             yield given({"KIND": "database"}, DATABASE=postgres.settings)
