@@ -1,4 +1,7 @@
-"""Bursts of requests in processes without connections, or that have just lost them: a healthy server answers all."""
+"""Bursts of requests in processes without connections, or that have just lost them: a healthy server answers all.
+
+Tests with the timeouts of a site, of which that of an answer is 0.1 seconds, run alone.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,7 @@ async def in_tasks(limits: LimitSet, number: int = BURST) -> int:
     return sum(map(bool, await asyncio.gather(*[limits.atry_acquire() for _ in range(number)])))
 
 
+@pytest.mark.alone
 def test_a_burst_of_first_requests_is_answered(store: RedisStore) -> None:
     limits = limits_of(store, CallLimit(10**6, HOUR))
     assert asyncio.run(in_tasks(limits)) == BURST
@@ -69,7 +73,7 @@ def test_a_burst_of_first_requests_is_answered(store: RedisStore) -> None:
 def test_a_burst_opens_a_bounded_number_of_connections(redis: RedisServer, client: Redis) -> None:
     opened = [int(client.info("stats")["total_connections_received"])]
     for burst in (in_threads, lambda limits: asyncio.run(in_tasks(limits))):
-        with closing(RedisStore(url=redis.url, prefix=prefix())) as store:
+        with closing(RedisStore(url=redis.url, prefix=prefix(), **PATIENT)) as store:
             burst(limits_of(store, CallLimit(10**6, HOUR)))
         opened.append(int(client.info("stats")["total_connections_received"]))
         assert opened[-1] - opened[-2] <= MOST_CONNECTIONS
@@ -101,6 +105,7 @@ def test_all_waiters_of_a_process_listen_over_one_connection(redis: RedisServer,
         assert len(listening) == 1
 
 
+@pytest.mark.alone
 def test_a_burst_after_a_reconnect_is_answered(redis: RedisServer, client: Redis) -> None:
     with closing(RedisStore(url=redis.url, prefix=prefix())) as store:
         limits = limits_of(store, CallLimit(10**6, HOUR))
