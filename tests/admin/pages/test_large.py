@@ -54,7 +54,25 @@ PAGES = (
     ("denial", "?request_id=0123456789ab"),
     ("usagesnapshot", "?span=yesterday"),
     ("usagesnapshot", "?span=today&entity=user:7"),
+    ("auditevent", ""),
+    ("auditevent", "?client=user:7"),
+    ("auditevent", "?q=user:0777"),
+    ("candidate", ""),
+    ("endpoint", ""),
+    ("plan", ""),
 )
+OTHERS = (
+    ("client", "?entity=user:7"),
+    ("client", "?entity=user:0777"),
+    ("client", "?find=user:07"),
+    ("client", "?find=nobody"),
+    ("limit", "?entity=user:7"),
+    ("explain", "?resource=r1&entity=user:7"),
+    ("entity_autocomplete", "?term=user:07"),
+    ("entity_autocomplete", "?term="),
+    ("exemptions", ""),
+)
+"""Pages about one client, searches and pickers."""
 
 
 @pytest.mark.django_db(transaction=True)  # within one that changed limits, each request would read the rules again
@@ -68,8 +86,9 @@ def test_pages_are_fast_with_many_rows(admin_client: Client) -> None:
         raw.execute(SNAPSHOTS, [f"{now:%Y-%m-%d %H:00:00}"])
         cursor.execute("ANALYZE")
     slow = {}
-    for model, query in PAGES:
-        address = reverse(f"admin:limits_app_{model}_changelist") + query
+    pages = [*[(f"{model}_changelist", query) for model, query in PAGES], *OTHERS]
+    for name, query in pages:
+        address = reverse(f"admin:limits_app_{name}") + query
         seconds, queries = [], []
         for _round in range(3):
             start = process_time()
