@@ -238,10 +238,10 @@ class LimitSet(BoundLimits):
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
         keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
-        shape = self._shapes.by_keys.get(keys)
+        shape, plans = self._shapes.by_keys.get(keys), self._plans
         if shape is None or (shape.permits and BLOCKS.get().by_number):
             shape = self._shape_of(requested, shape)
-        plan = self._plans.get(shape) or self._plan(shape)
+        plan = plans[shape] if shape in plans else self._plan(shape)
         if requested is None:
             requested = NOTHING
         amounts, fits = shape.fixed_amounts, shape.fits

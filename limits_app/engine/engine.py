@@ -65,10 +65,8 @@ def _write(claim: Claim, records: Sequence[Record], charged_states: list[State],
     """Write the states of an admitted claim, lease its permits, and count its amounts as usage."""
     shape, amounts, holder = claim.shape, claim.amounts, claim.holder
     has_token = shape.token_lease is not None
-    for limit in shape.permits if has_token else ():
-        permits, holders, fence, earliest = charged_states[limit.position]
-        # The leases of a token may be shorter than those of processes.
-        charged_states[limit.position] = permits, holders, fence, min(earliest, now + leased_us(limit.rule, holder))
+    if has_token:
+        _note_leases(claim, charged_states, now)
     for limit in shape.limits:
         record, index, amount = records[limit.scope_index], limit.index, amounts[limit.position]
         counted = record.amounts
@@ -85,6 +83,14 @@ def _write(claim: Claim, records: Sequence[Record], charged_states: list[State],
             expires_at = now + (leased_us(rule, holder) if has_token else rule.lease_us)
             record.leases[rule.key, holder] = amount, expires_at, now + rule.hold_us
         record.changed = True
+
+
+def _note_leases(claim: Claim, charged_states: list[State], now: int) -> None:
+    """Note in the states of permits when the leases of a token may run out, which may be shorter than others."""
+    for limit in claim.shape.permits:
+        permits, holders, fence, earliest = charged_states[limit.position]
+        ends_at = now + leased_us(limit.rule, claim.holder)
+        charged_states[limit.position] = permits, holders, fence, min(earliest, ends_at)
 
 
 def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]) -> bool:

@@ -209,7 +209,7 @@ class PlanShape:
 
         Raises InvalidRequest with the key of an invalid amount.
         """
-        amounts, fits = self._defaults.copy(), self.fits
+        amounts, fits = [*self._defaults], self.fits
         for limit in self.named:
             amount = requested[limit.key]
             if type(amount) is int and 0 <= amount <= limit.most_units:
@@ -250,7 +250,7 @@ class PlanShape:
 
     def changes(self, used: ReportedUse, amounts: Amounts) -> list[int]:
         """Return what to settle: the reported use, which is at least 0, less the charged amounts; and all permits."""
-        changes = self._no_changes.copy()
+        changes = [*self._no_changes]
         for position in used:
             changes[position] = used[position] - amounts[position]
         for limit in self.permits:

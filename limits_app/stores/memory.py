@@ -206,7 +206,10 @@ class MemoryStore:
         claim.settled = True
         plan, clock = claim.plan, self._now
         now = clock()
-        records, are_stored = (plan.records, True) if plan.era is self._era else self._load(plan)
+        if plan.era is self._era:
+            records, are_stored = plan.records, True
+        else:
+            records, are_stored = self._load(plan)
         kept_leases = engine.settle(claim, records, now, changes)
         if not are_stored or claim.shape.counts_usage:
             self._save(plan, records, now)
