@@ -21,7 +21,7 @@ from django.db import DatabaseError, connection, transaction
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, LimitSet, conf, limits
-from limits_app.acquiring.balancing import Balancer, Cooling, balancer_named
+from limits_app.acquiring.balancing import Balancer, Cooling
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool, Unresolved
 from limits_app.models import CoolDown
 from limits_app.models.pool import keep_cool_down
@@ -29,6 +29,7 @@ from limits_app.outbound import LimitedClient, Request, Response
 from limits_app.policies import balancers, balancing, resolver
 from limits_app.policies.balancing import Balancers
 from limits_app.testing import FakeClock
+from tests.replacing import at_next_call
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve
 from tests.services.wall import Wall
@@ -539,11 +540,11 @@ def test_pools_may_be_used_by_code_that_interrupts_their_use(monkeypatch: pytest
     used = Balancers()
     used.shares_cool_downs = False
 
-    def interrupted(load_balancing: str) -> type[Balancer]:
+    def interrupted(usual: Callable[[str], type[Balancer]], load_balancing: str) -> type[Balancer]:
         used.report("other", "a", Cooling(1, 1))
-        return balancer_named(load_balancing)
+        return usual(load_balancing)
 
-    monkeypatch.setattr(balancing, "balancer_named", interrupted)
+    at_next_call(monkeypatch, balancing, "balancer_named", interrupted)
     thread = Thread(target=used.find, args=("pool", "round_robin", (1.0,)), daemon=True)
     thread.start()
     thread.join(10)

@@ -15,8 +15,10 @@ from django.db.models import AutoField, BigAutoField, SmallAutoField, UUIDField
 
 from limits_app.models.changes import identifier_digest
 from limits_app.models.users import user_identifier, user_key
+from limits_app.policies import identifiers as identifiers_module
 from limits_app.policies.identifiers import READ_AGAIN, KnownIdentifiers
 from tests.forking import exit_code_of_child
+from tests.replacing import at_next_call
 
 Rows = list[tuple[int, str]]
 
@@ -289,11 +291,11 @@ def test_page_that_was_read_before_a_restart_is_dropped() -> None:
 def test_look_up_sees_one_state(monkeypatch: pytest.MonkeyPatch) -> None:
     identifiers = complete(known(Table("key:1")))
 
-    def restarted(name: str) -> tuple[str, ...]:
+    def restarted(_usual: object, name: str) -> tuple[str, ...]:
         identifiers.restart()  # as another thread does
         return (name,)
 
-    monkeypatch.setattr("limits_app.policies.identifiers.identifiers_of_client", restarted)
+    at_next_call(monkeypatch, identifiers_module, "identifiers_of_client", restarted)
     assert has(identifiers, "key:1") == [True]
 
 

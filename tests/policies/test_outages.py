@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, connection, transaction
 from pytest_django import Settings
 
 from limits_app import CallLimit, limits
@@ -19,6 +20,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.opened import put_store
 from tests.policies.test_following import CLIENT, capacity, read_all
+from tests.replacing import at_next_call
 from tests.services.failing import FailingStore, recover_by
 
 pytestmark = pytest.mark.django_db
@@ -48,18 +50,21 @@ def seconds(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Seconds:
 
 
 @pytest.fixture
-def outage(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+def outage() -> Iterator[Callable[[bool], None]]:
     """Begins and ends an outage of the database."""
 
     def fail(*_: object) -> NoReturn:
-        raise Unresolved("the connection is closed")
+        raise OperationalError("the connection is closed")
 
-    read = client_resolver.stored_chains
+    with ExitStack() as outages:
 
-    def change(begins: bool) -> None:
-        monkeypatch.setattr(client_resolver, "stored_chains", fail if begins else read)
+        def change(begins: bool) -> None:
+            if begins:
+                outages.enter_context(connection.execute_wrapper(fail))
+            else:
+                outages.close()
 
-    return change
+        yield change
 
 
 @pytest.mark.parametrize("client", [CLIENT, "user:own"])
@@ -136,17 +141,15 @@ def test_limits_that_were_read_before_a_change_are_not_kept(monkeypatch: pytest.
     limits.set_resource_limits("api", [CallLimit(1000, HOUR)])
     limits.set_entity_limits("user:own", [CallLimit(900, HOUR)], resource="api")
     read_all()
-    read = client_resolver.stored_chains
 
-    def read_and_change(*arguments: Any) -> Any:
-        monkeypatch.setattr(client_resolver, "stored_chains", read)
+    def read_and_change(read: Callable[..., Any], *arguments: Any) -> Any:
         chains = read(*arguments)
         limits.set_entity_limits("user:own", [CallLimit(5, HOUR)], resource="api")
         configuration.current().refresh()
         assert capacity("user:2") == 1000  # applies the change
         return chains
 
-    monkeypatch.setattr(client_resolver, "stored_chains", read_and_change)
+    at_next_call(monkeypatch, client_resolver, "stored_chains", read_and_change)
     with transaction.atomic():
         resolver.get(("api", "user:own", (), None))
     assert capacity("user:own") == 5

@@ -33,6 +33,7 @@ from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.testing import FakeClock
 from tests.opened import put_store
+from tests.replacing import at_next_call
 from tests.servers import shared
 from tests.services.pool_rows import make_pool, serve
 from tests.stores.database.databases import ALIAS
@@ -427,15 +428,13 @@ def test_repetition_begins_again_where_its_key_is_refunded_meanwhile(
 ) -> None:
     limits.set_resource_limits("files", [TPM, SLOTS])
     first = limits.acquire("files", requested={"tpm": 30}, idempotency_key="k")
-    repeats = IdempotentRequest._repeats
 
-    def cancelled(request: IdempotentRequest, acquisition: Acquisition) -> bool:
+    def cancelled(repeats: Callable[..., bool], request: IdempotentRequest, acquisition: Acquisition) -> bool:
         is_repeated = repeats(request, acquisition)
-        if is_repeated:
-            first.cancel()
+        first.cancel()
         return is_repeated
 
-    monkeypatch.setattr(IdempotentRequest, "_repeats", cancelled)
+    at_next_call(monkeypatch, IdempotentRequest, "_repeats", cancelled)
     if is_async:
         repeated = asyncio.run(limits.atry_acquire("files", requested={"tpm": 30}, idempotency_key="k"))
     else:

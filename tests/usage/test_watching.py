@@ -22,11 +22,13 @@ from limits_app.engine.limits import (
 )
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import Pool, PoolMember
+from limits_app.services import near_limits
 from limits_app.services.near_limits import Thresholds, thresholds
 from limits_app.services.notify import OBSERVERS
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits
 from limits_app.usage.denial_counter import denials
+from tests.replacing import at_next_call
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -213,10 +215,10 @@ def test_a_failing_store_does_not_affect_requests(
 ) -> None:
     has(CallLimit(1, HOUR))
 
-    def fail(self: object) -> None:
+    def fail(*_: object) -> None:
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr("limits_app.services.near_limits.Crossing.send", fail)
+    at_next_call(monkeypatch, near_limits.Crossing, "send", fail)
     assert limits.acquire("api", entity="user:1")
     assert "the limit_near signal could not be sent" in caplog.text
     assert near == []

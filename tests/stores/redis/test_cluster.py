@@ -450,16 +450,15 @@ def test_idempotency_key_is_charged_after_the_limits_and_refunded_before_them(
 def test_a_release_by_a_finalizer_while_a_server_is_met_for_the_first_time(
     store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits, made = limits_of(store, ResourceLimit("db", 2)), cluster_module.Connections
+    limits = limits_of(store, ResourceLimit("db", 2))
     held = limits.try_acquire()
 
-    def make_while_something_is_finalized(*given: Any, **options: Any) -> Any:
-        monkeypatch.undo()
+    def make_while_something_is_finalized(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         held.release()
-        return made(*given, **options)
+        return make(*arguments, **options)
 
     connections_of(store)._by_node.clear()
-    monkeypatch.setattr(cluster_module, "Connections", make_while_something_is_finalized)
+    at_next_call(monkeypatch, cluster_module, "Connections", make_while_something_is_finalized)
     acquired: list[object] = []
     caller = Thread(target=lambda: acquired.append(limits.try_acquire()), daemon=True)
     caller.start()
