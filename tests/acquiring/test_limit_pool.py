@@ -178,6 +178,18 @@ def test_a_refusal_is_that_of_the_set_that_would_admit_first(store: MemoryStore)
     assert [used(one)["tpm"] for one in pool] == [9, 6, 8]
 
 
+def test_interrupted_charge_is_refunded(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_acquisition: object) -> None:
+        raise KeyboardInterrupt
+
+    pool = pool_of(store, TPM, DB, load_balancing="least_loaded")
+    with monkeypatch.context() as patched:
+        patched.setattr(store.renewer, "add", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pool.try_acquire({"tpm": 5, "db": 1})
+    assert [used(limits) for limits in pool] == [{"tpm": 0, "db": 0}] * 3
+
+
 def test_a_soft_limit_does_not_delay_a_rejection(store: MemoryStore) -> None:
     soft = RateLimit("soft", 1, 3600, soft=True)
     pool = pool_of(store, TPM, soft, number=2)

@@ -200,6 +200,18 @@ async def test_what_was_used_up_has_nothing_to_settle(far: FarStore) -> None:
 
 
 @in_a_loop
+async def test_a_task_waits_for_the_chosen_set_of_a_pool_without_failover(far: FarStore) -> None:
+    sets = [limit_set(far, DB), limit_set(far, DB)]
+    held = await sets[0].atry_acquire()
+    waiter = asyncio.create_task(LimitPool(sets, failover=False).aacquire(timeout=60))
+    assert await asyncio.to_thread(far.line.came.wait, PATIENCE_SECONDS)
+    await held.arelease()
+    admitted = await waiter
+    assert [await asyncio.to_thread(used, limits) for limits in sets] == [{"db": 1}, {"db": 0}]
+    await admitted.arelease()
+
+
+@in_a_loop
 async def test_an_error_of_a_remote_store_is_raised_by_a_pool_that_holds_nothing(far: FarStore) -> None:
     class Down(FarStore):
         """A store that decides on nothing."""
