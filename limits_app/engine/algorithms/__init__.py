@@ -26,14 +26,14 @@ from limits_app.engine.priorities import kept_parts
 
 __all__ = ["Rule", "State", "compile_rule", "rule_of_class"]
 
-
-_RATES: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Rule]]] = {
+RATE_RULES: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Rule]]] = {
     RateLimitAlgorithm.TOKEN_BUCKET: BucketRule,
     RateLimitAlgorithm.LEAKY_BUCKET: BucketRule,
     RateLimitAlgorithm.SLIDING_WINDOW: SlidingWindow,
     RateLimitAlgorithm.FIXED_WINDOW: FixedWindow,
     RateLimitAlgorithm.GCRA: BucketRule,
 }
+"""The rule that decides by each algorithm of a rate."""
 
 
 def rule_of_class(rule: Rule, priority: str) -> Rule:
@@ -54,6 +54,14 @@ def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
         case QuotaLimit():
             return QuotaRule(limit)
         case RateLimit() | CallLimit():
-            return _RATES[limit.algorithm](limit)
+            return _rate_rule(limit)
         case _:
             assert_never(limit)
+
+
+def _rate_rule(limit: RateLimit | CallLimit) -> Rule:
+    """Compile a rate; LookupError says what an algorithm still needs."""
+    make = RATE_RULES.get(limit.algorithm)
+    if make is None:
+        raise LookupError(f"algorithm {str(limit.algorithm)!r} has no rule: add it to RATE_RULES")
+    return make(limit)

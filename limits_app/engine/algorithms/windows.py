@@ -100,7 +100,7 @@ class FixedWindow(Rule):
         return start
 
     def carry(self, old: Rule, state: State, now: int) -> State:
-        if isinstance(old, FixedWindow) and old.is_money is self.is_money:
+        if type(old) is type(self) and old.is_money is self.is_money:
             return state
         count = carried_parts(old, state, now, self)
         return (now, count) if count else (0, 0)
@@ -186,7 +186,7 @@ class SlidingWindow(Rule):
         return last
 
     def carry(self, old: Rule, state: State, now: int) -> State:
-        if isinstance(old, SlidingWindow) and old.is_money is self.is_money:
+        if type(old) is type(self) and old.is_money is self.is_money:
             return state
         amount = carried_parts(old, state, now, self)
         return self._charged(_START, now, amount) if amount else _START

@@ -62,7 +62,10 @@ def field_of(rule: Rule) -> bytes:
 
 def tag_of_rule(rule: Rule) -> bytes:
     """Return what scripts write before a state of a rule; `tags` in carry.lua say how it is packed."""
-    letter, _, sizes, has_parts = LUA_ALGORITHMS[rule.lua[0]]
+    algorithm = LUA_ALGORITHMS.get(rule.lua[0])
+    if algorithm is None:
+        raise LookupError(f"algorithm {rule.lua[0]!r} has no Lua implementation: add it to LUA_ALGORITHMS")
+    letter, _, sizes, has_parts = algorithm
     _, *parameters = numbers_of(rule)
     per_amount = rule.parts_per_amount // rule.parts_per_unit
     numbers = [per_amount, rule.parts_per_unit, *parameters] if has_parts else [per_amount, *parameters]

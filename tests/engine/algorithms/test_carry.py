@@ -9,8 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from limits_app.engine.algorithms import RATE_RULES, State, compile_rule
 from limits_app.engine.algorithms.rule import DEBT_PARTS
 from limits_app.engine.algorithms.units import exact_units, window_us
+from limits_app.engine.algorithms.windows import FixedWindow
 from limits_app.engine.amounts import from_milli
 from limits_app.engine.limits import Blocked, LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from tests.engine.algorithms.definitions import ALGORITHMS, examples, rates
@@ -36,6 +38,40 @@ def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgori
         assert changed.used(NOW) == 0
         assert changed.rule.restored_at(changed.state) == 0
         assert changed.fits(NOW, 20)
+
+
+READ_ALIKE = [{TOKEN_BUCKET, GCRA, LEAKY_BUCKET}, {SLIDING_WINDOW}, {FIXED_WINDOW}]
+"""Algorithms that read the states of each other as they are."""
+
+
+@pytest.mark.parametrize("new", ALGORITHMS)
+@pytest.mark.parametrize("old", ALGORITHMS)
+def test_each_pair_of_algorithms_keeps_or_converts_a_state(old: RateLimitAlgorithm, new: RateLimitAlgorithm) -> None:
+    tested = Driven(ten(old))
+    assert tested.take(NOW, 7)
+    changed = tested.carried_into(ten(new), NOW + SECOND)
+    assert (changed.state is tested.state) is any({old, new} <= alike for alike in READ_ALIKE)
+    assert 0 <= changed.used(NOW + SECOND) - tested.used(NOW + SECOND) < 1
+    assert not changed.fits(NOW + SECOND, 4)
+
+
+class OtherWindow(FixedWindow):
+    """An algorithm that is built on a fixed window, and counts in halves of a unit."""
+
+    def used(self, state: State, now: int) -> int:
+        return super().used(state, now) // 2
+
+
+def test_state_of_a_subclass_is_converted() -> None:
+    old = OtherWindow(ten(FIXED_WINDOW))
+    state = old.settle(old.start, NOW, 8)
+    assert Driven(ten(FIXED_WINDOW)).rule.carry(old, state, NOW) == (NOW, 4)
+
+
+def test_algorithm_without_a_rule_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RATE_RULES, GCRA)
+    with pytest.raises(LookupError, match="algorithm 'gcra' has no rule: add it to RATE_RULES"):
+        compile_rule(ten(GCRA, capacity=11), 1)
 
 
 def test_a_fixed_window_carried_into_another_algorithm_and_back_starts_now() -> None:

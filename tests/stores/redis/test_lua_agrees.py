@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine import HOUR_US
+from limits_app.engine.algorithms import compile_rule
 from limits_app.engine.claims import Claim
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import LimitDefinition, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.outcome import Outcome
 from limits_app.engine.periods import QuotaPeriod
 from limits_app.engine.readings import outcome_of
 from limits_app.engine.record import Schema, schema_of
 from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.redis.states import LUA_ALGORITHMS, tag_of_rule
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of
 from tests.servers.redis import RedisServer
@@ -330,6 +333,33 @@ def test_nothing_that_is_asked_of_an_overdrawn_limit_is_no_moment_from_which_on_
     ours, reference = used()
     assert ours == reference
     stores[0].close()  # type: ignore[attr-defined]  # the one on the server
+
+
+@pytest.mark.parametrize("new", ALGORITHMS)
+@pytest.mark.parametrize("old", ALGORITHMS)
+def test_use_is_carried_alike_between_each_pair_of_algorithms(
+    redis: RedisServer, old: RateLimitAlgorithm, new: RateLimitAlgorithm
+) -> None:
+    clock = FakeClock()
+    stores = [store_on(redis, clock=clock), MemoryStore(clock=clock)]
+
+    def outcomes(algorithm: RateLimitAlgorithm, units: int) -> list[Outcome]:
+        schema = schema_of((RateLimit("units", 10, 60, algorithm),), stores[0].lease_us)
+        scoped = [ScopedLimits(scope_of("agrees", f"{old}:{new}"), schema)]
+        return [LimitSet.composed(scoped, store).try_acquire({"units": units}).outcome for store in stores]
+
+    outcomes(old, 7)
+    for moved_us, units in [(1_000_000, 0), (1_000_000, 4), (20_000_000, 3), (39_000_000, 9)]:
+        clock.move(moved_us)
+        ours, reference = outcomes(new, units)
+        assert ours == reference
+    stores[0].close()  # type: ignore[attr-defined]  # the one on the server
+
+
+def test_algorithm_without_a_script_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(LUA_ALGORITHMS, "quota")
+    with pytest.raises(LookupError, match="algorithm 'quota' has no Lua implementation: add it to LUA_ALGORITHMS"):
+        tag_of_rule(compile_rule(QuotaLimit.per_session("units", 3, 5), 1))
 
 
 def _agree(redis: RedisServer, limit: RateLimit, steps: Iterable[tuple[int, int]]) -> None:
