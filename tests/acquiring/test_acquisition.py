@@ -429,7 +429,7 @@ def test_a_block_that_reports_no_usage_ends_with_an_error_after_everything_was_r
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
 @pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, SLIDING_WINDOW])  # one that refunds, one that does not
-def test_the_error_of_a_block_is_never_masked_and_gives_back_what_was_not_reported(
+def test_error_of_a_block_is_raised_and_refunds_unreported_amounts(
     algorithm: RateLimitAlgorithm, kind: type[BaseException], way: Leave, store: MemoryStore
 ) -> None:
     limits = limit_set(store, RateLimit("tpm", 100, 60, algorithm), RPM, CALLS, DB)

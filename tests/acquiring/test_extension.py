@@ -384,7 +384,7 @@ def test_release_after_an_interruption_returns_everything(clock: FakeClock) -> N
     assert number > 50
 
 
-def test_a_forked_child_cannot_extend_what_its_parent_holds(store: MemoryStore) -> None:
+def test_forked_child_cannot_extend_permits_of_its_parent(store: MemoryStore) -> None:
     acquisition = limit_set(store, TPM).try_acquire({"tpm": 1})
 
     def extend() -> int:

@@ -290,7 +290,7 @@ def test_a_loop_that_is_not_one_of_asyncio_counts_as_its_thread(limits: LimitSet
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_holds_nothing_of_what_its_parent_holds(limits: LimitSet) -> None:
+def test_forked_child_holds_no_permits_of_its_parent(limits: LimitSet) -> None:
     with limits.acquire():
         # The copy of the state still counts the permit of the parent.
         assert exit_code_of_child(lambda: int(bool(limits.try_acquire()))) == 0

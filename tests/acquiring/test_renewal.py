@@ -347,7 +347,7 @@ def test_a_forked_child_has_nothing_to_renew(store: MemoryStore, clock: FakeCloc
         assert not limits.try_acquire({"db": 1})
 
 
-def test_a_forked_child_renews_what_it_holds_itself() -> None:
+def test_forked_child_renews_its_own_permits() -> None:
     store = Counting(lease_seconds=0.6)
     limits = limit_set(store, ResourceLimit("db", 2))
 

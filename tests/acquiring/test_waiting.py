@@ -642,7 +642,7 @@ def test_a_call_that_was_interrupted_is_repeated(verb: str) -> None:
     assert calls[-1] == "watch"
 
 
-def test_an_interruption_while_leaving_the_line_gives_back_what_was_admitted(store: WatchedStore) -> None:
+def test_interruption_while_leaving_the_line_refunds_the_charge(store: WatchedStore) -> None:
     def unwatch(_scope: str) -> None:
         raise Interrupt
 

@@ -285,7 +285,7 @@ def test_a_boost_beyond_the_largest_amount_is_listed_as_impossible(admin_client:
 @pytest.mark.parametrize(
     ("whom", "problem"), [("entity", "entity"), ("resource", "resource"), ("plan", "plan"), ("everybody", "__all__")]
 )
-def test_a_boost_needs_what_it_is_for(whom: str, problem: str, admin_client: Client) -> None:
+def test_boost_form_names_its_missing_field(whom: str, problem: str, admin_client: Client) -> None:
     assert grant(admin_client, whom=whom, entity="").context["form"].errors.keys() == {problem}
 
 

@@ -50,7 +50,7 @@ def test_a_button_decides_about_a_candidate(
     assert Candidate.objects.values_list("state", flat=True).first() == state
 
 
-def test_a_promotion_is_confirmed_with_what_it_would_reject(candidate: Candidate, admin_client: Client) -> None:
+def test_promotion_is_confirmed_with_its_expected_rejections(candidate: Candidate, admin_client: Client) -> None:
     where = address("candidate_promote", candidate.pk)
     asked = admin_client.post(where)
     assert "No request was evaluated so far" in asked.content.decode()

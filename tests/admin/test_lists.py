@@ -492,7 +492,7 @@ def test_policies_are_filtered_by_kinds_of_limits(admin_client: Client) -> None:
     assert found == ["resource mail"]
 
 
-def test_the_history_of_an_object_has_what_was_changed_from_elsewhere(
+def test_history_of_an_object_has_changes_from_outside_the_admin(
     admin_client: Client, visitor: Callable[..., Client]
 ) -> None:
     limits.set_resource_limits("api", [TPM], reason="what our contract says")

@@ -60,7 +60,7 @@ def test_the_index_names_the_entries_alone(admin_client: Client) -> None:
     assert {model["name"] for model in listed["models"]} == {*ENTRIES}
 
 
-def test_an_entry_opens_what_the_user_may_view() -> None:
+def test_entry_opens_a_page_that_the_user_may_view() -> None:
     browser = user_with("view_plan", "view_auditevent")
     listed = browser.get(reverse("admin:index")).context["app_list"][0]["models"]
     assert {model["name"] for model in listed} == {"Limits", "Activity"}
@@ -69,7 +69,7 @@ def test_an_entry_opens_what_the_user_may_view() -> None:
     assert browser.get(address("alertsentry_changelist")).status_code == 403
 
 
-def test_every_page_shows_what_is_switched_off(admin_client: Client) -> None:
+def test_every_page_shows_the_emergency_switch(admin_client: Client) -> None:
     policy = limits.set_resource_limits("mail", "calls=3/min")
     until = timezone.now() + timedelta(hours=1)
     pages = [address("policy_changelist"), address("policy_change", policy.pk), address("entity_changelist")]

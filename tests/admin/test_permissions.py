@@ -59,7 +59,7 @@ def test_each_kind_of_staff_does_its_actions_and_no_others(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_staff_is_offered_what_it_may_do(kind: str, visitor: Any, policy: Policy) -> None:
+def test_staff_is_offered_the_actions_that_it_may_do(kind: str, visitor: Any, policy: Policy) -> None:
     page = visitor(*KINDS[kind]).get(address("policy_changelist")).content.decode()
     offered = {action for action in ACTIONS if f'value="{action}"' in page}
     assert offered == {action for action, (kinds, _says) in ACTIONS.items() if kind in kinds}
@@ -126,7 +126,7 @@ def test_what_a_form_may_find_opens_no_list(visitor: Any, policy: Policy) -> Non
 
 
 @pytest.mark.django_db
-def test_permissions_are_only_about_what_has_pages() -> None:
+def test_permissions_exist_only_for_models_with_pages() -> None:
     given = Permission.objects.filter(content_type__app_label="limits_app").select_related("content_type")
     about = {permission.content_type.model_class() for permission in given}
     assert Policy in about

@@ -63,7 +63,7 @@ def test_prices_of_a_resource_are_set_in_one_table(admin_client: Client) -> None
     assert {*AuditEvent.objects.values_list("actor", "source")} == {("admin", "admin")}
 
 
-def test_table_shows_what_applies_and_changes_what_is_entered(admin_client: Client, time: Any) -> None:
+def test_table_shows_current_prices_and_saves_entered_ones(admin_client: Client, time: Any) -> None:
     price("input_tokens", "2.5")
     price("output_tokens", "10")
     time.move_to(NEXT + timedelta(days=1))

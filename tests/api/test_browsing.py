@@ -16,7 +16,7 @@ BROWSER = {"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
 RULE = {"name": "on-call", "kind": "threshold", "percent": 80, "target": "ops@example.com"}
 
 
-def test_the_index_lists_what_can_be_read(root: APIClient) -> None:
+def test_index_lists_readable_endpoints(root: APIClient) -> None:
     index = root.get(ROOT).json()
     assert {"policies", "alert-rules", "usage", "schema"} <= index.keys()
     for name, url in index.items():

@@ -56,7 +56,7 @@ def state(key: str = "tokens", entity: str = "user:7") -> Any:
     return services.limit_set("llm", entity).get_stats()[key]
 
 
-def test_a_program_acquires_and_settles_what_it_has_used(program: APIClient) -> None:
+def test_program_acquires_and_settles_its_usage(program: APIClient) -> None:
     limit(TOKENS, SLOTS)
     data = acquired(program, amounts={"tokens": 500}, lease_seconds=30)
     assert (data["amounts"], data["degraded"], data["lease_seconds"]) == ({"slots": 1, "tokens": 500}, False, 30)

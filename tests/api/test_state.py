@@ -261,7 +261,7 @@ def test_ones_own_limits_are_read_again_when_they_change_in_between(
     assert root.get(f"{ROOT}me/").data["results"][0]["limits"].keys() == {"call_count"}
 
 
-def test_a_reset_forgets_what_was_used_once_for_each_key(root: APIClient) -> None:
+def test_reset_forgets_recorded_use_once_for_each_key(root: APIClient) -> None:
     services.set_resource_limits("api", [CallLimit(1, 60)])
     services.acquire("api", entity="user:1")
     asked = {"resource": "api", "entity": "user:1", "keys": ["call_count"], "reason": "so", "idempotency_key": "1"}

@@ -186,7 +186,7 @@ def test_hours_that_cannot_be_read_are_ignored() -> None:
     assert Policy.objects.count() == 4
 
 
-def test_saying_nothing_is_saying_what_a_new_object_has() -> None:
+def test_omitted_fields_have_the_defaults_of_new_objects() -> None:
     applied("resources: {a: }\nentities: {u: {metadata: {since: 2026-01-01}, parent: , name: }}")
     assert Entity.objects.get().metadata == {"since": "2026-01-01"}
     applied("policies: [{limits: [x=1/s], valid_from: , resource: }]")
@@ -263,7 +263,7 @@ def test_file_adds_and_removes_members() -> None:
     assert {*PoolMember.objects.values_list("name", flat=True)} == {"us-east-1", "eu-north-1"}
 
 
-def test_only_what_the_file_made_or_took_over_is_deleted(tmp_path: Path) -> None:
+def test_only_objects_that_the_file_made_or_took_over_are_deleted(tmp_path: Path) -> None:
     limits.set_resource_limits("own", [CallLimit.per_minute(5)])
     limits.set_resource_limits("chat", [CallLimit.per_minute(60), RateLimit.per_minute("tpm", 100_000)])
     assert given_file(tmp_path, EXAMPLE).code == 0
@@ -514,7 +514,7 @@ def test_a_confirmed_file_is_compared_with_the_site_once(tmp_path: Path, monkeyp
     assert (len(compared), Policy.objects.count()) == (2, 0)
 
 
-def test_what_is_gone_is_not_left_out() -> None:
+def test_deleted_rows_are_not_left_out() -> None:
     applied("name: team-a\nresources: {alpha: {}}")
     Resource.objects.all().delete()
     assert limits_file.left_out() == {}

@@ -428,7 +428,7 @@ def test_nothing_is_changed() -> None:
     assert [[*model._base_manager.values_list()] for model in models] == before
 
 
-def test_the_command_ends_by_what_it_found() -> None:
+def test_exit_code_depends_on_the_findings() -> None:
     Resource.objects.create(name="r", pool=Pool.objects.create(name="p"))
     ran = run("doctor --format json --patience 2s")
     assert (ran.code, json.loads(ran.out)[0]["id"]) == (3, "limits_app.D012")

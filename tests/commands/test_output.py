@@ -101,7 +101,7 @@ def test_control_characters_in_identifiers_are_escaped() -> None:
         ("a\tb", "a\\tb"),
     ],
 )
-def test_a_cell_is_what_people_read(value: object, text: str) -> None:
+def test_cell_has_readable_text(value: object, text: str) -> None:
     assert cell(value) == text
 
 

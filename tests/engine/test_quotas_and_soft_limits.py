@@ -59,7 +59,7 @@ def test_a_hard_one_measures_the_same(limit: RateLimit, store: MemoryStore, cloc
 
 
 @every_soft_limit
-def test_peeking_returns_what_would_be_overdrawn_and_charges_nothing(limit: RateLimit, store: MemoryStore) -> None:
+def test_peek_returns_the_expected_overdraft_and_charges_nothing(limit: RateLimit, store: MemoryStore) -> None:
     limits = limit_set(store, limit)
     limits.try_acquire({"k": 8})
     assert not limits.peek({"k": 2}).overdrawn

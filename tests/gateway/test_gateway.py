@@ -48,7 +48,7 @@ def test_a_call_within_the_budget_of_its_key_is_rejected_by_that_of_its_team() -
         assert limits.status(RESOURCE, entity=entity).limits["usd"]["used"] == 0.05
 
 
-def test_an_answer_costs_what_was_used_and_a_refusal_nothing() -> None:
+def test_answer_costs_its_usage_and_rejection_costs_nothing() -> None:
     limits.set_entity_limits("tenant:one", [RateLimit.per_hour("tokens", 1000)], resource=RESOURCE)
     set_regions({"east": 40})
     with provider() as address:

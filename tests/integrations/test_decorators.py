@@ -267,7 +267,7 @@ def raising(error: Exception, kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_function_that_fails_gives_back_what_it_did_not_use(kind: str) -> None:
+def test_failing_function_refunds_unused_amounts(kind: str) -> None:
     limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
     with pytest.raises(KeyError, match="why"):
         called(limited("api", requested={"tpm": 40})(raising(KeyError("why"), kind)))
@@ -517,7 +517,7 @@ def test_a_generator_that_is_not_exhausted_keeps_its_charge() -> None:
     assert left("api", None) == {"tpm": 2, "slots": 1}
 
 
-def test_a_generator_that_fails_gives_back_what_it_did_not_use() -> None:
+def test_failing_generator_refunds_unused_amounts() -> None:
     @limited("api", requested={"tpm": 4})
     def broken() -> Any:
         yield 1

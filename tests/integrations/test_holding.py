@@ -320,7 +320,7 @@ leaving.async_capable = True  # type: ignore[attr-defined]  # as Django has it
 leaving.sync_capable = False  # type: ignore[attr-defined]  # as Django has it
 
 
-def test_a_client_that_leaves_while_the_view_works_gives_back_what_it_did_not_use(serve: Any) -> None:
+def test_request_of_a_client_that_leaves_refunds_unused_amounts(serve: Any) -> None:
     async def view(request: Any) -> HttpResponse:
         await left_by_client(request.scope)
         return fine(request)

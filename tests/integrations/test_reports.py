@@ -131,7 +131,7 @@ def test_a_view_that_fails_inside_another_takes_nothing_away_from_that(serve: Se
     assert left("slots") == {"slot": 1, "tokens": 50}
 
 
-def test_a_view_that_fails_gives_back_what_the_ones_inside_it_took(settings: Settings, serve: Serve, ask: Ask) -> None:
+def test_failing_view_refunds_charges_of_nested_views(settings: Settings, serve: Serve, ask: Ask) -> None:
     settings.MIDDLEWARE = []
     limit("outer", RateLimit("tokens", 100, 3600))
     limit("inner", RateLimit("tokens", 100, 3600))

@@ -95,7 +95,7 @@ def test_a_sent_stream_releases_its_permits(serve: Any, live_server: LiveServer,
         assert left("api") == {"slots": 1}
 
 
-def test_an_asgi_server_that_has_sent_a_stream_gives_back_what_the_stream_took(serve: Any) -> None:
+def test_stream_sent_by_an_asgi_server_returns_its_permits(serve: Any) -> None:
     serve({"": adecorated})
     connection = Connection()
     async_to_sync(connection.run)()
@@ -105,7 +105,7 @@ def test_an_asgi_server_that_has_sent_a_stream_gives_back_what_the_stream_took(s
 
 
 @pytest.mark.parametrize("options", [{"leaves_after": 2}, {"breaks_after": 2}], ids=["leaves", "breaks"])
-def test_a_client_that_goes_away_in_a_stream_gives_back_what_the_stream_took(serve: Any, options: Any) -> None:
+def test_stream_of_a_client_that_leaves_returns_its_permits(serve: Any, options: Any) -> None:
     serve({"": adecorated})
     if "breaks_after" in options:
         with pytest.raises(OSError, match="connection reset"):

@@ -396,7 +396,7 @@ def test_without_an_exporter_that_asks_it_collects_by_itself_a_second_later(by_i
 
 
 @pytest.mark.parametrize("page", ["grafana/limits.json", "grafana/alerts.yml", "metrics.md"])
-def test_pages_and_dashboards_name_what_is_exported(page: str) -> None:
+def test_pages_and_dashboards_name_exported_metrics(page: str) -> None:
     known_names = exported()
     text = (DOCS / page).read_text()
     named = set(re.findall(r"\blimits_(?!app\b)[a-z_]+\b", text)) - {f"limits_{name}" for name in INSTRUMENTS}

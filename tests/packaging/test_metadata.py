@@ -62,7 +62,7 @@ def test_each_extra_is_distinguished_in_the_pins() -> None:
 
 
 @pytest.mark.parametrize("extra", MODULES)
-def test_an_extra_installs_what_its_modules_import(extra: str) -> None:
+def test_extra_installs_the_packages_that_its_modules_import(extra: str) -> None:
     installed = installed_with([*PROJECT["dependencies"], *EXTRAS[extra]])
     missing = {
         f"{module} imports {package}"

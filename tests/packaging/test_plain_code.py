@@ -117,7 +117,7 @@ def assigned_special_methods(path: Path) -> Iterator[str]:
         ("value = get(key)  # a call costs", "a comment that counts calls"),
     ],
 )
-def test_the_patterns_find_what_they_are_for(line: str, name: str) -> None:
+def test_patterns_find_their_examples(line: str, name: str) -> None:
     assert re.search(BANNED[name], line)
 
 

@@ -185,7 +185,7 @@ def test_the_wheel_and_the_archive_of_sources_work_with_each_python_that_is_here
 
 
 @pytest.mark.parametrize("extra", MODULES)
-def test_an_extra_alone_installs_what_its_modules_import(extra: str, wheel: Path, tmp_path: Path) -> None:
+def test_extra_alone_installs_the_packages_that_its_modules_import(extra: str, wheel: Path, tmp_path: Path) -> None:
     python = new_environment(tmp_path, f"limits-app[{extra}] @ {wheel.as_uri()}")
     code = f"""
 import importlib

@@ -209,7 +209,7 @@ def test_a_site_without_time_zones_has_dates_too(settings: Any, api: Resource) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_dropped_is_what_would_hold_without_the_policy(seed: int, api: Resource, user: Entity) -> None:
+def test_dropped_limits_would_apply_without_the_policy(seed: int, api: Resource, user: Entity) -> None:
     drawn = random.Random(seed)
     for resource, entity in ((None, None), (api, None), (None, user), (api, user)):
         if drawn.random() < 0.8:

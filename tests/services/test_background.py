@@ -255,7 +255,7 @@ def test_each_machine_rolls_up_the_store_that_it_alone_sees(settings: Settings, 
 
 
 @pytest.mark.django_db
-def test_each_process_rolls_up_what_is_in_its_own_memory(settings: Settings) -> None:
+def test_each_process_rolls_up_the_counts_of_its_memory(settings: Settings) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     note_scheduled("roll_up")
     assert limits.try_acquire("api", entity="user:1", default_limits=[CallLimit(5, HOUR)])

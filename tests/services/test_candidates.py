@@ -53,7 +53,7 @@ def allowed(times: int, entity: str | None = None, **options: Any) -> list[bool]
     return [limits.try_acquire("api", entity=entity, **options).successful for _ in range(times)]
 
 
-def test_a_candidate_counts_what_it_would_reject_and_rejects_nothing(policy: Policy) -> None:
+def test_candidate_counts_expected_rejections_and_rejects_nothing(policy: Policy) -> None:
     limits.set_candidate(policy, [CallLimit(1, 3600)])
     assert allowed(2) == [True, True]
     found = report()

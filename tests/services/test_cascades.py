@@ -66,7 +66,7 @@ def test_rates_are_charged_reported_and_given_back_at_every_level() -> None:
     assert [one.remaining for one in outcome.passed] == [70, 970]
 
 
-def test_a_parent_can_limit_what_the_child_does_not() -> None:
+def test_parent_limits_keys_that_the_child_does_not() -> None:
     family("tenant:acme", "user:1")
     limits.set_entity_limits("tenant:acme", [RateLimit("tpm", 100, 60), ResourceLimit("slot", 1)])
     limits.set_entity_limits("user:1", [CallLimit(5, 60)])
@@ -152,7 +152,7 @@ def test_each_resource_has_a_shared_bucket_of_its_own_apart_from_that_of_the_sit
     assert len(keys) == 5
 
 
-def test_a_child_and_its_parent_are_charged_once_for_what_they_share() -> None:
+def test_child_and_parent_are_charged_once_for_a_shared_limit() -> None:
     family("tenant:acme", "user:1")
     limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("slot", 5)], shared=["call_count"])
     limits.acquire("api", entity="user:1").release()

@@ -71,7 +71,7 @@ def test_recorded_use_is_replayed(limit: LimitDefinition, recorded: dict[int, in
 
 
 @pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
-def test_nothing_is_admitted_beyond_what_the_limit_lets_through(algorithm: RateLimitAlgorithm) -> None:
+def test_forecast_admits_no_more_than_the_limit(algorithm: RateLimitAlgorithm) -> None:
     recorded = dict.fromkeys(range(HOUR, HOUR + 48), 500_000)
     refused = replay_hours(RateLimit("tokens", 100, 3600, algorithm), recorded)
     admitted = sum(recorded.values()) - sum(refused.values())

@@ -80,7 +80,7 @@ def test_limits_of_a_url_rule_replace_an_invalid_one() -> None:
 
 
 @pytest.mark.slow
-def test_pages_and_exports_show_what_is_stored(admin_client: Client) -> None:
+def test_pages_and_exports_show_stored_limits(admin_client: Client) -> None:
     limits.set_resource_limits("api", "calls=2/min")
     Entity.objects.create(identifier="user:1")
     policy = Policy.objects.get()

@@ -239,7 +239,7 @@ def test_a_plan_is_that_of_the_entity_its_ancestors_the_request_and_the_groups()
     assert capacity() is None
 
 
-def test_a_change_of_plan_keeps_what_was_used() -> None:
+def test_change_of_plan_keeps_recorded_use() -> None:
     free, pro = Plan.objects.create(name="free"), Plan.objects.get(name="pro")
     for plan, capacity in ((free, 3), (pro, 5)):
         for counted in ("each", "total"):

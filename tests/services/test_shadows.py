@@ -212,7 +212,7 @@ def test_policies_above_are_tried_too() -> None:
     assert [one.entity for one in outcomes[1].passed] == ["user:1", "tenant:acme"]
 
 
-def test_a_coroutine_that_is_cancelled_in_the_shadow_gives_back_what_it_was_admitted() -> None:
+def test_coroutine_that_is_cancelled_in_shadow_mode_refunds_its_charge() -> None:
     class Cancelled(LimitSet):
         """Limits in the shadow whose store is asked when the task is cancelled."""
 

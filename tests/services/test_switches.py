@@ -78,7 +78,7 @@ def test_limits_count_where_they_did_once_the_switch_enforces_again(limited: Non
     assert limits.try_acquire("api", entity="user:2")
 
 
-def test_shadow_reports_what_would_be_rejected(limited: None) -> None:
+def test_shadow_mode_reports_requests_that_would_be_rejected(limited: None) -> None:
     limits.set_emergency("shadow", reason="an outage")
     outcomes = [limits.acquire("api", entity="user:1").outcome for _ in range(3)]
     assert [[one.key for one in outcome.shadowed] for outcome in outcomes] == [[], ["call_count"], ["call_count"]]

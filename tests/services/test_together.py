@@ -199,7 +199,7 @@ def test_a_mapping_is_charged_or_nothing_of_it() -> None:
 
 
 @pytest.mark.usefixtures("both")
-def test_asyncio_finds_what_is_kept() -> None:
+def test_asyncio_uses_kept_limits() -> None:
     services.try_acquire(BOTH, entity="ann")
     assert asyncio.run(services.atry_acquire(BOTH, entity="ann"))
     limit("llm", RateLimit("tpm", 1, 100))

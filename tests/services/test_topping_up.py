@@ -217,7 +217,7 @@ def test_another_error_of_the_database_is_no_key_that_was_used() -> None:
     assert left() == 2
 
 
-def test_a_reset_forgets_what_was_used_and_is_audited() -> None:
+def test_reset_forgets_recorded_use_and_is_audited() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 3600), RateLimit("tpm", 5, 3600)])
     for who in ("a", "b"):
         with limits.acquire("api", entity=who, requested={"tpm": 5}) as acquisition:

@@ -50,7 +50,7 @@ def test_three_limits_are_charged_together_and_refunded_exactly(store: Store) ->
     }
 
 
-def test_exactly_what_fits_is_admitted_when_all_three_are_short(store: Store) -> None:
+def test_threads_are_admitted_exactly_the_capacity_of_three_limits(store: Store) -> None:
     limits = limits_of(
         store,
         RateLimit("a", 900, DAY, RateLimitAlgorithm.GCRA),

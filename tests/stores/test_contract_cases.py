@@ -342,7 +342,7 @@ def test_slices_with_lost_replies_admit_no_more_than_the_limit(place: Place) -> 
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_disk_that_is_full_at_times_charges_what_was_admitted(place: Place) -> None:
+def test_admitted_amounts_are_charged_on_a_disk_that_is_full_at_times(place: Place) -> None:
     clock, entity = FakeClock(), "fixed_window disk"
     for random in rounds(0):
         with running(_on_a_full_disk, place, random.randrange(10**12)) as process:

@@ -125,7 +125,7 @@ class TestAChildOfAProcessStore:
         held.release()
         assert holders(limits) == 0
 
-    def test_it_can_neither_release_nor_lose_what_its_parent_holds(self, process_store: ProcessStore) -> None:
+    def test_child_process_neither_releases_nor_loses_permits_of_its_parent(self, process_store: ProcessStore) -> None:
         limits = limits_of(process_store, TWO)
         held = limits.try_acquire()
         with running(releasing, limits, held) as child:
@@ -143,7 +143,7 @@ class TestAChildOfAProcessStore:
         held.release()
         assert used(limits, "tpm") == pytest.approx(2, abs=0.1)
 
-    def test_it_does_not_renew_what_its_parent_holds(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def test_child_process_does_not_renew_permits_of_its_parent(self, tmp_path_factory: pytest.TempPathFactory) -> None:
         clock = FakeClock()
         store = ProcessStore(tmp_path_factory.mktemp("renewing"), clock=clock, map_megabytes=1)
         limits = limits_of(store, TWO)

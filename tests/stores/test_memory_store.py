@@ -78,7 +78,7 @@ def test_a_thread_tries_again_when_the_step_of_another_one_has_ended(
     assert used(limits) == pytest.approx(1 if interrupts else 2, abs=0.01)
 
 
-def test_it_counts_what_it_keeps() -> None:
+def test_length_of_a_store_is_the_number_of_its_records() -> None:
     clock = FakeClock()
     store = MemoryStore(clock=clock)
     assert len(store) == 0

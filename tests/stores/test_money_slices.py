@@ -65,7 +65,7 @@ class Processes:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_slices_charge_what_was_spent(seed: int) -> None:
+def test_slices_charge_spent_amounts(seed: int) -> None:
     random, processes, spent = Random(seed), Processes(50_000_000), Counter[str]()
     for _ in range(2_000):
         tokens, given = random.randint(0, 80), random.choice([0, 0, 0, random.randint(1, 30)])
@@ -93,7 +93,7 @@ def test_all_of_a_budget_is_spent_in_slices_and_no_more() -> None:
     assert (admitted, processes.charged()) == (2_000, 50_000)
 
 
-def test_a_reset_leaves_what_is_out_in_slices_charged_until_it_is_returned() -> None:
+def test_reset_keeps_amounts_of_slices_charged_until_their_return() -> None:
     processes = Processes(50_000_000)
     limits = processes.sets[0]
     for _ in range(200):

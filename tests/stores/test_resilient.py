@@ -350,7 +350,7 @@ def test_what_cannot_be_settled_in_a_task_is_settled_later() -> None:
     assert site.holders() == 0
 
 
-def test_a_remote_store_hands_over_what_it_cannot_settle_itself() -> None:
+def test_remote_store_hands_over_unsettled_changes() -> None:
     far = FarStore()
     site = Site(far)
     assert far.settle_later is not None

@@ -132,7 +132,7 @@ def test_what_is_left_is_returned_when_a_slice_ends(shared: Counted, clock: Fake
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "gcra"])
-def test_a_bucket_gets_back_what_has_not_refilled(shared: Counted, clock: FakeClock, algorithm: str) -> None:
+def test_bucket_is_refunded_amounts_that_have_not_refilled(shared: Counted, clock: FakeClock, algorithm: str) -> None:
     process = Process(shared, RateLimit("units", 86_400, 86_400, algorithm))
     process.acquire(100)
     assert process.out() > 2
@@ -196,7 +196,7 @@ def test_limits_that_cannot_be_sliced_stay_as_they_are(limit: AnyLimit) -> None:
         (CallLimit(1000.5, 10, burst=2000.5), 1980.5, 199_900),
     ],
 )
-def test_a_burst_is_smaller_by_what_refills_while_a_slice_is_held(limit: CallLimit, burst: float, held_us: int) -> None:
+def test_burst_is_smaller_by_the_refill_while_a_slice_is_held(limit: CallLimit, burst: float, held_us: int) -> None:
     [applied], found_us = sliced([(limit, 2)])
     assert (applied.ceiling, found_us) == (burst, held_us)
 
@@ -410,7 +410,7 @@ def test_reset_leaves_slices_of_other_processes_charged(name: str, django_db_blo
 
 
 @pytest.mark.parametrize("name", ["memory", *STORES])
-def test_refund_of_what_a_reset_has_forgotten_admits_nothing_more(name: str, django_db_blocker: Any) -> None:
+def test_refund_after_a_reset_admits_nothing_more(name: str, django_db_blocker: Any) -> None:
     with django_db_blocker.unblock(), processes_of(name, 3, QuotaLimit("units", 50_000, "month")) as processes:
         holder, other, third = processes
         late = [other.limits.try_acquire({"units": 700}) for _ in range(4)]
@@ -426,7 +426,7 @@ def test_refund_of_what_a_reset_has_forgotten_admits_nothing_more(name: str, dja
 
 
 @pytest.mark.parametrize("name", ["memory", *STORES])
-def test_slice_that_is_returned_after_a_reset_frees_what_it_holds(name: str, django_db_blocker: Any) -> None:
+def test_slice_returned_after_a_reset_frees_its_amounts(name: str, django_db_blocker: Any) -> None:
     with django_db_blocker.unblock(), processes_of(name, 2, QuotaLimit("units", 30_000, "month")) as [holder, other]:
         held = [holder.limits.try_acquire({"units": 120}) for _ in range(2)]
         other.store.reset([HOT])
@@ -495,7 +495,7 @@ def test_reset_returns_the_slices_of_its_own_process_first(shared: Counted) -> N
     assert used(shared, process.limits) == 0
 
 
-def test_reset_leaves_what_is_out_of_each_limit_of_a_slice(shared: Counted, clock: FakeClock) -> None:
+def test_reset_keeps_amounts_of_each_limit_of_a_slice(shared: Counted, clock: FakeClock) -> None:
     holder = Process(shared, QuotaLimit("units", 1000.0, "day"), RateLimit("tokens", 90_000.5, 3600), seconds=60)
     for _ in range(2):
         assert holder.limits.try_acquire({"units": 2, "tokens": 20.25})
@@ -791,9 +791,7 @@ def race(store: str, kinds: list[str]) -> tuple[int, int]:
     "store",
     ["redis", *[pytest.param(name, marks=pytest.mark.release) for name in ["redis"] * 19 + ["sqlite", "postgres"]]],
 )
-def test_four_processes_are_admitted_all_of_a_limit_and_what_a_killed_one_held_is_lost(
-    store: str, django_db_blocker: Any
-) -> None:
+def test_four_processes_use_all_of_a_limit_except_the_slice_of_a_killed_one(store: str, django_db_blocker: Any) -> None:
     with django_db_blocker.unblock():
         admitted, lost = race(store, ["killed", "lives", "lives", "lives"])
     assert 20_000 - lost <= admitted <= 20_000

@@ -320,7 +320,7 @@ def test_every_refusal_that_is_reported_is_counted() -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_a_look_at_what_would_be_refused_is_no_refusal() -> None:
+def test_peek_counts_no_rejection() -> None:
     limits.set_resource_limits("api", [RateLimit("tokens", 5, HOUR)])
     assert limits.try_acquire("api", requested={"tokens": 5})
     assert not limits.check("api", requested={"tokens": 1}).allowed

@@ -54,7 +54,7 @@ def snapshots(period: UsagePeriod = UsagePeriod.HOUR) -> list[tuple[datetime, st
 
 
 @pytest.mark.django_db
-def test_hours_and_days_sum_up_what_was_admitted(store: MemoryStore, clock: FakeClock) -> None:
+def test_hours_and_days_sum_up_admitted_amounts(store: MemoryStore, clock: FakeClock) -> None:
     limits = counting(store, scope_of("api", "user:1"), CallLimit(1000, HOUR), RateLimit("tokens", 1000, HOUR))
     for _ in range(3):
         with limits.acquire({"tokens": 10}) as acquisition:

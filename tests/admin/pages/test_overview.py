@@ -27,7 +27,7 @@ def test_an_empty_site_shows_the_first_steps(admin_client: Client) -> None:
         assert f'href="{reverse(f"admin:{step}")}"' in response.content.decode()
 
 
-def test_rejections_and_tight_limits_and_what_ends_are_shown(
+def test_rejections_and_tight_limits_and_ending_policies_are_shown(
     admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(4)])

@@ -160,7 +160,7 @@ def test_what_is_held_and_what_is_blocked_takes_none(limit: ResourceLimit | Bloc
     assert driven.rule.credit(state, NOW, 1) is state
 
 
-def test_a_sliding_window_forgets_what_is_oldest() -> None:
+def test_sliding_window_drops_the_oldest_use() -> None:
     window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
     for second in range(5):
         assert window.take(NOW + second * SECOND, 2)
@@ -192,7 +192,7 @@ def test_a_sliding_window_of_which_all_was_forgotten_begins_again() -> None:
     assert window.used(NOW + 10 * SECOND + 14 * MS) == 0
 
 
-def test_a_sliding_window_goes_on_with_what_is_left_of_its_log() -> None:
+def test_sliding_window_continues_with_the_rest_of_its_log() -> None:
     window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
     for second in range(5):
         assert window.take(NOW + second * SECOND, 1)

@@ -112,7 +112,7 @@ def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not() -> None:
     assert not patient.interrupted.is_set()
 
 
-def test_without_a_thread_replies_have_no_timeout_until_there_is_one() -> None:
+def test_replies_have_no_timeout_until_a_thread_starts() -> None:
     timer, waiting = ReplyTimer(), Waiting()
     with no_more_threads():
         timer.start(waiting, 0)

@@ -82,7 +82,7 @@ def settle(request: pytest.FixtureRequest, store: RedisStore) -> Callable[[Claim
     return lambda claim, changes: asyncio.run(store.asettle(claim, changes))
 
 
-def test_an_acquire_is_sent_once_and_what_is_reported_was_charged(
+def test_acquire_is_sent_once_and_reported_amounts_were_charged(
     store: RedisStore, acquire: Callable[[Claim], bool], sent: Sent, lossy: Proxy
 ) -> None:
     limits, told = limits_of(store, UNITS), 0

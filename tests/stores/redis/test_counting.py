@@ -80,7 +80,7 @@ def test_what_lasts_goes_on_to_last(store: RedisStore, client: Redis) -> None:
     assert client.pttl(record(store, own)) == -1
 
 
-def test_kept_use_of_another_limit_outlives_what_is_collected(redis: RedisServer, client: Redis) -> None:
+def test_kept_use_of_another_limit_survives_the_collection_of_counts(redis: RedisServer, client: Redis) -> None:
     clock = FakeClock()
     store = store_on(redis, clock=clock)
     short, long = counting(store, CallLimit(3, 1)), counting(store, RateLimit("tokens", 10, 24 * HOUR))
@@ -223,7 +223,7 @@ def test_what_a_soft_limit_lets_pass_is_counted(store: RedisStore) -> None:
     assert total(store) == 24_000
 
 
-def test_what_tasks_take_is_counted_and_what_is_abandoned_is_not(store: RedisStore) -> None:
+def test_amounts_of_tasks_are_counted_and_those_of_abandoned_ones_are_not(store: RedisStore) -> None:
     limits = counting(store, CALLS, TOKENS)
 
     async def work() -> None:
