@@ -19,6 +19,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
+from limits_app.acquiring import on_fork
 from limits_app.engine.locks import RLock
 from limits_app.workers.futures import Call, Task
 from limits_app.workers.host import Host, WorkerSpec, fresh_connections, picklable
@@ -74,20 +75,32 @@ class InProcess:
 
 
 class _Process:
-    """One process, from its start to its end. It is asked by one thread at a time."""
+    """One process, from its start to its end. It is asked by one thread at a time.
+
+    Only this process and that one have its connection open, so that each notices the end of the other: children that
+    either of them forks close it.
+    """
 
     def __init__(self, spec: bytes) -> None:
-        self._connection, connection = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(connection, spec, _has_django()))
+        self._connection, self._other_end = _CONTEXT.Pipe()
+        on_fork(self)
+        self._process = _CONTEXT.Process(target=_serve, args=(self._other_end, spec, _has_django()))
         try:
             self._process.start()
         finally:
-            connection.close()
+            self._other_end.close()
         _RUNNING.add(self)
+
+    def after_fork(self) -> None:
+        """Leave the process to the parent of this one."""
+        _RUNNING.discard(self)
+        self._connection.close()
+        self._other_end.close()
 
     def is_alive(self) -> bool:
         """Whether it can take a call."""
-        return self._process.is_alive()
+        # Where the program ignores SIGCHLD, a process that has died seems to be alive.
+        return not self._connection.closed and self._process.is_alive()
 
     def perform(self, call: Call | None) -> object:
         """Make a call in the process, or make the worker (None); return the result, or raise the exception.
@@ -99,6 +112,7 @@ class _Process:
             self._connection.send_bytes(request)
             answer = self._connection.recv_bytes()
         except (EOFError, OSError) as error:
+            self._connection.close()
             self._process.join()
             code = self._process.exitcode
             raise BrokenProcessPool(f"The process of the worker ended with exit code {code}.") from error
@@ -146,6 +160,8 @@ def _has_django() -> bool:
 def _serve(connection: Connection, spec: bytes, django: bool) -> None:
     """Answer requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    if hasattr(os, "register_at_fork"):  # Windows has no forks
+        os.register_at_fork(after_in_child=connection.close)
     Thread(target=_end_with_parent, daemon=True).start()
 
     with suppress(EOFError):

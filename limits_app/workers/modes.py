@@ -51,6 +51,7 @@ class WorkerMode:
     """A mode. `load` imports its back end on first use, since some need further packages.
 
     - `max_queued_tasks`: the default of the option of this name; `bounded` is False where the option has no effect.
+    - `in_caller`: whether workers run in the thread of their caller, so that a pool also works in forked children.
     - `several_machines`: whether workers may run on several machines.
     - `extra`: the extra of this package that installs what the mode needs.
     """
@@ -58,6 +59,7 @@ class WorkerMode:
     load: Callable[[], type[BackEnd]]
     max_queued_tasks: int | None = None
     bounded: bool = True
+    in_caller: bool = False
     several_machines: bool = False
     extra: str | None = None
 
@@ -111,7 +113,7 @@ def _in_ray() -> type[BackEnd]:
 
 # A new mode is one class, one function, one member and one entry.
 MODES: Final[Mapping[str, WorkerMode]] = {
-    ExecutionMode.SYNC: WorkerMode(_in_caller, bounded=False),
+    ExecutionMode.SYNC: WorkerMode(_in_caller, bounded=False, in_caller=True),
     ExecutionMode.THREAD: WorkerMode(_in_thread),
     ExecutionMode.PROCESS: WorkerMode(_in_process, max_queued_tasks=100),
     ExecutionMode.ASYNCIO: WorkerMode(_in_event_loop),

@@ -9,9 +9,9 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, overload
 
-from limits_app.acquiring import CALL_OBSERVERS, CallObserver
+from limits_app.acquiring import CALL_OBSERVERS, CallObserver, on_fork
 from limits_app.workers.futures import Call, TaskFuture
-from limits_app.workers.modes import BackEnd
+from limits_app.workers.modes import BackEnd, mode_named
 from limits_app.workers.queue import SubmissionQueue, balancer_named
 
 if TYPE_CHECKING:
@@ -45,6 +45,19 @@ class PoolStats(TypedDict):
     submission_queues: list[QueueStats]
 
 
+class _Life:
+    """Whether a pool takes no more calls, and why. In a forked child it does not: threads do not survive a fork."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.why = "are stopped"
+
+    def after_fork(self) -> None:
+        """Leave the workers to the parent process."""
+        if not self.is_over:
+            self.is_over, self.why = True, "belong to the process that forked this one"
+
+
 class WorkerPool(Generic[W]):
     """One or more workers. The pool has the public methods of their class, which call one of them and return a future.
 
@@ -61,7 +74,9 @@ class WorkerPool(Generic[W]):
         self._back_ends = back_ends
         self._queues = queues
         self._balancer = balancer_named(options.load_balancing)
-        self._stopped = False
+        self._life = _Life()
+        if not mode_named(options.mode).in_caller:
+            on_fork(self._life)
         for name in options.method_names():
             setattr(self, name, self._method(name))
 
@@ -106,9 +121,9 @@ class WorkerPool(Generic[W]):
         terminated, coroutines cancelled, and pauses between attempts ended.
         Raises TimeoutError when calls still run after that, which is possible in threads. Stopping again does nothing.
         """
-        if self._stopped:
+        if self._life.is_over:
             return
-        self._stopped = True
+        self._life.is_over = True
         if cancel:
             self._cancel()
         if not (finished := self._wait_until_finished(timeout)):
@@ -145,8 +160,8 @@ class WorkerPool(Generic[W]):
         return method
 
     def _submit(self, call: Call) -> TaskFuture[Any]:
-        if self._stopped:
-            raise RuntimeError(f"the workers are stopped: {call.method!r} cannot be called")
+        if self._life.is_over:
+            raise RuntimeError(f"the workers {self._life.why}: {call.method!r} cannot be called")
         started = monotonic()
         future = self._balancer(self._queues).submit(call).future
         for observer in CALL_OBSERVERS:

@@ -132,6 +132,13 @@ class Mortal(Worker):
     def wait_for_ever(self) -> None:
         Event().wait()
 
+    def fork(self) -> int:
+        """Fork a child that does not end by itself; return its pid."""
+        child = os.fork()
+        if child == 0:
+            Event().wait()
+        return child
+
     def raise_what_cannot_travel(self) -> None:
         raise Untravelled("one", "two")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -12,9 +14,10 @@ import pytest
 
 from limits_app.workers import gather
 from limits_app.workers.futures import Call, Task
+from tests.forking import exit_code_of_child
 from tests.replacing import without_package
 from tests.servers.redis import until
-from tests.workers.people import Clerk, Homebody, Mortal, Unborn, back_end_of
+from tests.workers.people import MODES, Clerk, Homebody, Mortal, Unborn, back_end_of
 
 SECONDS = 60
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,3 +186,71 @@ def test_a_worker_ends_with_the_process_that_it_works_for() -> None:
         [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
     )
     assert done.returncode == 7
+
+
+def test_the_end_of_a_forked_child_does_not_end_the_workers_of_its_parent() -> None:
+    script = (
+        "import os, sys\n"
+        "from tests.workers.people import Mortal\n"
+        "if __name__ == '__main__':\n"
+        "    mortal = Mortal.options(mode='process').init()\n"
+        "    before = mortal.pid().result()\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        sys.exit()\n"
+        "    os.waitpid(child, 0)\n"
+        "    print([mortal.pid().result() == before for _ in range(3)])\n"
+        "    mortal.stop()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"[True, True, True]\n")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_can_call_only_workers_that_run_in_its_threads(mode: str) -> None:
+    pool = Clerk.options(mode=mode).init()
+
+    def act() -> int:
+        try:
+            return pool.take(3).result(SECONDS) == 3
+        except RuntimeError as error:
+            return 2 if "the workers belong to the process that forked this one" in str(error) else 3
+        finally:
+            pool.stop()
+
+    assert exit_code_of_child(act) == (1 if mode == "sync" else 2)
+    assert pool.take(4).result(SECONDS) == 4
+    pool.stop()
+
+
+@pytest.mark.parametrize("end", ["dies", "is terminated"])
+def test_the_end_of_a_process_is_noticed_while_a_child_of_it_lives(end: str) -> None:
+    with Mortal.options(mode="process").init() as mortal:
+        child = mortal.fork().result(SECONDS)
+        try:
+            call = mortal.die() if end == "dies" else mortal.wait_for_ever()
+            if end == "is terminated":
+                until(call.running, "the call does not begin")
+                back_end_of(mortal).interrupt()
+            assert isinstance(call.exception(SECONDS), BrokenProcessPool)
+            os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_is_replaced_where_the_program_ignores_the_ends_of_its_children() -> None:
+    script = (
+        "import signal\n"
+        "from tests.workers.people import Mortal\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "    with Mortal.options(mode='process').init() as mortal:\n"
+        "        print([mortal.die().exception() is None for _ in range(2)], mortal.pid().result() > 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"[False, False] True\n")
