@@ -3,9 +3,9 @@
 The most specific level applies, as a whole: an entity that is itself blocked or unlimited, entity on this resource,
 entity on all resources, then its plan and the patterns that match it, each on this resource and on all, then resource,
 system, and the limits that code sets.
-Within a level, a longer pattern precedes a shorter one, a policy with dates one with weekly hours, and that the one
-that always applies. A policy that extends is added to the next one instead of replacing it, and its keys take
-precedence.
+Within a level, a more specific pattern (`models.patterns.specificity`) precedes another one, a policy with dates one
+with weekly hours, and that the one that always applies. A policy that extends is added to the next one instead of
+replacing it, and its keys take precedence.
 Totals over all resources apply in addition: the most specific one of the entity, its plan and patterns, and the one of
 the system. An entity that is unlimited has no totals, except that the system may block everything.
 """

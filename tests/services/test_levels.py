@@ -136,8 +136,9 @@ def policy_for(identifier: str, capacity: int, **fields: Any) -> None:
     Limit.from_definition(policy, CallLimit(capacity, 60)).save()
 
 
-def test_the_longest_pattern_applies() -> None:
+def test_the_longest_pattern_applies_and_networks_precede_others() -> None:
     patterns = ["key:*", "key:eu-*", "ip:10.0.0.0/8", "ip:10.1.0.0/16", "ip:2001:db8::/32", "ip:*", "a%b.*"]
+    patterns += ["ip:172.16.254.*", "ip:172.0.0.0/8", "ip:192.0.2.*"]
     for number, identifier in enumerate(patterns, 1):
         policy_for(identifier, number)
     applied = {
@@ -151,6 +152,8 @@ def test_the_longest_pattern_applies() -> None:
         "ip:10.1.2.3": "ip:10.1.0.0/16",
         "ip:10.2.2.3": "ip:10.0.0.0/8",
         "ip:11.2.2.3": "ip:*",
+        "ip:172.16.254.9": "ip:172.0.0.0/8",
+        "ip:192.0.2.9": "ip:192.0.2.*",
         "ip:2001:db8:1:2::/64": "ip:2001:db8::/32",
         "ip:2001:db9:1:2::/64": "ip:*",
         "ip:unknown": "ip:*",
