@@ -99,7 +99,7 @@ def _shown(policy: Policy, proposed: list[Noted]) -> dict[str, Any]:
 
 
 def _row(consumer: Consumer, urls: Mapping[str, str]) -> dict[str, Any]:
-    nobody = gettext("all entities") if consumer.entity is None else gettext("the site itself")
+    nobody = gettext("all clients") if consumer.entity is None else gettext("the site itself")
     return {
         "resource": urls.get(consumer.resource, consumer.resource),
         "entity": consumer.entity or nobody,

@@ -462,7 +462,7 @@ def test_a_preview_lists_clients_that_would_be_rejected_and_saves_nothing(admin_
     per_hour = CALLS | {"capacity": 100, "window_seconds": 3600}
     response = admin_client.post(reverse(f"admin:{PREVIEW}"), policy_form(per_hour, resource=resource.pk))
     page = words(response)
-    assert "1 consumer would have been rejected" in page
+    assert "1 client would have been rejected" in page
     assert "There are more." not in page
     assert "user:1" in page
     assert "user:2" not in page
