@@ -10,13 +10,16 @@ import time_machine
 from django.contrib.auth.models import Group, Permission, User
 from django.core import signing
 from django.test import Client
+from django.urls import path
 from django.utils import timezone
 from django.utils.translation import override
+from rest_framework.views import APIView
 
 from limits_app import limited, limits
 from limits_app.models import AuditEvent, Candidate, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import dropped_keys
 from limits_app.services.limit_words import limit_in_words
+from project.urls import urlpatterns as site_urls
 from tests.admin.pages.snapshots import used
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -322,6 +325,20 @@ def test_code_only_resources_and_names_of_clients_are_suggested(admin: Client) -
     assert '<option value="only.in-code">' in page
     assert '<option value="/api/ping/">' in page
     assert "Acme Inc. (tenant:acme)" in described(admin, who="entity", entity="Acme I")
+
+
+class Reports(APIView):
+    throttle_scope = "reports.scope"
+
+
+urlpatterns = [*site_urls, path("api/reports/", Reports.as_view())]
+
+
+@pytest.mark.urls(__name__)
+def test_scopes_of_throttles_in_code_are_suggested(admin: Client) -> None:
+    page = admin.get(URL).content.decode()
+    assert '<option value="reports.scope">' in page
+    assert '<option value="/api/reports/">' in page
 
 
 def test_a_total_for_a_team_counts_its_members_unless_disabled(admin: Client) -> None:
