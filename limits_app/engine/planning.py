@@ -1,4 +1,4 @@
-"""Planning: which shape the plan of a request has, compiled for each form of request and kept."""
+"""Planning: which shape the plan of a request has, compiled for each form of request and kept, and if it is priced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that retries; the retries themselves are those of `acquiring.retry`."""
+"""Which requests to an upstream are repeated, and a client that does so; `acquiring.retry` repeats them."""
 
 from __future__ import annotations
 

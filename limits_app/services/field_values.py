@@ -1,4 +1,4 @@
-"""Values of fields, read from plain data."""
+"""Values of fields, read from plain data, and advice for misspelled names."""
 
 from __future__ import annotations
 
