@@ -156,10 +156,8 @@ class Acquisition(HeldPart):
             self._config = self.limit_set.config
         return self._config
 
-    @property
-    def outcome(self) -> Outcome:
-        """The decision and its reasons."""
-        outcome, companion = super().outcome, self.companion
+    def _shown_with_companion(self, outcome: Outcome) -> Outcome:
+        companion = self.companion
         return outcome if companion is None else companion.shown_in(outcome)
 
     @property

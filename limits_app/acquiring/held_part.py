@@ -129,7 +129,11 @@ class HeldPart(Claim):
         # A store decides several times on a request that waits.
         if self._decided is None or self._decided[0] is not self.states:
             self._decided = self.states, outcome_of(self)
-        return self._decided[1]
+        return self._decided[1] if self._is_alone else self._shown_with_companion(self._decided[1])
+
+    def _shown_with_companion(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of this part with what accompanies it, if anything."""
+        return outcome
 
     def check_fits(self) -> None:
         """Raise NeverAdmissible for amounts that the limits can never admit."""
