@@ -57,7 +57,9 @@ class NamedRows(ModelAdmin):  # type: ignore[type-arg]  # generic only in its ty
 
     def render_delete_form(self, request: HttpRequest, context: Any) -> HttpResponse:
         """Ask for confirmation."""
-        return super().render_delete_form(request, {**context, "object": self.named(context["object"])})
+        named = self.named(context["object"])
+        # Django 6.1 prints the text beside the row.
+        return super().render_delete_form(request, {**context, "object": named, "escaped_object": str(named)})
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
         """Return what is deleted with rows, and what prevents it, by URLs in place of generated names."""
