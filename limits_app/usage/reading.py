@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from django.core.exceptions import ValidationError
-from django.db import router
+from django.db import connections, router
 from django.db.models import QuerySet, Sum, Value
 from django.db.models.functions import StrIndex
 
@@ -331,3 +331,23 @@ def was_used(name: str) -> bool:
 def _used() -> QuerySet[UsageSnapshot]:
     rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot))
     return rows.filter(bucket=BucketKind.ENTITY).exclude(entity="")
+
+
+def used_resources(most: int) -> list[str]:
+    """The first resources with usage by day, in the order of their names."""
+    # One look into the index for each: DISTINCT would read every row of usage.
+    with connections[router.db_for_read(UsageSnapshot)].cursor() as cursor:
+        cursor.execute(_USED_RESOURCES, [UsagePeriod.DAY, UsagePeriod.DAY, most])
+        return [resource for (resource,) in cursor.fetchall()]
+
+
+_USED_RESOURCES: Final = """
+WITH RECURSIVE used (resource, number) AS (
+    SELECT MIN(resource), 1 FROM limits_app_usagesnapshot WHERE period = %s AND resource > ''
+    UNION ALL
+    SELECT (SELECT MIN(later.resource) FROM limits_app_usagesnapshot later
+            WHERE later.period = %s AND later.resource > used.resource), number + 1
+    FROM used WHERE resource IS NOT NULL AND number < %s
+)
+SELECT resource FROM used WHERE resource IS NOT NULL ORDER BY resource
+"""

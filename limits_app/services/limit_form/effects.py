@@ -18,7 +18,6 @@ from limits_app.models import (
     Policy,
     PolicyEffect,
     Resource,
-    UsagePeriod,
     UsageSnapshot,
 )
 from limits_app.models.patterns import is_pattern
@@ -41,7 +40,7 @@ from limits_app.services.limit_sentences import (
 from limits_app.services.limit_words import limit_in_words
 from limits_app.services.rule_labels import rules_of_resources
 from limits_app.services.site_urls import SiteUrls
-from limits_app.usage.reading import never_used
+from limits_app.usage.reading import never_used, used_resources
 
 MOST_SUGGESTED: Final = 200
 _MOST_USED: Final = 50
@@ -115,20 +114,9 @@ def resource_names() -> list[str]:
     """
     in_code = {*names_in_code(), *filter(RESOURCE_PATTERN.fullmatch, SiteUrls().throttle_scopes())}
     rows = Resource.objects.order_by("name").values_list("name", flat=True)[:MOST_SUGGESTED]
-    names = {*in_code, *rows, *_used_resources()}
+    names = {*in_code, *rows, *used_resources(_MOST_USED)}
     paths = {name: rule.path for name, rule in rules_of_resources(names).items()}
     return sorted({paths.get(name, name) for name in names} - {""})
-
-
-def _used_resources() -> Iterator[str]:
-    """The first resources that were used, each found by an index: a table has many rows of each."""
-    name: str | None = ""
-    for _query in range(_MOST_USED):
-        used = UsageSnapshot.objects.filter(period=UsagePeriod.DAY, resource__gt=name).order_by("resource")
-        name = used.values_list("resource", flat=True).first()
-        if name is None:
-            return
-        yield name
 
 
 def _replaces(limit: SimpleLimit, row: Endpoint | Policy, before: SimpleLimit | None) -> str:

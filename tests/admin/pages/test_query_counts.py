@@ -46,6 +46,15 @@ PAGES = (
     ("endpoint_changelist", ""),
     ("plan_changelist", ""),
     ("candidate_changelist", ""),
+    ("limit", ""),
+    ("limit", "?entity={user}"),
+    ("policy_boost", "?entity={user}"),
+    ("policy_add", ""),
+    ("endpoint_add", ""),
+    ("entity_add", ""),
+    ("plan_add", ""),
+    ("alertrule_changelist", ""),
+    ("explain", "?entity={user}"),
 )
 
 
