@@ -26,6 +26,7 @@ from limits_app.models import Entity, Policy, PolicyEffect
 from limits_app.models.patterns import is_pattern
 from limits_app.models.validators import validate_text
 from limits_app.services import block_confirmation, definitions
+from limits_app.services.clients import client_names, client_to_change, with_name
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.exempt_clients import policy_of_effect
 from limits_app.services.rights import Action, may, to_create_entity
@@ -46,18 +47,19 @@ class BlockingAdmin(UsageListAdmin):
 
     def block_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, or block the entity; one that has no row gets one."""
-        identifier = request.POST.get("entity") or request.GET.get("entity", "")
+        identifier = self._identifier(request)
         entity = self._entity(identifier)
         covers_many = is_pattern(identifier)
         if not may(request.user, Action.EXEMPT if covers_many else Action.BLOCK, *to_create_entity(identifier)):
             raise PermissionDenied
         form = BlockReasonForm(request.POST if request.method == "POST" else None)
         block = self._pattern_blocked if covers_many else self._blocked
+        shown = with_name(identifier, client_names([entity.identifier]))
         if form.is_valid() and block(request, entity, form):
-            message = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": identifier}
+            message = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": shown}
             self.message_user(request, message, messages.SUCCESS)
             return HttpResponseRedirect(self._back(request, identifier))
-        title = gettext("Block %(entity)s") % {"entity": identifier}
+        title = gettext("Block %(entity)s") % {"entity": shown}
         return confirmation(self, request, form, title=title, entity=identifier, back=self._back(request, identifier))
 
     def erase_view(self, request: HttpRequest) -> HttpResponse:
@@ -94,6 +96,15 @@ class BlockingAdmin(UsageListAdmin):
             kept = gettext("It is still configured: %(rows)s.") % {"rows": ", ".join(erased.configuration)}
             self.message_user(request, kept, messages.WARNING)
         return True
+
+    def _identifier(self, request: HttpRequest) -> str:
+        """The identifier that was sent, or that of the only client with this name."""
+        text = request.POST.get("entity") or request.GET.get("entity", "")
+        try:
+            validate_text(text)
+        except ValidationError:
+            return text
+        return client_to_change(text)
 
     def _entity(self, identifier: str) -> Entity:
         """The entity with this identifier, which need not have a row."""

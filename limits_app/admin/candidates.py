@@ -156,7 +156,9 @@ class CandidateAdmin(AuditedAdmin):
             )
             is_known = bool(reports([candidate])[0].trial_evaluated)
             texts = {"note" if is_known else "hint": _effect(candidate), "explained": explained}
-            return confirmation(self, request, form, title=title, button=label, back=back, **texts)
+            return confirmation(
+                self, request, form, title=title, button=label, back=back, stay=gettext("Not now"), **texts
+            )
         try:
             with self.acting(request, _effect(candidate) if decision == "promote" else ""):
                 if decision == "promote":

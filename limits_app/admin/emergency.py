@@ -10,7 +10,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.text import capfirst
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
@@ -27,6 +26,12 @@ _MODES: Final[Mapping[Enforcement, Any]] = {
     Enforcement.ENFORCE: _("Enforce all limits again…"),
 }
 """What the buttons do, each after a confirmation."""
+_SET: Final[Mapping[Enforcement, Any]] = {
+    Enforcement.OFF: _("All limits are switched off."),
+    Enforcement.SHADOW: _("Limits are only reported: nothing is rejected."),
+    Enforcement.ENFORCE: _("All limits are enforced again."),
+}
+"""What was done."""
 
 
 @admin.register(EmergencySwitch)
@@ -78,5 +83,5 @@ class EmergencyAdmin(AuditedAdmin):
         except InvalidLimit as error:
             form.add_error(None, str(error))
             return False
-        self.message_user(request, gettext("The emergency switch was set."), messages.SUCCESS)
+        self.message_user(request, _SET[Enforcement(data["mode"])], messages.SUCCESS)
         return True

@@ -23,6 +23,7 @@ from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
 from limits_app.models.rule_fields import validate_block, validate_statuses
 from limits_app.models.validators import validate_billing_date, validate_identifier, validate_path, validate_text
+from limits_app.services.clients import client_to_change
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
 from limits_app.services.limit_form.team_members import members_in
@@ -81,17 +82,22 @@ class SimpleLimitForm(LimitRowsForm):
         max_length=255,
         required=False,
         validators=[validate_identifier],
-        help_text=_("The identifier, such as “user:42” or “tenant:acme”; names find it."),
+        help_text=_("The identifier, such as “user:42” or “tenant:acme”, or the name of a client."),
         widget=forms.TextInput(attrs={"list": "limits-clients", "autocomplete": "off", "spellcheck": "false"}),
     )
     members = forms.CharField(
         label=_("Add members"),
         max_length=10_000,
         required=False,
-        help_text=_("Their identifiers, such as “key:ci”, one per line; members that it has stay."),
+        help_text=_("Their identifiers or names, such as “key:ci”, one per line; members that it has stay."),
         widget=forms.Textarea(attrs={"rows": 3, "cols": 24, "autocomplete": "off", "spellcheck": "false"}),
     )
-    counts_members = forms.BooleanField(label=_("Count the use of its members for it"), required=False, initial=True)
+    counts_members = forms.BooleanField(
+        label=_("Count the use of its members for it"),
+        required=False,
+        initial=True,
+        help_text=_("The limits of each client then count the team too, as one client."),
+    )
     plan = forms.CharField(
         label=_("Plan"),
         max_length=MAX_PLAN_LENGTH,
@@ -161,6 +167,11 @@ class SimpleLimitForm(LimitRowsForm):
         """Whether certain responses count, or exceeding the limit blocks for a time, or either has an error."""
         fields = self["responses"], self["block_for"]
         return any(field.value() or field.errors for field in fields)
+
+    def clean_entity(self) -> str:
+        """The identifier of one client, also where its name was entered; a team is always an identifier."""
+        text: str = self.cleaned_data["entity"]
+        return client_to_change(text) if self.cleaned_data.get("who") == Who.ENTITY else text
 
     def clean(self) -> dict[str, Any]:
         """Require what the choices need, and read the target, the limits and the end."""

@@ -122,6 +122,7 @@ class PoolAdmin(AuditedAdmin):
     list_display = ["name", "load_balancing", "failover", "members_in_words", "description"]
     list_filter = ["load_balancing", "failover"]
     search_fields = ["name", "description", "members__name"]
+    search_help_text = _("A pool distributes requests over several providers of a service, each with its own limits.")
     inlines = [MemberInline]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -26,7 +26,7 @@ class CandidateState(models.TextChoices):
     """Whether the limits of a candidate are evaluated, in force, or were withdrawn after they had been in force."""
 
     TESTING = "testing", _("testing")
-    PROMOTED = "promoted", _("promoted")
+    PROMOTED = "promoted", _("enforced")
     REVERTED = "reverted", _("reverted")
 
 
@@ -68,7 +68,7 @@ class Candidate(Configuration):
         blank=True,
         validators=_PERCENT,
         help_text=_(
-            "Once promoted, revert when requests of more than this percentage of clients, and of at least two, are "
+            "Once enforced, revert when requests of more than this percentage of clients, and of at least two, are "
             "rejected. Empty: never."
         ),
     )
@@ -76,7 +76,7 @@ class Candidate(Configuration):
         _("watch for (minutes)"),
         default=10,
         validators=[MinValueValidator(1), MaxValueValidator(1440)],
-        help_text=_("How long after the promotion rejections are watched for that."),
+        help_text=_("How long rejections are watched for that, from when it is enforced."),
     )
     reason = models.TextField(_("reason"), blank=True, default="", validators=[validate_text])
     state = models.CharField(

@@ -147,6 +147,12 @@ def client_of(text: str) -> str:
     return clients[0] if len(clients) == 1 else text
 
 
+def client_to_change(text: str) -> str:
+    """As `client_of`, for what changes the client: a pattern, and a text with a colon, is always an identifier."""
+    text = text.strip()
+    return text if ":" in text or is_pattern(text) else client_of(text)
+
+
 class RecentUsage:
     """What a client used in the last 7 days, which is read once."""
 

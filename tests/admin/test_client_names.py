@@ -11,8 +11,8 @@ from django.test import Client
 from django.utils import timezone
 
 from limits_app import CallLimit, limits
-from limits_app.models import Denial, Entity
-from tests.admin.browsing import address, changelist
+from limits_app.models import Denial, Entity, Policy
+from tests.admin.browsing import address, changelist, said
 from tests.admin.pages.snapshots import used
 
 
@@ -70,3 +70,26 @@ def test_lists_find_users_by_name(
     [row] = changelist(admin_client, model, "?q=ada").context["cl"].result_list
     assert f">{ada} (ada)" in text(changelist(admin_client, model, "?q=ada"))
     assert ada in str(row)
+
+
+def test_the_name_of_a_user_blocks_that_user(ada: str, admin_client: Client) -> None:
+    response = admin_client.post(address("entity_block"), {"entity": "Ada", "reason": "an attack"}, follow=True)
+    assert said(response) == [f"“{ada} (ada)” is blocked: all requests are rejected."]
+    assert [*Entity.objects.filter(blocked=True).values_list("identifier", flat=True)] == [ada]
+
+
+@pytest.mark.parametrize("text", ["key:ada", "bob"])
+def test_an_identifier_is_blocked_whatever_users_are_called(text: str, ada: str, admin_client: Client) -> None:
+    User.objects.create_user("key:ada")
+    admin_client.post(address("entity_block"), {"entity": text, "reason": "an attack"})
+    assert [*Entity.objects.filter(blocked=True).values_list("identifier", flat=True)] == [text]
+
+
+def test_a_limit_and_the_members_of_a_team_are_found_by_name(ada: str, admin_client: Client) -> None:
+    base = {"number_1": "5", "unit_1": "requests", "per_1": "min", "shadow": "", "counts_members": "on"}
+    for fields in ({"who": "entity", "entity": "ada"}, {"who": "team", "entity": "team:x", "members": "ada"}):
+        admin_client.post(address("limit"), {"target": "api", "_save": "1", **base, **fields})
+    rows = Policy.objects.filter(entity__isnull=False)
+    assert {*rows.values_list("entity__identifier", flat=True)} == {ada, "team:x"}
+    assert Entity.objects.get(identifier=ada).parent == Entity.objects.get(identifier="team:x")
+    assert not Entity.objects.filter(identifier="ada").exists()

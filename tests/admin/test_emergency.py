@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from limits_app import limits
 from limits_app.models import EmergencySwitch
-from tests.admin.browsing import address
+from tests.admin.browsing import address, said
 
 
 def send(client: Client, **form: str) -> Any:
@@ -50,6 +50,24 @@ def test_the_emergency_ends_at_its_time_or_when_it_is_switched_off(
     assert bool(send(admin_client, **form).context["ends_at"]) is (until is not None)
     send(admin_client, **form, confirmed="1")
     assert EmergencySwitch.objects.get().until == until
+
+
+@pytest.mark.parametrize(
+    ("mode", "done"),
+    [
+        ("off", "All limits are switched off."),
+        ("shadow", "Limits are only reported: nothing is rejected."),
+        ("enforce", "All limits are enforced again."),
+    ],
+)
+def test_what_was_done_is_said_and_the_overview_leads_to_the_switch(mode: str, done: str, admin_client: Client) -> None:
+    limits.set_emergency("off" if mode != "off" else "shadow", reason="an outage")
+    assert said(send(admin_client, mode=mode, ends="hour", confirmed="1")) == [done]
+    switch = address("emergencyswitch_changelist")
+    assert (
+        f'<a href="{switch}"><span class="limits-chip'
+        in admin_client.get(address("overview_changelist")).content.decode()
+    )
 
 
 def test_an_hour_is_chosen_and_the_reason_comes_first(admin_client: Client) -> None:

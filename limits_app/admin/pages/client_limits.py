@@ -53,8 +53,9 @@ def limits_of_client(
         for explanation in explained
         if not explanation.outcome.allowed
     ]
+    rejects = bool(at_limit) and switch.mode not in _SWITCHED_OFF
     state = _SWITCHED_OFF.get(switch.mode) or _state(access, at_limit)
-    shown = {"limits": _once_and_sorted(limits), "access": access, "state": str(state)}
+    shown = {"limits": _once_and_sorted(limits), "access": access, "state": str(state), "is_at_limit": rejects}
     return {**shown, "switch": switch, "uses": uses, "code_limits": code_limits}
 
 

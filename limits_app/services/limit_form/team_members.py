@@ -13,6 +13,7 @@ from limits_app.models import Entity, write_alias
 from limits_app.models.patterns import is_pattern
 from limits_app.models.validators import validate_identifier
 from limits_app.services import definitions
+from limits_app.services.clients import client_to_change
 
 _MOST_MEMBERS: Final = 100
 """How many members can be added at once."""
@@ -22,6 +23,8 @@ _SEPARATORS: Final = re.compile(r"[\n\r,]+")
 def members_in(text: str, team: str) -> tuple[str, ...]:
     """The identifiers in a text, one per line or separated by commas, without those that are members already.
 
+    The name of the only client that has it stands for its identifier.
+
     Raises ValidationError for one that cannot become a member: a pattern, the team itself, or a member of another.
     """
     names = [*dict.fromkeys(filter(None, map(str.strip, _SEPARATORS.split(text))))]
@@ -29,6 +32,8 @@ def members_in(text: str, team: str) -> tuple[str, ...]:
         raise ValidationError(gettext("Add at most %(count)s members at once.") % {"count": _MOST_MEMBERS})
     for name in names:
         validate_identifier(name)
+    names = [*dict.fromkeys(map(client_to_change, names))]
+    for name in names:
         if is_pattern(name) or name == team:
             raise ValidationError(gettext("“%(name)s” cannot be a member of %(team)s.") % {"name": name, "team": team})
     rows = Entity.objects.using(write_alias()).filter(identifier__in=names, parent__isnull=False)

@@ -340,6 +340,7 @@ def test_the_tightest_limit_is_first_and_a_total_is_shown_once(admin_client: Cli
     assert words(response).count("All resources together: 100 requests per day") == 1
     assert html.count('class="limits-binds"') == 1
     assert "At its limit on maps" in words(response)
+    assert "limits-verdict--refused" in html
 
 
 def test_a_limit_of_a_url_is_named_by_the_url(admin_client: Client) -> None:

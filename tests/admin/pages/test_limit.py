@@ -363,6 +363,9 @@ def test_a_team_gets_its_members_with_its_limit(admin: Client) -> None:
     Entity.objects.create(identifier="key:ci", name="CI")
     fields = {**EVERYTHING, "who": "team", "entity": "team:x", "number_1": "1M", "unit_1": "tokens", "per_1": "day"}
     assert "team:x has no members, so only its own requests count: enter its members." in described(admin, **fields)
+    blank = admin.get(URL).content.decode()
+    for name in ("entity", "members", "counts_members", "plan"):
+        assert f'id="id_{name}_helptext"' in blank
     assert post(admin, **fields).context["is_unread"]
     fields["members"] = "key:ci, key:web\r\n  key:web \n"
     said = described(admin, **fields)

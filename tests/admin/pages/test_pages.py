@@ -352,7 +352,7 @@ def test_an_empty_usage_page_shows_one_message_and_no_link_to_limits(admin_clien
     CollectedBatch.objects.create(name="one")
     page = get(admin_client, USAGE)
     assert words(page).count("There was no usage in this time.") == 1
-    assert "As of the last roll-up" in words(page)
+    assert "when usage was last summed up" in words(page)
 
 
 @pytest.mark.parametrize("name", ["resource", "entity", "key"])
