@@ -58,7 +58,9 @@ class PolicyVersion:
     def rejects(self, count: DenialCount) -> bool:
         """Whether it was enforced at that time, and has the limit, or blocks; all plans match."""
         state, at = self.state, aware(count.last)
-        if (state["counted"] == Counted.TOTAL) == bool(count.resource):  # totals are those of no resource
+        is_block_of_client = count.key == Blocked.key and not count.resource and state["resource"] is None
+        # Totals are those of no resource.
+        if not is_block_of_client and (state["counted"] == Counted.TOTAL) == bool(count.resource):
             return False
         if state["enforcement"] != Enforcement.ENFORCE or not state["rollout_percent"]:
             return False

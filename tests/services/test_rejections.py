@@ -131,6 +131,16 @@ def test_the_reason_names_the_rejected_client(entity: str, key: str, fields: dic
     assert (found.limit is None, found.policy_id is None) == (blocked or entity == "eu", entity == "eu")
 
 
+@pytest.mark.parametrize("client", ["user:8", "ip:203.0.113.0/24", "key:eu-*"])
+def test_the_block_of_a_client_on_all_pages_names_its_policy(client: str) -> None:
+    limits.set_resource_limits("api", [], effect="blocked")
+    limits.set_entity_limits(client, [], effect="blocked", reason="attack")
+    denied(client, "blocked", resource="")
+    [rejection] = rejections()
+    assert rejection.policy_id == Policy.objects.get(entity__identifier=client).pk
+    assert rejection.event_number == AuditEvent.objects.get(object_id=str(rejection.policy_id)).number
+
+
 def test_patterns_plans_and_totals_are_reasons_too() -> None:
     api, web = Resource.objects.create(name="api"), Resource.objects.create(name="web")
     plan = Plan.objects.create(name="free")
