@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import conf
 from limits_app.admin.base import ReadOnly, RobustListAdmin, moment_column
 from limits_app.models import Alert, AlertChannel, AlertRule
+from limits_app.services.clients import client_to_change
 from limits_app.services.rights import Action, may
 
 _NOT_SENDING: Final = tuple(f"django.core.mail.backends.{name}.EmailBackend" for name in ("dummy", "console"))
@@ -28,6 +29,10 @@ class AlertRuleForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only 
 
     class Meta:
         widgets = {"secret": forms.PasswordInput(attrs={"autocomplete": "new-password"})}
+
+    def clean_entity(self) -> str:
+        """The identifier of the client, also where its name was entered."""
+        return client_to_change(self.cleaned_data["entity"])
 
     def clean_secret(self) -> str:
         """The new secret, or the stored one."""

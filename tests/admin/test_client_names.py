@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from limits_app import CallLimit, limits
-from limits_app.models import Denial, Entity, Policy
+from limits_app.models import AlertRule, Denial, Entity, Policy
 from tests.admin.browsing import address, changelist, said
 from tests.admin.pages.snapshots import used
 
@@ -83,6 +83,13 @@ def test_an_identifier_is_blocked_whatever_users_are_called(text: str, ada: str,
     User.objects.create_user("key:ada")
     admin_client.post(address("entity_block"), {"entity": text, "reason": "an attack"})
     assert [*Entity.objects.filter(blocked=True).values_list("identifier", flat=True)] == [text]
+
+
+def test_an_alert_rule_is_for_the_user_with_the_name(ada: str, admin_client: Client) -> None:
+    fields = {"name": "near", "enabled": "on", "kind": "threshold", "percent": "80", "entity": "ada"}
+    fields |= {"channel": "email", "target": "ops@example.org"}
+    assert admin_client.post(address("alertrule_add"), fields).status_code == 302
+    assert AlertRule.objects.get().entity == ada
 
 
 def test_a_limit_and_the_members_of_a_team_are_found_by_name(ada: str, admin_client: Client) -> None:
