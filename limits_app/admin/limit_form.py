@@ -82,7 +82,7 @@ class SimpleLimitForm(LimitRowsForm):
         max_length=255,
         required=False,
         validators=[validate_identifier],
-        help_text=_("The identifier, such as “user:42” or “tenant:acme”, or the name of a client."),
+        help_text=_("The identifier, such as “user:42” or “tenant:acme”; for one client also its name."),
         widget=forms.TextInput(attrs={"list": "limits-clients", "autocomplete": "off", "spellcheck": "false"}),
     )
     members = forms.CharField(
@@ -103,7 +103,7 @@ class SimpleLimitForm(LimitRowsForm):
         max_length=MAX_PLAN_LENGTH,
         required=False,
         validators=[validate_text],
-        help_text=_("A new plan is made."),
+        help_text=_("A name that no plan has makes a new plan."),
         widget=forms.TextInput(attrs={"list": "limits-plans", "autocomplete": "off", "spellcheck": "false"}),
     )
     groups = forms.ModelMultipleChoiceField(
