@@ -164,7 +164,7 @@ def test_promoting_and_reverting(policy: Policy) -> None:
     limits.revert_candidate(policy)
     assert allowed(4, "user:1").count(True) == 2
     assert report().state == "reverted"
-    with pytest.raises(InvalidLimit, match="has no candidate that is promoted"):
+    with pytest.raises(InvalidLimit, match="has no candidate that is enforced"):
         limits.revert_candidate(policy)
 
 
