@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable
 from contextvars import ContextVar
-from sys import get_asyncgen_hooks
 from threading import get_ident
 from typing import Final, Protocol
 from weakref import ref
@@ -102,12 +101,10 @@ def _are_same(limits: Nestable, others: Nestable) -> bool:
 
 def running() -> object:
     """Return a weak reference to the running task of asyncio, or else the identifier of the running thread."""
-    # An event loop sets these hooks of the thread that it runs in.
-    if get_asyncgen_hooks().firstiter is None:
+    # Only programs that use asyncio pay for its import; while another thread imports it, it has no function yet.
+    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    if running_loop is None or running_loop() is None:
         return get_ident()
-    try:
-        task = sys.modules["asyncio"].current_task()
-    except (KeyError, RuntimeError):  # the loop is not one of asyncio
-        return get_ident()
+    task = sys.modules["asyncio"].current_task()
     # A callback of the event loop runs in no task: a new object equals no runner.
     return object() if task is None else ref(task)

@@ -42,30 +42,16 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     back are changed as `Rule.current` describes. A rejection changes nothing else.
     Raises LeaseEnded for an extension of a token whose lease is not there any more.
     """
-    shape, amounts = claim.shape, claim.amounts
-    if shape.token_lease is not None:
-        _check_extended(claim, shape.token_lease, records, now)
+    shape, amounts, holder = claim.shape, claim.amounts, claim.holder
     charged_states: list[State] = []
     for limit in shape.limits:
         rule, states = limit.rule, records[limit.scope_index].states
         charged = rule.take(states[limit.index], now, amounts[limit.position])
-        if charged is None:
-            if not rule.is_soft:
-                return _reject(claim, records, now, is_gone)
-            charged = rule.settle(states[limit.index], now, amounts[limit.position])
-        charged_states.append(charged)
-    _write(claim, records, charged_states, now)
-    claim.decided_at = now
-    claim.states = charged_states
-    claim.admitted = True
-    return True
-
-
-def _write(claim: Claim, records: Sequence[Record], charged_states: list[State], now: int) -> None:
-    """Write the states of an admitted claim, lease its permits, and count its amounts as usage."""
-    shape, amounts, holder = claim.shape, claim.amounts, claim.holder
-    has_token = shape.token_lease is not None
-    if has_token:
+        if charged is None and not rule.is_soft:
+            return _reject(claim, records, now, is_gone)
+        charged_states.append(charged or rule.settle(states[limit.index], now, amounts[limit.position]))
+    if shape.token_lease is not None:
+        _check_extended(claim, shape.token_lease, records, now)
         _note_leases(claim, charged_states, now)
     for limit in shape.limits:
         record, index, amount = records[limit.scope_index], limit.index, amounts[limit.position]
@@ -80,9 +66,11 @@ def _write(claim: Claim, records: Sequence[Record], charged_states: list[State],
             counted[index] += amount
         if limit.is_permit:
             rule = limit.rule
-            expires_at = now + (leased_us(rule, holder) if has_token else rule.lease_us)
-            record.leases[rule.key, holder] = amount, expires_at, now + rule.hold_us
+            lease_us = rule.lease_us if shape.token_lease is None else leased_us(rule, holder)
+            record.leases[rule.key, holder] = amount, now + lease_us, now + rule.hold_us
         record.changed = True
+    claim.decided_at, claim.states, claim.admitted = now, charged_states, True
+    return True
 
 
 def _note_leases(claim: Claim, charged_states: list[State], now: int) -> None:
@@ -277,6 +265,8 @@ def close_usage(record: Record, until: int = 0) -> None:
 
 def _reject(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None) -> bool:
     """Reclaim leases that have run out and try again; without any, note the rejection."""
+    if claim.shape.token_lease is not None:
+        _check_extended(claim, claim.shape.token_lease, records, now)
     if claim.shape.permits:
         reclaimed = [reclaim(record, now, is_gone) for record in records]
         if any(reclaimed):

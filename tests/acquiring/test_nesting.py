@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Thread
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -308,3 +309,11 @@ def test_the_first_thread_that_asks_runs_a_block_of_elsewhere_and_its_end_counts
         held.leave_block()
         assert not pool.submit(context.run, limits.try_acquire).result()
     held.release()
+
+
+def test_blocks_belong_to_threads_while_asyncio_is_being_imported(
+    limits: LimitSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
+    with limits.acquire(), limits.acquire() as nested:
+        assert nested.successful
