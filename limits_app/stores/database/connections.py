@@ -14,6 +14,7 @@ from functools import cache
 from threading import local
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from weakref import finalize
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import request_finished, request_started
@@ -106,6 +107,8 @@ class StoreConnection(ABC):
         wrapper.settings_dict = {**site, "AUTOCOMMIT": True, "OPTIONS": driver_options}
         driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
         self.error: type[Exception] = driver.Error
+        # A weak reference calls before all finalizers of a cycle, of which that of the driver warns if it is open.
+        finalize(self, _discard, wrapper, self.error, self._pid).atexit = False  # type: ignore[misc]  # a property
 
     @abstractmethod
     def django_options(self, site: Mapping[str, object]) -> dict[str, object]:
@@ -166,11 +169,7 @@ class StoreConnection(ABC):
 
     def close(self) -> None:
         """Close the connection, which ends its transaction."""
-        # Not by the wrapper, which does not release connections that are closed in an event loop or in another thread.
-        raw, self.wrapper.connection = self.wrapper.connection, None
-        if raw is not None:
-            with suppress(self.error):
-                raw.close()
+        _close(self.wrapper, self.error)
         self.is_clean = True
 
     def close_if_old(self) -> None:
@@ -182,13 +181,22 @@ class StoreConnection(ABC):
 
     def discard(self) -> None:
         """Close the connection for good; one of a parent process is left alone."""
-        if self._pid == os.getpid():
-            self.close()
-        else:
-            _INHERITED.append(self.wrapper.connection)
+        _discard(self.wrapper, self.error, self._pid)
 
-    def __del__(self) -> None:
-        self.discard()
+
+def _close(wrapper: BaseDatabaseWrapper, error: type[Exception]) -> None:
+    # Not by the wrapper, which does not release connections that are closed in an event loop or in another thread.
+    raw, wrapper.connection = wrapper.connection, None
+    if raw is not None:
+        with suppress(error):
+            raw.close()
+
+
+def _discard(wrapper: BaseDatabaseWrapper, error: type[Exception], pid: int) -> None:
+    if pid == os.getpid():
+        _close(wrapper, error)
+    else:
+        _INHERITED.append(wrapper.connection)
 
 
 class _ClosedWithThread:

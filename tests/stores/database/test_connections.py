@@ -18,6 +18,8 @@ from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.keys import short_key
 from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
 from limits_app.stores.database import DatabaseStore
+from limits_app.stores.database.connections import ConnectionOptions, ThreadConnections
+from limits_app.stores.database.servers import PostgreSQLConnection
 from tests.forking import exit_code_of_child
 from tests.servers.postgres import PostgresServer
 from tests.stores.database.conftest import Open
@@ -125,6 +127,29 @@ def test_a_store_that_is_not_referenced_any_more_leaves_no_connection(
     gc.collect()
     until(lambda: number(watcher) == 0)
     request_finished.send(sender=None)
+
+
+class Onlooker:
+    """Part of a cycle, like a store that it refers to."""
+
+    def __init__(self, closed: list[bool]) -> None:
+        self.closed, self.cycle = closed, self
+        self.store: ThreadConnections | None = None
+        self.raw: psycopg.Connection[tuple[int]] | None = None
+
+    def __del__(self) -> None:
+        if self.raw is not None:
+            self.closed.append(self.raw.closed)
+
+
+def test_a_connection_is_closed_before_the_finalizers_of_its_cycle(on_postgres: PostgresServer) -> None:
+    closed: list[bool] = []
+    onlooker = Onlooker(closed)  # older than the connection, so its finalizer is called first
+    store = ThreadConnections(ALIAS, ConnectionOptions(30, 30), {"postgresql": PostgreSQLConnection})
+    onlooker.store, onlooker.raw = store, store.current().wrapper.connection
+    del onlooker, store
+    gc.collect()
+    assert closed == [True]
 
 
 def test_the_options_of_the_site_stay_as_they_are(store: DatabaseStore) -> None:
