@@ -98,3 +98,8 @@ CELERY_BROKER_URL = os.environ.get("LIMITS_DEMO_BROKER", "memory://")
 LIMITS: dict[str, Any] = {}
 if state_dir := os.environ.get("LIMITS_DEMO_STATE_DIR"):
     LIMITS["STATE_DIR"] = state_dir
+# Where alerts are recorded and sent, mails are files, which the site shows.
+if mail_dir := os.environ.get("LIMITS_DEMO_MAIL_DIR"):
+    LIMITS["ALERTS"] = True
+    EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+    EMAIL_FILE_PATH = mail_dir

@@ -15,6 +15,8 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("api/ping/", views.ping, name="ping"),
     path("api/aping/", views.aping, name="aping"),
+    path("api/reports/<slug:name>/", views.report, name="report"),
+    path("mail/", views.mail, name="mail"),
     path("reports/export/", views.export, name="export"),
     path("reports/stream/", views.stream, name="stream"),
     path("limits/api/", include("limits_app.api.urls")),

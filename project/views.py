@@ -1,11 +1,14 @@
-"""Views to limit: a fast one, the same as an asynchronous view, and two slow ones."""
+"""Views to limit: fast ones, one of them asynchronous, and two slow ones; and the mails that the site has sent."""
 
 import asyncio
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
+from django.conf import settings
+from django.contrib.admin.views.decorators import staff_member_required
 from django.http import (
     HttpRequest,
     HttpResponse,
@@ -19,10 +22,11 @@ from django.views.decorators.http import require_GET
 
 from project.demo.seed import USERS
 
-__all__ = ["aping", "export", "index", "ping", "stream"]
+__all__ = ["aping", "export", "index", "mail", "ping", "report", "stream"]
 
 MAX_MS: Final = 30_000
 _MS_BETWEEN_ROWS: Final = 20
+_MOST_MAILS: Final = 50
 
 
 @require_GET
@@ -43,6 +47,22 @@ async def aping(request: HttpRequest) -> JsonResponse:
     """The same as `ping`, asynchronous."""
     await asyncio.sleep(0)
     return JsonResponse({"pong": True, "pid": os.getpid()})
+
+
+@require_GET
+def report(request: HttpRequest, name: str) -> JsonResponse:
+    """Respond immediately; the URL has no limit until an administrator sets one."""
+    return JsonResponse({"report": name, "pid": os.getpid()})
+
+
+@require_GET
+@staff_member_required
+def mail(request: HttpRequest) -> HttpResponse:
+    """Show the mails that were sent, the latest first."""
+    folder = getattr(settings, "EMAIL_FILE_PATH", None)
+    files = sorted(Path(folder).glob("*.log"), reverse=True) if folder else []
+    texts = [file.read_text(errors="replace") for file in files[:_MOST_MAILS]]
+    return HttpResponse("\n".join(texts) or "No mail was sent.", content_type="text/plain; charset=utf-8")
 
 
 @require_GET

@@ -25,22 +25,32 @@ class Place:
 
     directory: Path
     debug: bool = False
+    sends_alerts: bool = False
 
     @property
     def log(self) -> Path:
         """The log of the server."""
         return self.directory / "server.log"
 
+    @property
+    def mail(self) -> Path:
+        """Where the mails of alerts are files."""
+        return self.directory / "mail"
+
     def environment(self) -> dict[str, str]:
         """The environment for every process of the site."""
         kept = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
-        return kept | {
-            "DJANGO_SETTINGS_MODULE": "project.settings",
-            "LIMITS_DEMO_DATABASE": str(self.directory / "db.sqlite3"),
-            "LIMITS_DEMO_STATE_DIR": str(self.directory / "state"),
-            "LIMITS_DEMO_DEBUG": "true" if self.debug else "false",
-            "PYTHONUNBUFFERED": "1",
-        }
+        return (
+            kept
+            | {
+                "DJANGO_SETTINGS_MODULE": "project.settings",
+                "LIMITS_DEMO_DATABASE": str(self.directory / "db.sqlite3"),
+                "LIMITS_DEMO_STATE_DIR": str(self.directory / "state"),
+                "LIMITS_DEMO_DEBUG": "true" if self.debug else "false",
+                "PYTHONUNBUFFERED": "1",
+            }
+            | ({"LIMITS_DEMO_MAIL_DIR": str(self.mail)} if self.sends_alerts else {})
+        )
 
     def manage(self, *arguments: str, **environment: str) -> str:
         """Run a command of `manage.py` and return its output. Raises DemoFailed with its output if it fails."""

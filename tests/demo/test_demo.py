@@ -106,17 +106,37 @@ def test_the_served_demo_has_seeded_data_that_survives_a_restart(tmp_path: Path)
     with demo(tmp_path, *options) as process:
         address = address_in(process)
         assert "Send requests until you are rate limited" in Client(address).ask("/").text
+        add_alert_rule(address)
         visitor = Browser(address)
         visitor.sign_in("/login/", "amber", "amber")
         statuses = [visitor.client.ask("/api/ping/").status for _ in range(31)]
         assert statuses == [ADMITTED] * 30 + [REFUSED]
         Administrator.logged_in(address, "admin", "admin").add_resource("kept", "It is there after a restart.")
         wait_for_usage(address, "In total, 30 of requests were allowed")
+        wait_for_mail(address, "at least 80 %")
     assert nobody_listens(address)
     with demo(tmp_path, *options) as process:
         visitor = Browser(address_in(process))
         visitor.sign_in("/admin/login/?next=/admin/", "admin", "admin")
         assert "It is there after a restart." in visitor.client.ask("/admin/limits_app/resource/").text
+
+
+def add_alert_rule(address: Address) -> None:
+    """Ask for a mail when any client has used 80 % of a limit."""
+    admin = Browser(address)
+    admin.sign_in("/admin/login/?next=/admin/", "admin", "admin")
+    form = admin.form("/admin/limits_app/alertrule/add/", "alertrule_form")
+    form.fill(name="near", kind="threshold", percent="80", target="ops@example.org")
+    admin.send(form)
+
+
+def wait_for_mail(address: Address, expected: str) -> None:
+    """Read the page of mails until it has the text: alerts are sent every few seconds."""
+    admin, until, text = Browser(address), monotonic() + SECONDS, ""
+    admin.sign_in("/admin/login/?next=/admin/", "admin", "admin")
+    while expected not in text:
+        assert monotonic() < until, text
+        text = admin.client.ask("/mail/").text
 
 
 def wait_for_usage(address: Address, expected: str) -> None:
@@ -125,7 +145,7 @@ def wait_for_usage(address: Address, expected: str) -> None:
     admin.sign_in("/admin/login/?next=/admin/", "admin", "admin")
     while expected not in text:
         assert monotonic() < until, text
-        text = admin.client.ask("/admin/limits_app/usagesnapshot/?resource=api&key=call_count").text
+        text = admin.client.ask("/admin/limits_app/usagesnapshot/?resource=api&key=call_count&span=today").text
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
