@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
-from limits_app.engine import MOST_SHAPES, Requested, keys_of_nothing, shown
+from limits_app.engine import MOST_SHAPES, SECOND_US, Requested, keys_of_nothing, shown
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.limits import CallLimit, CountedUnit
 
@@ -35,6 +35,11 @@ class Cooling(NamedTuple):
         """
         left = self.until - now
         return left if 0 < left <= 2 * self.length else 0
+
+    def to_whole_second(self) -> Cooling:
+        """Return the one that ends at the next whole second, so that reports of many rejected requests are alike."""
+        end = -(-self.until // SECOND_US) * SECOND_US
+        return Cooling(end, self.length + end - self.until) if self.length else self
 
     def or_later(self, other: Cooling | None) -> Cooling:
         """Return the one that ends later, as this one begins."""

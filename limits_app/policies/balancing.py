@@ -17,7 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import conf
 from limits_app.acquiring import Balancer, Cooling, balancer_named, on_fork
-from limits_app.engine import SECOND_US, Namespace, lasts
+from limits_app.engine import Namespace, lasts
 from limits_app.engine.errors import Unresolved
 from limits_app.engine.locks import RLock
 from limits_app.models import changes, write_alias
@@ -170,9 +170,7 @@ class Balancers:
         of it when the transaction of the caller, if any, is committed. While the database is down this process alone
         knows of it, until the database is back.
         """
-        if cooling.length:
-            until = -(-cooling.until // SECOND_US) * SECOND_US
-            cooling = Cooling(until, cooling.length + until - cooling.until)
+        cooling = cooling.to_whole_second()
         try:
             if self.shares_cool_downs and keep_cool_down(pool, member, cooling):
                 changes.announce(write_alias(), changes.Touched.cool_downs())

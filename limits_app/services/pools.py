@@ -58,14 +58,10 @@ areport_upstream: Final = sync_to_async(report_upstream)
 
 
 def _cool_resource(resource: str, seconds: float) -> None:
-    """Store the cool-down, and make the limits of all processes stale where that has changed it.
-
-    Rounded to whole seconds, the reports of many rejected requests are one change.
-    """
-    now = resolver.clock()
-    until, length = ceil(now + seconds) * SECOND_US, ceil(ceil(now + seconds) * SECOND_US - now * SECOND_US)
+    """Store the cool-down, and make the limits of all processes stale where that has changed it."""
+    cooling = Cooling(ceil((resolver.clock() + seconds) * SECOND_US), ceil(seconds * SECOND_US))
     try:
-        if keep_cool_down(resource, "", Cooling(until, length if seconds else 0)):
+        if keep_cool_down(resource, "", cooling.to_whole_second()):
             changes.announce(write_alias(), changes.Touched.anything())
     except DATABASE_ERRORS as error:
         logger.warning("%s does not cool down, because the database is unavailable: %s", resource, error)
