@@ -7,6 +7,7 @@ import os
 import django
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
 from django.urls import path, re_path
 
 settings.configure(
@@ -24,6 +25,7 @@ django.setup()
 from limits_app.integrations.forward_auth import ext_authz, forward_auth  # noqa: E402 - the app must be set up
 
 urlpatterns = [
+    path("", lambda request: HttpResponse("the home page")),
     path("limits/forward-auth/", forward_auth),
     re_path("^limits/ext-authz/(?P<path>.*)$", ext_authz),
 ]

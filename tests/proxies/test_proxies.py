@@ -24,7 +24,7 @@ pytestmark = pytest.mark.product
 ROOT = Path(__file__).parents[2]
 PAGE = DOCS / "howto" / "forward-auth.md"
 ALLOWED = 1_000
-NAMES = [f"{what}-{proxy}" for what in ("node", "shell", "spelled") for proxy in ("nginx", "caddy")]
+NAMES = [f"{what}-{proxy}" for what in ("node", "shell", "spelled", "chosen") for proxy in ("nginx", "caddy")]
 """Rules that allow 2 requests a day."""
 PREPARE = f"""
 import tests.proxies.site
@@ -163,6 +163,15 @@ def test_a_client_cannot_describe_another_request(proxies: Callable[[str, str], 
     assert get(proxy, f"{path}?as=403", invented).status == 429
     for spelling in (f"{path}/../../free", f"/free/..{path}", f"/{path}", f"/free/..%2f{path[1:]}", f"/%73{path[2:]}"):
         assert get(proxy, spelling).status == 429, spelling
+
+
+@pytest.mark.parametrize("name", ["nginx", "caddy"])
+def test_a_client_cannot_choose_the_view_that_answers(proxies: Callable[[str, str], int], name: str) -> None:
+    proxy, path = proxies(name, "node"), f"/chosen-{name}/a"
+    assert [get(proxy, path).status for _ in range(3)] == [200, 200, 429]
+    for prefix in ("/limits/forward-auth", "/limits"):
+        for header in ("SCRIPT_NAME", "Script_Name", "PATH_INFO", "X-Forwarded-Prefix", "X-Script-Name"):
+            assert get(proxy, path, {header: prefix}).status == 429, (header, prefix)
 
 
 def test_exactly_as_many_are_admitted_from_many_connections(proxies: Callable[[str, str], int]) -> None:
