@@ -47,7 +47,7 @@ def wrong_names(answer: str) -> list[str]:
     wrong, module = [], ""
     for name in CODE.findall(answer):
         path = ROOT / "limits_app" / name
-        if "/" not in name:
+        if "/" not in name and not name.endswith(".py"):
             exists_in_module = bool(module) and exists(f"{module}.{name}")
             wrong += [] if exists_in_module else [name]
         elif name.endswith("/"):
