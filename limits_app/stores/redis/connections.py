@@ -24,6 +24,7 @@ from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
 from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.errors import LOST, REFUSED, NotPrimary, Unanswered, refusal
+from limits_app.stores.redis.sentinels import primary_finder
 
 logger = logging.getLogger("limits_app")
 
@@ -55,6 +56,10 @@ class Connections:
         self.connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self.task_class = _TASK_CLASSES.get(pool.connection_class)
+        retries = {"retry": Retry(NoBackoff(), 0), "retry_on_timeout": False, "retry_on_error": []}
+        seconds = {"socket_connect_timeout": connect_seconds, "socket_timeout": reply_seconds}
+        self._own_options: Mapping[str, Any] = {**seconds, **retries, "health_check_interval": 0}
+        self._finder_option = primary_finder(pool, self._own_options)
         self._limit = ConnectionLimit()
         self._idle = deque[Any]()
         self.generation = 0
@@ -154,9 +159,7 @@ class Connections:
 
     def options(self) -> dict[str, Any]:
         """Return the options of connections, without retries of redis-py."""
-        own = {"socket_connect_timeout": self.connect_seconds, "socket_timeout": self.reply_seconds}
-        retries = {"retry": Retry(NoBackoff(), 0), "retry_on_timeout": False, "retry_on_error": []}
-        return {**self.pool.connection_kwargs, **own, **retries, "health_check_interval": 0}
+        return {**self.pool.connection_kwargs, **self._own_options, **self._finder_option}
 
     def listening_pool(self) -> ConnectionPool:
         """Return a pool of connections for listening, which belongs to the caller."""
