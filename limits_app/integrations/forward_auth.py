@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from functools import cache, cached_property
 from http import HTTPStatus
-from posixpath import normpath
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
@@ -23,6 +22,7 @@ from django.views.decorators.csrf import csrf_exempt
 from limits_app.integrations.decorators import exempt
 from limits_app.integrations.identity import is_from_trusted_proxy
 from limits_app.integrations.middleware import enforce
+from limits_app.integrations.path_spellings import spellings_of, spellings_of_text
 from limits_app.integrations.releasing import finish
 from limits_app.integrations.request import LimitedRequest, RequestLimits
 from limits_app.services.site_urls import FORWARD_AUTH
@@ -64,10 +64,10 @@ def forward_auth(request: HttpRequest) -> HttpResponseBase:
     target = request.headers.get("X-Forwarded-Uri", "")
     if not (_METHOD.fullmatch(method) and target):
         return _misconfigured(HTTPStatus.BAD_REQUEST, _INCOMPLETE)
-    path, _, query = target.encode("latin-1", "replace").partition(b"#")[0].partition(b"?")
-    if not path.startswith(b"/"):  # a whole address
+    path, _, query = target.encode("latin-1", "replace").partition(b"?")
+    if not path.startswith(b"/") and b"://" in path:  # a whole address
         path = path.partition(b"://")[2].partition(b"/")[2]
-    response = _decide(request, method, unquote_to_bytes(path).decode(errors="replace"), query.decode("latin-1"))
+    response = _decide(request, method, spellings_of(path), query.partition(b"#")[0].decode("latin-1"))
     if request.META.get("QUERY_STRING") == _AS_FORBIDDEN and response.status_code not in _PASSED_ON:
         response.headers[STATUS_HEADER] = str(response.status_code)
         response.status_code = HTTPStatus.FORBIDDEN
@@ -82,24 +82,23 @@ def ext_authz(request: HttpRequest, path: str = "") -> HttpResponseBase:
 
     The proxy sends the address of the client as X-Forwarded-For. No other header describes the request.
     """
-    return _decide(request, request.method or "", path, request.META.get("QUERY_STRING", ""))
+    return _decide(request, request.method or "", spellings_of_text(path), request.META.get("QUERY_STRING", ""))
 
 
 for _view in (forward_auth, ext_authz):
     setattr(_view, FORWARD_AUTH, True)
 
 
-def _decide(request: HttpRequest, method: str, path: str, query: str) -> HttpResponseBase:
+def _decide(request: HttpRequest, method: str, spellings: Sequence[str], query: str) -> HttpResponseBase:
     """Charge a request to another program by the rules for its path, and answer whether it is admitted.
 
-    Some programs resolve dots and empty segments of a path, as nginx does to find a location, and others do not. So the
-    rules for either spelling apply; otherwise `/free/../api` would not be limited as `/api`, or the other way round.
+    The rules for each of its spellings apply; otherwise `/free/../api` would not be limited as `/api` where the program
+    resolves dots, or the other way round where it does not.
     """
     if not is_from_trusted_proxy(request):
         return _misconfigured(HTTPStatus.FORBIDDEN, _UNTRUSTED)
     if not request.headers.get("X-Forwarded-For", "").strip():  # else all clients were the proxy
         return _misconfigured(HTTPStatus.BAD_REQUEST, _WITHOUT_ADDRESS)
-    spellings = dict.fromkeys(["/" + path.lstrip("/"), _normalized(path)])
     described = _described(request, method, query)
     refused: HttpResponseBase | None = None
     for described.path_info in spellings:
@@ -122,13 +121,6 @@ def _described(request: HttpRequest, method: str, query: str) -> _DescribedReque
     limits.has_middleware, limits.takes_permits = True, False
     limits.user_without_session = getattr(getattr(request, "limits", None), "user_without_session", None)
     return described
-
-
-def _normalized(path: str) -> str:
-    """Return a path without dots and empty segments."""
-    is_folder = path.endswith(("/", "/.", "/.."))
-    normal = normpath("/" + path.lstrip("/"))
-    return normal + "/" if is_folder and normal != "/" else normal
 
 
 def _misconfigured(status: HTTPStatus, advice: str) -> HttpResponse:

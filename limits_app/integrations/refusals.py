@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
 from inspect import isawaitable
@@ -13,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from asgiref.sync import async_to_sync
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.template import TemplateDoesNotExist
@@ -235,10 +237,11 @@ def _page(request: HttpRequest, content: Refusal) -> HttpResponse | None:
 def _back(request: HttpRequest) -> str:
     """The page of this site that the client comes from, else the first page; empty where that is rejected itself."""
     back: str = request.META.get("HTTP_REFERER", "")
-    is_own = url_has_allowed_host_and_scheme(back, {request.get_host()}, require_https=request.is_secure())
-    here = {request.get_full_path(), request.build_absolute_uri()}
-    if is_own and back not in here:
-        return back
+    with suppress(DisallowedHost):  # which a client may send, and no middleware of the site may have looked at
+        is_own = url_has_allowed_host_and_scheme(back, {request.get_host()}, require_https=request.is_secure())
+        here = {request.get_full_path(), request.build_absolute_uri()}
+        if is_own and back not in here:
+            return back
     return "" if request.path == "/" else "/"
 
 

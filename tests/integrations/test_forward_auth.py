@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import process_time
 from typing import Any
 
 import pytest
@@ -88,6 +89,15 @@ def test_the_method_is_that_of_the_request(asks: Asks) -> None:
         "/api/%2e%2e/free",
         "/api/a%2f..%2f..%2ffree",
         "http://[zz]/api/a",
+        # Programs that read paths by the URL standard
+        r"/api\a",
+        r"/free\..\api/a",
+        "/free%5c../api/a",
+        # Servlets leave out what follows a semicolon
+        "/free/..;/api/a",
+        "/free;v=1/..;w=2/api;/a",
+        "/api;x/a",
+        "api/a",
     ],
 )
 def test_no_spelling_of_a_path_escapes_its_limit(asks: Asks, uri: str) -> None:
@@ -100,6 +110,34 @@ def test_no_spelling_of_an_exact_path_escapes_its_limit(asks: Asks) -> None:
     endpoint(limit("log-in", CallLimit(1, 60)), "/login")
     assert asks("/login?next=/").status_code == 200
     assert [asks(uri).status_code for uri in ("/login#x", "/login#?x", "/x/../login", "//login")] == [429] * 4
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "/shops/1%2F2/orders",
+        "/shops/%2f/orders?page=2",
+        "/shops/1%2f..%2f..%2f/orders",
+        "/shops/1#2/orders",
+        "/shops//../1/orders",
+        r"/shops/1\/../orders",
+        "/shops/1;shop=2/orders;jsessionid=3",
+        "/x/../shops/1%2F2/./orders",
+    ],
+)
+def test_no_spelling_of_a_segment_escapes_its_limit(asks: Asks, uri: str) -> None:
+    endpoint(limit("orders", CallLimit(1, 60)), "/shops/*/orders")
+    assert asks("/shops/1/orders").status_code == 200
+    assert asks(uri).status_code == 429
+
+
+def test_long_paths_with_many_spellings_take_no_long_time(asks: Asks) -> None:
+    endpoint(limit("api", CallLimit(9, 60)), "/api/*")
+    long = r"/x;\..//%2f.%5c/%3b" * 400
+    assert asks("/" + long).status_code == 200  # nothing is resolved before the first request
+    begun = process_time()
+    assert asks(long + "#").status_code == 200
+    assert process_time() - begun < 1
 
 
 def test_a_path_that_is_spelled_in_two_ways_is_charged_once(asks: Asks) -> None:

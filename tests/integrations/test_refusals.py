@@ -263,6 +263,17 @@ def test_the_page_has_a_way_back_on_this_site(referer: str, back: str) -> None:
     assert re.findall(r'href="([^"]*)">Back<', page) == ([back] if back else [])
 
 
+@pytest.mark.parametrize("host", ["evil.example", "testserver.evil.example:80", "a/b", "[::1", "x\x00y"])
+def test_a_client_with_a_foreign_host_gets_the_page(ask: Ask, serve: Any, host: str) -> None:
+    serve({"shop/": fine})
+    endpoint(limit("api"), "/shop/")
+    hostile = {"Accept": CHROME, "Host": host, "Referer": f"http://{host}/shop/"}
+    assert ask("/shop/", **hostile).status_code == 200
+    page = ask("/shop/", **hostile)
+    assert (page.status_code, page["Cache-Control"]) == (429, "no-store")
+    assert re.findall(r'href="([^"]*)">Back<', page.content.decode()) == ["/"]
+
+
 @pytest.mark.parametrize("text", ["{% broken %}", "{% include 'not/there.html' %}", "{{ request.META|add:1.x.y }}"])
 def test_a_page_that_cannot_be_shown_is_still_a_refusal(
     ask: Ask, serve: Any, settings: Settings, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
