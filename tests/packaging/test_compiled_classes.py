@@ -9,7 +9,10 @@ from enum import Enum
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import ROOT
+from tests.packaging.compiled import LEFT_OUT, TESTS
 
 HOOKS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
 COMPILED = sorted({path for pattern in HOOKS["mypyc"]["include"] for path in ROOT.glob(pattern.removeprefix("/"))})
@@ -49,3 +52,12 @@ def test_subclasses_of_compiled_classes_are_compiled_or_allowed() -> None:
         if subclass.__module__.startswith("limits_app.") and subclass.__module__ not in compiled
     }
     assert interpreted == set(), "add the module to the wheel's hook of mypyc, or the decorator to the class"
+
+
+@pytest.mark.parametrize("name", [*TESTS, *LEFT_OUT])
+def test_what_runs_with_the_compiled_wheel_or_is_left_out_exists(name: str) -> None:
+    # pytest ignores a name to deselect that does not exist.
+    path, *names = name.partition("[")[0].split("::")
+    source = ROOT / path
+    assert source.exists()
+    assert all(f" {function}(" in source.read_text() or f"class {function}" in source.read_text() for function in names)
