@@ -24,6 +24,7 @@ from tests.flushing import number_users_apart, quick_flushes, rows_of
 from tests.opened import forget_opened
 from tests.products import mark
 from tests.servers import shared
+from tests.stores.database.databases import VENDORS, site_on
 from tests.tracing import free_the_tracer_in_children
 from tests.turns import turn
 
@@ -137,3 +138,10 @@ def announced() -> Iterator[list[str]]:
     signals.limits_changed.connect(hear)
     yield heard
     signals.limits_changed.disconnect(hear)
+
+
+@pytest.fixture(params=VENDORS)
+def site_database(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    """A database of each vendor with all that the app stores, to which each thread has a connection of its own."""
+    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
+        yield request.param

@@ -30,22 +30,13 @@ from limits_app.policies import balancers, balancing, resolver
 from limits_app.policies.balancing import Balancers
 from limits_app.testing import FakeClock
 from tests.replacing import at_next_call
+from tests.seconds import Seconds
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve
 from tests.services.wall import Wall
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
-
-
-class Seconds:
-    """The clock of balancers, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(autouse=True)

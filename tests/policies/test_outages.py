@@ -21,21 +21,12 @@ from limits_app.testing import FakeClock
 from tests.opened import put_store
 from tests.policies.test_following import CLIENT, capacity, read_all
 from tests.replacing import at_next_call
+from tests.seconds import Seconds
 from tests.services.failing import FailingStore, recover_by
 
 pytestmark = pytest.mark.django_db
 
 TTL_SECONDS = 300
-
-
-class Seconds:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

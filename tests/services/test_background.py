@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.signals import request_finished
 from django.db import connections
-from pytest_django import DjangoDbBlocker, Settings
+from pytest_django import Settings
 
 from limits_app import CallLimit, limits
 from limits_app.conf import test_runner
@@ -21,7 +20,7 @@ from limits_app.testing import FakeClock
 from limits_app.usage import pruning
 from limits_app.usage.writer import write_in_background
 from tests.forking import exit_code_of_child
-from tests.stores.database.databases import ALIAS, VENDORS, site_on
+from tests.stores.database.databases import ALIAS
 
 HOUR = 3600
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -263,13 +262,7 @@ def test_each_process_rolls_up_the_counts_of_its_memory(settings: Settings) -> N
     assert UsageSnapshot.objects.get(period=UsagePeriod.HOUR).admitted == 1
 
 
-@pytest.fixture(params=VENDORS)
-def _database(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
-        yield
-
-
-@pytest.mark.usefixtures("_database")
+@pytest.mark.usefixtures("site_database")
 def test_of_processes_that_look_at_the_same_time_one_gets_the_lease(site: Site) -> None:
     def run(process: BackgroundJobs) -> bool:
         try:

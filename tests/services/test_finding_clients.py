@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from django.core.management import call_command
-from pytest_django import DjangoDbBlocker
 
 from limits_app import limits
 from limits_app.models import Entity
 from limits_app.services.clients import find_clients
-from tests.stores.database.databases import ALIAS, site_on
+from tests.stores.database.databases import ALIAS
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def site(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
-        call_command("migrate", "auth", database=ALIAS, verbosity=0)  # names of users are searched too
-        yield
+@pytest.fixture
+def site(site_database: str) -> None:
+    call_command("migrate", "auth", database=ALIAS, verbosity=0)  # names of users are searched too
 
 
 def test_clients_are_found_in_any_case_in_every_database(site: None) -> None:

@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import time_machine
-from pytest_django import DjangoDbBlocker, Settings
+from pytest_django import Settings
 
 from limits_app import limits
 from limits_app.engine import BELOW, Batch, Count, given_key
@@ -21,7 +20,6 @@ from limits_app.services import usage_sums
 from limits_app.usage import rollup
 from limits_app.usage.one_time_clients import fold
 from limits_app.usage.pruning import prunable, prune
-from tests.stores.database.databases import ALIAS, site_on
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -143,15 +141,9 @@ def test_costs_of_many_changes_are_read_in_several_queries(monkeypatch: pytest.M
         assert spent(by) == oracle.spent(by, 24)
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
-def site_on_server(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
-    """A database server on which everything of the app is."""
-    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
-        yield ALIAS
-
-
 @pytest.mark.parametrize(("period", "hours"), [("hour", 1), ("day", 24)])
-def test_costs_on_database_servers_equal_a_decimal_oracle(site_on_server: str, period: str, hours: int) -> None:
+@pytest.mark.parametrize("site_database", ["postgres", "mariadb"], indirect=True)
+def test_costs_on_database_servers_equal_a_decimal_oracle(site_database: str, period: str, hours: int) -> None:
     oracle = Oracle(5)
     add(*oracle.counts)
     for by in [(), ("entity",), ("period",), ("entity", "resource", "plan", "below", "period")]:

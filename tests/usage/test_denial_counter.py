@@ -23,6 +23,7 @@ from limits_app.testing import FakeClock
 from limits_app.usage import writer
 from limits_app.usage.denial_counter import Denials, denials
 from tests.forking import exit_code_of_child
+from tests.seconds import Seconds
 from tests.threads import no_more_threads
 from tests.usage.tables import missing
 
@@ -30,19 +31,10 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = 3600
 
 
-class Wall:
-    """The system's clock, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = NOON.timestamp()
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
+def wall() -> Seconds:
+    """The system's clock."""
+    return Seconds(NOON.timestamp())
 
 
 @pytest.fixture
@@ -51,7 +43,7 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def noted(wall: Wall, clock: FakeClock) -> Denials:
+def noted(wall: Seconds, clock: FakeClock) -> Denials:
     """Denials that are written when the clock is moved, also in tests."""
     writer.write_in_background(True)
     return Denials(most=5, clock=clock, now=wall)
@@ -93,7 +85,7 @@ def refused(period: UsagePeriod) -> dict[tuple[datetime, str], int]:
 
 
 @pytest.mark.django_db
-def test_refusals_are_counted_by_the_minute_with_the_first_and_the_last(noted: Denials, wall: Wall) -> None:
+def test_refusals_are_counted_by_the_minute_with_the_first_and_the_last(noted: Denials, wall: Seconds) -> None:
     for seconds in (10, 20, 20, 45):
         wall.now += seconds
         noted.note(refusal())
@@ -104,7 +96,7 @@ def test_refusals_are_counted_by_the_minute_with_the_first_and_the_last(noted: D
 
 
 @pytest.mark.django_db
-def test_what_is_written_later_is_added(noted: Denials, wall: Wall) -> None:
+def test_what_is_written_later_is_added(noted: Denials, wall: Seconds) -> None:
     for seconds in (30, 10, -35):
         wall.now += seconds
         noted.note(refusal())
@@ -115,7 +107,7 @@ def test_what_is_written_later_is_added(noted: Denials, wall: Wall) -> None:
 
 
 @pytest.mark.django_db
-def test_snapshots_of_hours_and_days_count_rejections(noted: Denials, wall: Wall) -> None:
+def test_snapshots_of_hours_and_days_count_rejections(noted: Denials, wall: Seconds) -> None:
     for _ in range(3):
         noted.note(refusal())
         noted.note(refusal("user:2"))
@@ -268,14 +260,14 @@ def test_the_end_of_a_process_waits_for_writes_for_a_bounded_time(noted: Denials
     registry.forget_stores()
 
 
-def test_while_tests_run_no_thread_writes(wall: Wall, clock: FakeClock) -> None:
+def test_while_tests_run_no_thread_writes(wall: Seconds, clock: FakeClock) -> None:
     noted = Denials(clock=clock, now=wall)
     noted.note(refusal())
     clock.advance(5)
     assert noted.waiting == 1
 
 
-def test_where_no_thread_can_be_started_no_request_fails(wall: Wall) -> None:
+def test_where_no_thread_can_be_started_no_request_fails(wall: Seconds) -> None:
     writer.write_in_background(True)
     noted = Denials(now=wall)
     with no_more_threads():

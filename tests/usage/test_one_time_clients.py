@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from django.contrib.sessions.backends.db import SessionStore
 from django.db.models import Sum
 from django.test import RequestFactory
-from pytest_django import DjangoDbBlocker, Settings
+from pytest_django import Settings
 
 from limits_app.engine.counting import Batch, Count, Rejected, Times, hour_of
 from limits_app.integrations.identity import (
@@ -29,7 +27,6 @@ from limits_app.services.combinations import combined_name
 from limits_app.usage.one_time_clients import fold
 from limits_app.usage.rollup import add
 from tests.docs.pages import DOCS, rows
-from tests.stores.database.databases import VENDORS, site_on
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1, minutes=6)
@@ -187,13 +184,7 @@ def test_rejections_keep_their_times_and_ids() -> None:
     }
 
 
-@pytest.fixture(params=VENDORS)
-def _database(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
-        yield
-
-
-@pytest.mark.usefixtures("_database")
+@pytest.mark.usefixtures("site_database")
 def test_a_day_of_many_addresses_is_a_few_thousand_rows() -> None:
     for hour in range(2):
         at = NOON + timedelta(hours=hour)

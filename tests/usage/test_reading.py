@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from pytest_django import DjangoDbBlocker, Settings
+from pytest_django import Settings
 
 from limits_app import limits
 from limits_app.engine.errors import InvalidRequest
@@ -20,7 +18,7 @@ from limits_app.models import BucketKind, Denial, UsagePeriod, UsageSnapshot
 from limits_app.models.usage import MAX_SUM
 from limits_app.services.usage import uses
 from limits_app.usage.reading import used_resources
-from tests.stores.database.databases import ALIAS, VENDORS, site_on
+from tests.stores.database.databases import ALIAS
 
 pytestmark = pytest.mark.django_db
 
@@ -260,13 +258,7 @@ def test_a_refusal_is_plain_data_where_that_is_wanted() -> None:
     }
 
 
-@pytest.fixture(params=VENDORS)
-def _database(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
-        yield
-
-
-@pytest.mark.usefixtures("_database")
+@pytest.mark.usefixtures("site_database")
 def test_used_resources_are_named_once_and_in_order() -> None:
     assert used_resources(3) == []
     for resource in ("mail", "", "api/b", "api/a", "mail"):

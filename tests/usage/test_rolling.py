@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from django.db import connections, transaction
-from pytest_django import DjangoDbBlocker
 
 from limits_app import limits as site_limits
 from limits_app.acquiring.limit_set import LimitSet
@@ -25,7 +22,7 @@ from limits_app.models.usage import MAX_SUM
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from limits_app.usage.rollup import add, roll_up
-from tests.stores.database.databases import ALIAS, VENDORS, site_on
+from tests.stores.database.databases import ALIAS
 from tests.usage.tables import missing
 
 HOUR = 3600
@@ -194,12 +191,6 @@ def test_what_no_database_can_store_stops_no_other_counts(caplog: pytest.LogCapt
     assert roll_up(_Collected(first)) == 0, "each part was added once"
 
 
-@pytest.fixture(params=VENDORS)
-def _database(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
-        yield
-
-
 def _roll(store: MemoryStore) -> int:
     try:
         return roll_up(store)
@@ -207,7 +198,7 @@ def _roll(store: MemoryStore) -> int:
         connections[ALIAS].close()
 
 
-@pytest.mark.usefixtures("_database")
+@pytest.mark.usefixtures("site_database")
 def test_concurrent_roll_ups_count_each_batch_once() -> None:
     store = MemoryStore()
     expected: Counter[str] = Counter()
@@ -223,7 +214,7 @@ def test_concurrent_roll_ups_count_each_batch_once() -> None:
     assert rolled == 10
 
 
-@pytest.mark.usefixtures("_database")
+@pytest.mark.usefixtures("site_database")
 def test_sums_end_at_the_largest_that_a_database_stores(caplog: pytest.LogCaptureFixture) -> None:
     huge = 5 * 10**18
     add(_counts(("many", 0, huge), ("many", 0, huge), ("days", 0, huge), ("days", 1, huge), name="in the batch"))

@@ -23,6 +23,13 @@ SECONDS = 60
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def finished(script: str) -> subprocess.CompletedProcess[bytes]:
+    """A program that has ended, and whose output is at an end."""
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
+    )
+
+
 def test_only_the_call_during_which_a_process_dies_is_lost() -> None:
     with Mortal.options(mode="process").init() as mortal:
         before = mortal.pid()
@@ -56,9 +63,7 @@ def test_processes_of_a_pool_that_is_not_stopped_end_with_the_program() -> None:
         "    mortal = Mortal.options(mode='process').init()\n"
         "    print(mortal.pid().result() > 0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
-    )
+    done = finished(script)
     assert (done.returncode, done.stdout) == (0, b"True\n")
 
 
@@ -182,9 +187,7 @@ def test_a_worker_ends_with_the_process_that_it_works_for() -> None:
         "    os._exit(7)\n"
     )
     # Its output is at an end when nobody has it open any more: neither the parent nor its worker.
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
-    )
+    done = finished(script)
     assert done.returncode == 7
 
 
@@ -202,9 +205,7 @@ def test_the_end_of_a_forked_child_does_not_end_the_workers_of_its_parent() -> N
         "    print([mortal.pid().result() == before for _ in range(3)])\n"
         "    mortal.stop()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
-    )
+    done = finished(script)
     assert (done.returncode, done.stdout) == (0, b"[True, True, True]\n")
 
 
@@ -250,7 +251,5 @@ def test_a_process_is_replaced_where_the_program_ignores_the_ends_of_its_childre
         "    with Mortal.options(mode='process').init() as mortal:\n"
         "        print([mortal.die().exception() is None for _ in range(2)], mortal.pid().result() > 0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
-    )
+    done = finished(script)
     assert (done.returncode, done.stdout) == (0, b"[False, False] True\n")
