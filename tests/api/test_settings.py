@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -112,3 +113,6 @@ def run_with(settings: str, *tests: str) -> None:
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": f"tests.api.{settings}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:]
+    assert re.fullmatch(r"[0-9]+ passed( in .*)?", done.stdout.rstrip().splitlines()[-1].strip("= ")), done.stdout[
+        -3000:
+    ]

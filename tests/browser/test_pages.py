@@ -259,7 +259,7 @@ def test_the_explanation_is_reached_by_keyboard_alone(window: Browser) -> None:
             break
     window.driver.switch_to.active_element.send_keys("openai/gpt-4", Keys.TAB)
     window.driver.switch_to.active_element.send_keys("tenant:acme", Keys.ENTER)
-    window.until(lambda: "tenant:acme" in window.text("#limits-explanation h2"), "nothing is explained")
+    assert window.until(lambda: "tenant:acme" in window.text("#limits-explanation h2"), "nothing is explained")
 
 
 def test_entities_are_found_while_one_types(window: Browser) -> None:
@@ -368,7 +368,7 @@ def test_a_page_shows_when_it_is_out_of_date(page: str, notice: str, window: Bro
     window.open(page)
     window.driver.delete_all_cookies()
     try:
-        window.until(lambda: "you are logged out" in window.text(notice), "nothing is said")
+        assert window.until(lambda: "you are logged out" in window.text(notice), "nothing is said")
     finally:
         window.log_in(ADMIN_NAME)
         window.complaints()  # of what it could not fetch

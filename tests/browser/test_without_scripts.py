@@ -32,7 +32,7 @@ def served(place: Place) -> Iterator[Browser]:
 
 def reads(window: Browser, selector: str, text: str) -> None:
     """Wait for a text on the page that the last click leads to."""
-    window.until(lambda: text.lower() in window.text(selector).lower(), f"{text} is not shown")
+    assert window.until(lambda: text.lower() in window.text(selector).lower(), f"{text} is not shown")
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -94,7 +94,7 @@ def test_everything_is_switched_off_and_on(window: Browser) -> None:
     reads(window, ".limits-banner", "an outage")
     window.press(".limits-banner a")
     window.press("input[name=confirmed]")
-    window.until(lambda: not window.all(".limits-banner"), "the limits stay off")
+    assert window.until(lambda: not window.all(".limits-banner"), "the limits stay off")
 
 
 @pytest.mark.parametrize(("name", "words"), [("usage", "tenant:acme"), ("live", "JavaScript")])

@@ -198,8 +198,10 @@ def test_budget_in_shadow_mode_is_evaluated() -> None:
 def test_waiting_request_is_charged_when_the_budget_is_available_again(clock: FakeClock) -> None:
     limits.set_entity_limits(USER, ["usd=0.005/h:rate"], resource="llm")
     use()
+    assert not limits.try_acquire("llm", requested=TOKENS, entity=USER)
     clock.advance(3600)
-    limits.acquire("llm", requested=TOKENS, entity=USER, timeout=1)
+    assert limits.acquire("llm", requested=TOKENS, entity=USER, timeout=1)
+    assert not limits.try_acquire("llm", requested=TOKENS, entity=USER)
 
 
 @pytest.mark.parametrize("requested", [{"pages": 5}, {"pages": 5, "call_count": 1}])

@@ -109,7 +109,9 @@ def test_waiters_are_woken(store: RedisStore) -> None:
         waiter = executor.submit(limits.acquire)
         until(lambda: has_subscribed(store))
         held.release()
-        waiter.result(PATIENCE).release()
+        acquisition = waiter.result(PATIENCE)
+    assert acquisition.successful
+    acquisition.release()
     waking_of(store).announce()
 
 

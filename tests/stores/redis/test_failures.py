@@ -190,13 +190,17 @@ def test_waiting_works_without_a_thread_and_the_next_waiter_is_woken(server: Red
         waiter = executor.submit(limits.acquire)
         until(lambda: store.line.busy)
         held.release()
-        waiter.result(PATIENCE).release()
+        served = waiter.result(PATIENCE)
+        assert served.successful
+        served.release()
     held = limits_of(other, ResourceLimit("db", 1)).try_acquire()
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
         until(listeners)
         held.release()
-        waiter.result(PATIENCE).release()
+        served = waiter.result(PATIENCE)
+    assert served.successful
+    served.release()
     other.close()
 
 
