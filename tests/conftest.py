@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from django.db import connections
 from django.test import override_settings
-from hypothesis import settings
+from hypothesis import Phase, settings
 from pytest_django import DjangoDbBlocker
 
 from limits_app import signals
@@ -33,6 +33,10 @@ from tests.turns import turn
 settings.register_profile("thorough", max_examples=100, deadline=None)
 settings.register_profile("usual", max_examples=25, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
+# A mutant only has to fail: no shrinking, and the same examples for every mutant.
+settings.register_profile(
+    "mutants", deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("usual")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.

@@ -74,6 +74,17 @@ def test_high_priority_gets_all_it_requests_up_to_its_share_under_overload(limit
     assert most >= admitted.total() >= 0.9 * (100 - 20) * 10
 
 
+def test_task_requests_with_the_share_of_its_priority() -> None:
+    limits = LimitSet([RateLimit("units", 100, 1, keep=KEEP)], store=MemoryStore(clock=FakeClock()))
+
+    async def admitted(amount: int, priority: str) -> bool:
+        return bool(await limits.atry_acquire({"units": amount}, priority=priority))
+
+    assert asyncio.run(admitted(40, "low"))
+    assert not asyncio.run(admitted(1, "low"))
+    assert asyncio.run(admitted(60, "high"))
+
+
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_low_priority_takes_what_is_idle_and_no_more_than_its_share(algorithm: RateLimitAlgorithm) -> None:
     limit = RateLimit("units", 100, 1, algorithm, keep=KEEP)

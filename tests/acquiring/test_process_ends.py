@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from limits_app.acquiring.runtime import PROCESS, at_end
+from limits_app.acquiring.runtime import PROCESS, Process, at_end
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE
 
 pytestmark = [pytest.mark.filterwarnings(MULTI_THREADED_FORK), pytest.mark.slow]
@@ -127,3 +127,16 @@ def test_equal_functions_are_called_once() -> None:
     at_end(partial(calls.append, "last"))
     PROCESS.end()
     assert calls == ["last", "first"]  # the last function is called first
+
+
+@pytest.mark.parametrize("is_forked", [False, True])
+def test_process_that_has_not_loaded_multiprocessing_ends(is_forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("multiprocessing.util", "celery.signals"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    process, calls = Process(), list[str]()
+    process.at_end(partial(calls.append, "end"))
+    if is_forked:
+        process.forked()
+    process.end()
+    assert (calls, process.forks) == (["end"], int(is_forked))
+    assert "multiprocessing.util" not in sys.modules

@@ -33,6 +33,8 @@ def test_jitter_is_a_share_to_both_sides() -> None:
     ("options", "message"),
     [
         ({"num_retries": -1}, "num_retries must be a whole number, 0 or more, not -1"),
+        ({"algorithm": "cubic"}, "retry_algorithm must be one of fixed, linear, exponential, fibonacci, not 'cubic'"),
+        ({"algorithm": None}, "retry_algorithm must be one of fixed, linear, exponential, fibonacci, not None"),
         ({"max_wait": -1}, "max_wait must be a number from 0 to 86400, not -1"),
         ({"within": float("nan")}, "within must be a number from 0 to 86400, not nan"),
         ({"retry_on": "LookupError"}, "retry_on must be types of exceptions, or a callable, not 'LookupError'"),

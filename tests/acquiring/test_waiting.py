@@ -799,6 +799,15 @@ def test_a_release_inside_of_the_line_does_not_deadlock() -> None:
     assert (one.woken, other.woken) == (2, 1)
 
 
+def test_a_release_removes_a_waiter_that_does_not_wait_any_more() -> None:
+    line, leaving = WaitingLine(), CountingWaiter(1)
+    line.enqueue(leaving, [A, B])
+    leaving.active = False
+    line.notify(["a"])
+    assert leaving.woken == 0
+    assert line.scopes() == []
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_an_interruption_while_leaving_delays_no_other_waiter(moment: str) -> None:
     class Interrupted(WaitingLine):

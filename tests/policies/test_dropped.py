@@ -13,7 +13,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 
-from limits_app import CallLimit, limits
+from limits_app import CallLimit, RateLimit, limits
 from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import dropped_by_each, dropped_keys, resolve
 from limits_app.services.limits_file import plan as plan_file
@@ -290,6 +290,26 @@ def test_limits_of_code_are_left_without_a_policy() -> None:
     [mail, api] = Policy.objects.order_by("pk")
     assert left_without(api) == "Without it these apply: the limits in code."
     assert "the limits in code" not in left_without(mail)
+
+
+def test_totals_are_left_beside_the_limits_of_code() -> None:
+    limits.set_system_limits("9/h", counted="total")
+    limits.try_acquire("api", default_limits=[CallLimit(9, 3600)])
+    limits.set_resource_limits("api", "5/h")
+    policy = Policy.objects.get(resource__name="api")
+    assert left_without(policy) == "Without it these apply: the limits in code, system in total."
+
+
+def test_policy_of_a_client_drops_the_limits_of_code_on_its_resource_alone(api: Resource, user: Entity) -> None:
+    limits.try_acquire("api", default_limits=[CallLimit(9, 3600)])
+    limits.try_acquire("mail", requested={"letters": 1}, default_limits=[RateLimit("letters", 9, 3600)])
+    assert dropped_keys(make(api, user, "tokens")) == (("call_count", "the limits in code"),)
+
+
+def test_policy_of_a_client_below_another_policy_drops_no_limits_of_code(api: Resource, user: Entity) -> None:
+    limits.try_acquire("api", default_limits=[CallLimit(9, 3600)])
+    make(api, None, "tpm")
+    assert dropped_keys(make(api, user, "tokens")) == (("tpm", API),)
 
 
 def on_plan_of_group(**fields: Any) -> None:
