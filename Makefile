@@ -103,9 +103,8 @@ migrations: $(DEV_STAMP)  ## models and migrations agree, and Django's own check
 	$(MANAGE) makemigrations --check --dry-run
 	$(MANAGE) check --fail-level WARNING
 
-mutants: $(DEV_STAMP)  ## change what decides in thousands of ways, and list what no test notices; a module as ARGS="limits_app.engine.prices*"
-	ulimit -v 6000000 && LIMITS_TESTS_WITHOUT_SERVERS=1 timeout 5400 $(PY) -m mutmut run --max-children 2 $(ARGS)
-	$(PY) -m mutmut results
+mutants: $(DEV_STAMP)  ## change what decides in thousands of ways, and list what no test notices; a module as ARGS="limits_app.engine.prices"
+	ulimit -v 6000000 && LIMITS_TESTS_WITHOUT_SERVERS=1 $(PY) -m tests.packaging.mutants $(ARGS)
 
 fuzz: $(FUZZ_STAMP)  ## send parsers and identities what atheris makes up, guided by what it covers; seconds for each as ARGS=60
 	$(FUZZ_PY) -m tests.fuzz.guided $(ARGS)
