@@ -36,7 +36,7 @@ from limits_app.services.limit_sentences import has_total
 from limits_app.services.limit_words import limits_in_words
 from limits_app.services.rights import Action, may, to_replace_row
 from limits_app.services.rule_labels import resource_labels, resources_of_urls
-from limits_app.services.site_urls import SiteUrls
+from limits_app.services.site_urls import MOST_SHOWN_URLS, SiteUrls
 from limits_app.usage.reading import most_rejected, never_used
 
 _MOST_RESOURCES: Final = 3
@@ -367,6 +367,12 @@ def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
     elif others:
         note = gettext("This rule counts %(methods)s only. The view answers %(others)s too.")
         messages.info(request, note % {"methods": rule.methods, "others": ", ".join(others)})
+    if rule.enabled and (other_urls := urls.other_urls(rule.path, rule.view_name)):
+        note = gettext(
+            "This rule counts %(path)s only. The view answers %(urls)s too: name the view in place of the path to "
+            "count them all."
+        )
+        messages.info(request, note % {"path": rule.path, "urls": ", ".join(other_urls[:MOST_SHOWN_URLS])})
     if rule.enabled and rule.is_escaped and not rule.is_bounded():
         warning = gettext(
             "A client can send other values of what this rule combines, and so has its limits up to 1,024 times: add a "

@@ -24,7 +24,7 @@ from limits_app.engine.limits import CallLimit
 from limits_app.models import CONFIGURATION, Counted, Endpoint, Limit, Plan, Policy, Price, Resource, write_alias
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
-from limits_app.services.site_urls import SiteUrls
+from limits_app.services.site_urls import MOST_SHOWN_URLS, SiteUrls
 from limits_app.stores import registry
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ def check_stores(databases: Sequence[str] | None) -> list[CheckMessage]:
         _local_policies,
         _missing_stores,
         _rules_for_methods,
+        _rules_for_one_url,
         _time_zones,
         _other_currencies,
         _other_priorities,
@@ -134,6 +135,20 @@ def _rules_for_methods() -> Iterator[CheckMessage]:
                 f"the URL rule {rule.name!r} counts {rule.methods} only, but its views answer {', '.join(others)} too",
                 hint="No action is required if these requests need no limit; else add their methods, or another rule.",
                 id="limits_app.I002",
+            )
+
+
+def _rules_for_one_url() -> Iterator[CheckMessage]:
+    """Report rules with a path whose views have other URLs too, at which these rules do not count."""
+    urls = SiteUrls()
+    for rule in _rows(Endpoint.objects.filter(enabled=True).exclude(path="")):
+        if others := urls.other_urls(rule.path, rule.view_name):
+            yield Info(
+                f"the URL rule {rule.name!r} counts {rule.path} only, but its views answer "
+                f"{', '.join(others[:MOST_SHOWN_URLS])} too",
+                hint="Give the rule the name of the view in place of the path, or a pattern such as /api/*. No action "
+                "is required if another rule limits these URLs.",
+                id="limits_app.I003",
             )
 
 

@@ -11,25 +11,43 @@ from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
-from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, resolve
+from django.urls import LocalePrefixPattern, Resolver404, ResolverMatch, URLPattern, URLResolver, get_resolver, resolve
 from django.urls.resolvers import RoutePattern
 from django.utils.module_loading import import_string
+from django.utils.regex_helper import normalize
 
 from limits_app.models.validators import WILDCARD, route_pattern
 from limits_app.services.site_views import other_methods
 
 FORWARD_AUTH: Final = "limits_forward_auth"
 """The attribute of views that proxies ask about requests to other programs."""
+MOST_SHOWN_URLS: Final = 5
+"""How many other URLs of a rule a message names."""
+_LANGUAGE: Final = "<language>/"
+"""What precedes the URLs of `i18n_patterns()`, of which some sites leave it out for their own language."""
 _MOST_VIEWS: Final = 100
 """Of how many views of one rule the methods are compared."""
 
 
+class _Prefix(NamedTuple):
+    """What precedes URLs: their route (None where `re_path()` defines it), as people see it, and as Django resolves it.
+
+    People see `/orders.<format>`; `resolved` is the route of the requests.
+    """
+
+    route: str | None
+    shown: str
+    resolved: str
+
+
 class _Entry(NamedTuple):
-    """A view in the URLs: its name as requests have it, its route (None where `re_path()` defines it), the view."""
+    """A view in the URLs: its name as requests have it, the view, and its URL; see `_Prefix`."""
 
     name: str
-    route: str | None
     view: Callable[..., Any]
+    route: str | None
+    shown: str
+    resolved: str
 
 
 class SiteUrls:
@@ -91,6 +109,27 @@ class SiteUrls:
             others.update(allowed)
         return sorted(others)
 
+    def other_urls(self, path: str, view_name: str) -> list[str]:
+        """Return the URLs of the views at the path of a rule that it does not match, such as `/orders.<format>`.
+
+        A rule with the name of a view matches all of them.
+        """
+        if view_name or self._has_others:
+            return []
+        views = self.views_of(path, "")
+        entries = [entry for entry in self._entries if entry.view in views]
+        if "<" in path or WILDCARD in path:
+            fits = _fits(path)
+            return sorted({entry.shown for entry in entries if not fits((entry.route or entry.shown).lstrip("/"))})
+        match = self._match(path)
+        route = "" if match is None else match.route
+        others = {entry.shown for entry in entries if entry.resolved != route or _LANGUAGE in entry.shown}
+        with_or_without_slash = path.rstrip("/") if path.endswith("/") else f"{path}/"
+        again = self._match(with_or_without_slash)
+        if again is not None and again.route == route:
+            others.add(with_or_without_slash)
+        return sorted(others)
+
     def marked(self, mark: str) -> list[tuple[str, str]]:
         """Return the routes and the names of the views that have an attribute; a route is empty for `re_path()`."""
         return [(entry.route or "", entry.name) for entry in self._entries if getattr(entry.view, mark, False)]
@@ -120,7 +159,7 @@ class SiteUrls:
 
     @cached_property
     def _entries(self) -> list[_Entry]:
-        return [] if self._urls is None else [*_entries_of(get_resolver(self._urls), (), "/")]
+        return [] if self._urls is None else [*_entries_of(get_resolver(self._urls), (), _Prefix("/", "/", ""))]
 
     def _match(self, path: str) -> ResolverMatch | None:
         try:
@@ -156,12 +195,24 @@ def _assigns(code: CodeType, name: str) -> bool:
     return any(_assigns(constant, name) for constant in code.co_consts if isinstance(constant, CodeType))
 
 
-def _entries_of(urls: URLResolver, namespaces: tuple[str, ...], before: str | None) -> Iterator[_Entry]:
+def _entries_of(urls: URLResolver, namespaces: tuple[str, ...], before: _Prefix) -> Iterator[_Entry]:
     for entry in urls.url_patterns:
-        is_route = before is not None and isinstance(entry.pattern, RoutePattern)
-        route = f"{before}{entry.pattern}" if is_route else None
+        is_route = before.route is not None and isinstance(entry.pattern, RoutePattern)
+        route = f"{before.route}{entry.pattern}" if is_route else None
+        resolved = str(entry.pattern).removeprefix("^" if before.resolved else "")
+        prefix = _Prefix(route, before.shown + _shown(entry), before.resolved + resolved)
         if isinstance(entry, URLResolver):
             inner = (*namespaces, entry.namespace) if entry.namespace else namespaces
-            yield from _entries_of(entry, inner, route)
+            yield from _entries_of(entry, inner, prefix)
         else:
-            yield _Entry(":".join((*namespaces, entry.name or entry.lookup_str)), route, entry.callback)
+            yield _Entry(":".join((*namespaces, entry.name or entry.lookup_str)), entry.callback, *prefix)
+
+
+def _shown(entry: URLPattern | URLResolver) -> str:
+    """The part of a URL that a pattern matches, as people write it."""
+    if isinstance(entry.pattern, LocalePrefixPattern):
+        return _LANGUAGE
+    if isinstance(entry.pattern, RoutePattern):
+        return str(entry.pattern)
+    [(text, names), *_others] = normalize(str(entry.pattern)) or [(str(entry.pattern), [])]
+    return text % {name: f"<{name.lstrip('_')}>" for name in names}

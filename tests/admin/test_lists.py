@@ -234,6 +234,15 @@ def test_rule_for_some_methods_of_a_function_view_is_warned_of(admin_client: Cli
     assert warning.startswith("The view answers every method, and this rule counts POST only: leave the methods empty")
 
 
+def test_other_urls_of_the_view_of_a_rule_are_named(admin_client: Client) -> None:
+    rule = {"name": "r", "path": "/form/", "limits": "5/min", "amounts": "{}", "counted_by": "entity"}
+    form = Form.as_view()
+    with override_settings(ROOT_URLCONF=(path("form/", form), path("form/<slug:kind>", form), *urlpatterns)):
+        done = admin_client.post(address("endpoint_add"), {**rule, "enabled": "on", "order": 1})
+    [note] = [message for message in said(done) if "counts" in message]
+    assert note.startswith("This rule counts /form/ only. The view answers /form/<slug:kind> too: name the view")
+
+
 class Form(View):
     """A view that answers GET and POST."""
 

@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf.urls.i18n import i18n_patterns
 from django.core.checks import INFO, run_checks
 from django.core.checks.registry import registry as django_registry
 from django.db import OperationalError, ProgrammingError, connection, connections
 from django.http import HttpResponse
-from django.urls import path
+from django.urls import include, path, re_path
 from django.views import View
 from django.views.decorators.http import require_http_methods
 from pytest_django import Settings
 from redis import Redis
+from rest_framework.response import Response
+from rest_framework.routers import DefaultRouter
+from rest_framework.viewsets import ViewSet
 
 from limits_app import CallLimit, checks, limits
 from limits_app.acquiring.store import Store
@@ -241,6 +245,74 @@ def test_rules_for_some_methods_of_a_view_are_reported(settings: Settings) -> No
         ("limits_app.I002", "the URL rule 'post' counts GET only, but its views answer POST too"),
         ("limits_app.I002", "the URL rule 'class' counts GET only, but its views answer PUT too"),
     ]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("where", "others"),
+    [
+        ("/orders/", "/orders.<format>"),  # which the router of the REST framework adds
+        ("/orders/5/", "/orders/<pk>.<format>"),
+        ("/reports", "/reports/"),
+        ("/reports/", "/reports"),
+        ("/twice/", "/again/<int:year>/"),
+        ("/again/<int:year>/", "/twice/"),
+        ("/twi*", ""),
+        ("/again/*", "/twice/"),
+        ("/in/a/", "/<language>/in/a/"),
+        ("/once/", ""),
+        ("/once", ""),
+        ("/nowhere/", ""),
+    ],
+)
+def test_rules_for_one_of_the_urls_of_a_view_are_reported(settings: Settings, where: str, others: str) -> None:
+    settings.LIMITS, settings.USE_I18N = {"STORES": MEMORY}, True
+    router = DefaultRouter()
+    router.register("orders", Orders, basename="order")
+    settings.ROOT_URLCONF = (
+        *router.urls,
+        re_path("^reports/?$", page),
+        path("twice/", twice),
+        path("again/<int:year>/", twice),
+        path("once/", lambda request: HttpResponse("once")),
+        *i18n_patterns(path("in/", include([path("a/", in_languages)])), prefix_default_language=False),
+    )
+    Endpoint.objects.create(name="rule", path=where, limits="5/min")
+    Endpoint.objects.create(name="off", path=where, limits="5/min", enabled=False)
+    reported = [message.msg for message in checks.check_stores(["default"])]
+    assert reported == ([f"the URL rule 'rule' counts {where} only, but its views answer {others} too"] * bool(others))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rule_for_a_view_by_name_counts_all_its_urls(settings: Settings) -> None:
+    settings.LIMITS = {"STORES": MEMORY}
+    router = DefaultRouter()
+    router.register("orders", Orders, basename="order")
+    settings.ROOT_URLCONF = (*router.urls,)
+    Endpoint.objects.create(name="rule", view_name="order-list", limits="5/min")
+    assert checks.check_stores(["default"]) == []
+
+
+class Orders(ViewSet):
+    """Views with several URLs."""
+
+    def list(self, request: Any, **_: Any) -> Response:
+        """All."""
+        return Response("orders")
+
+    def retrieve(self, request: Any, **_: Any) -> Response:
+        """One."""
+        return Response("order")
+
+
+def twice(request: object, year: int = 0) -> HttpResponse:
+    """Answer at two URLs."""
+    return HttpResponse("twice")
+
+
+def in_languages(request: object) -> HttpResponse:
+    """Answer in each language."""
+    return HttpResponse("in languages")
 
 
 def page(*args: object) -> HttpResponse:
