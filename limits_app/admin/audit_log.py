@@ -45,9 +45,12 @@ _MOST_CHOICES: Final = 15
 
 
 def events_in_words(
-    site: AdminSite, events: Sequence[AuditEvent], names: Mapping[str, str]
+    site: AdminSite, events: Sequence[AuditEvent], names: Mapping[str, str] | None
 ) -> Iterator[dict[str, str]]:
-    """Who changed what, when and why, save by save, and where that can be seen in full and undone."""
+    """Who changed what, when and why, save by save, and where that can be seen in full and undone.
+
+    The names of clients are read at once, unless they were.
+    """
     for line in lines(events, names):
         event = line.event
         revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk])

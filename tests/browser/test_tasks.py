@@ -288,21 +288,38 @@ def test_usage_of_last_month_is_a_file(window: Browser) -> None:
     assert clicks.count <= 3
 
 
-def test_a_change_is_undone(window: Browser, place: Place) -> None:
-    before = "limits.set_resource_limits('invoices', '60/min')"
-    mistake = "limits.set_resource_limits('invoices', '2/min', reason='by mistake')"
-    later = "for number in range(9): limits.set_entity(f'tenant:{number}', name='later')"
-    run(place, f"from limits_app import limits\n{before}\n{mistake}\n{later}")
-    clicks = Clicks(window)
-    clicks.follow("overview/")
+@pytest.mark.parametrize("entry", ["overview/", "activityentry/"])
+def test_the_change_that_a_colleague_made_yesterday_is_undone(window: Browser, place: Place, entry: str) -> None:
+    resource = f"invoices-{entry.strip('/')}"
+    run(
+        place,
+        f"""
+from datetime import timedelta
+from unittest import mock
+from django.utils import timezone
+from limits_app import audit, limits
+limits.set_resource_limits("{resource}", "60/min")
+yesterday = timezone.now() - timedelta(days=1)
+with mock.patch.object(timezone, "now", return_value=yesterday), audit.acting(actor="carol", source="admin"):
+    limits.set_resource_limits("{resource}", "2/min", reason="by mistake")
+for number in range(9):
+    limits.set_entity(f"tenant:{entry}{{number}}", name="later")
+""",
+    )
     event = run(place, "print(AuditEvent.objects.filter(reason='by mistake').latest('pk').pk)")
-    assert "Each client on invoices: 60 → 2 requests per minute" in window.text(".limits-long")
+    clicks = Clicks(window)
+    clicks.follow(entry)
+    recent = window.text(".limits-long:has(.limits-list)")
+    assert f"Each client on {resource}: 60 → 2 requests per minute" in recent
+    assert "carol: by mistake" in recent
     clicks.follow(f"auditevent/{event}/revert/")
     window.take("task-undo")
     clicks.press(".submit-row input[type=submit]")
     assert "undone:" in clicks.done()
     assert clicks.count <= 3
-    code = "print(Limit.objects.get(policy__resource__name='invoices', policy__valid_until=None).definition().capacity)"
+    code = (
+        f"print(Limit.objects.get(policy__resource__name='{resource}', policy__valid_until=None).definition().capacity)"
+    )
     assert run(place, code) == "60"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,17 +16,23 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.acquiring import BreakerState
-from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.audit_words import clients_of
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import named, tightest_limits
-from limits_app.admin.pages.summary import MOST_ROWS, ending_soon, state_of_stores, totals
+from limits_app.admin.pages.summary import (
+    MOST_ROWS,
+    ending_soon,
+    recent_changes,
+    recent_events,
+    state_of_stores,
+    totals,
+)
 from limits_app.admin.pages.usage import chart_of
 from limits_app.conf import OnUnavailable
 from limits_app.engine import parse_limits
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
-from limits_app.models import TOTALS, AuditEvent, BucketKind, Candidate, CandidateState, Policy, UsagePeriod
+from limits_app.models import TOTALS, BucketKind, Candidate, CandidateState, Policy, UsagePeriod
 from limits_app.models.fields import aware
 from limits_app.services.boosts import boosted_together, is_boost
 from limits_app.services.candidates import reports
@@ -41,9 +46,6 @@ from limits_app.services.status import store_health
 from limits_app.services.usage import usage_by_unit
 from limits_app.usage.reading import most_rejected
 
-_MOST_CHANGES: Final = 30
-_EVENTS_EACH: Final = 5
-"""How many events are read for each change that is shown, since one save may have several."""
 _CHART: Final = timedelta(hours=23)
 
 _INSTEAD: Final = {
@@ -64,7 +66,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     urls = resource_labels([*(count["resource"] for count in by_limit), *(limit["resource"] for limit in tightest)])
     by_client = most_rejected("entity", since=midnight, most=MOST_ROWS)
     policies = ending_soon() if may(request.user, Action.VIEW_LIMITS) else None
-    events = _recent(midnight - timedelta(days=1)) if may(request.user, Action.VIEW_HISTORY) else None
+    events = recent_events() if may(request.user, Action.VIEW_HISTORY) else None
     names = client_names(
         {
             *clients_of(events or ()),
@@ -80,7 +82,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "stores": state_of_stores(),
         "totals": [*totals([use for use in uses if aware(use.start or now) >= midnight], tightest, ending)],
         "chart": chart_of(time, uses, CallLimit.key),
-        "changes": None if events is None else [*islice(events_in_words(site, events, names), _MOST_CHANGES)],
+        "changes": None if events is None else recent_changes(site, events, names),
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
         "warnings": list(_warnings()),
         "by_limit": [_row(site, midnight, count, {}, urls) for count in by_limit],
@@ -91,12 +93,6 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "is_new": not (tightest or Policy.objects.order_by().exists()),
     }
     return page(site, request, "overview", title=gettext("Overview"), context=context)
-
-
-def _recent(yesterday: datetime) -> list[AuditEvent]:
-    """The changes since yesterday, and without such the last ones: one of a colleague is undone from here."""
-    events = [*AuditEvent.objects.order_by("-number")[: _MOST_CHANGES * _EVENTS_EACH]]
-    return [event for number, event in enumerate(events) if number < MOST_ROWS or aware(event.when) >= yesterday]
 
 
 def _trials(site: AdminSite) -> Iterator[dict[str, str]]:

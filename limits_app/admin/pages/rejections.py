@@ -12,6 +12,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
+from limits_app.admin.pages.summary import recent_changes, recent_events
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import BucketKind
 from limits_app.models.fields import aware
@@ -19,7 +20,7 @@ from limits_app.services.clients import client_of
 from limits_app.services.display import amount, moment
 from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
-from limits_app.services.rights import Action
+from limits_app.services.rights import Action, may
 
 _PER_PAGE: Final = 100
 _LAST_PAGE: Final = 100
@@ -30,13 +31,15 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 def rejections_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
-    """Show the rejections of a time, the latest first."""
+    """Show the rejections of a time, the latest first; without a choice, also the recent changes."""
     check(request, Action.VIEW_USAGE)
     asked = {name: request.GET.get(name, "").strip() for name in (*_FIELDS, "request_id", "from", "to")}
     number = _page_number(request.GET.get("p", ""))
     context: dict[str, Any] = {**asked, "since": asked["from"], "until": asked["to"], "spans": _spans()}
     context["key"] = limit_name(asked["key"])
     context["problem"] = problem_with(*asked.values(), entity=asked["entity"])
+    if not any(asked.values()) and may(request.user, Action.VIEW_HISTORY):
+        context["changes"] = recent_changes(site, recent_events())
     if not context["problem"]:
         context["entity"] = asked["entity"] = client_of(asked["entity"])
         bring_up_to_date()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 from django.contrib import admin
@@ -13,12 +14,13 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app.acquiring import BreakerState
+from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.menu import menu
 from limits_app.admin.pages.common import bring_up_to_date
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.engine.limits import CallLimit
-from limits_app.models import Policy
-from limits_app.models.fields import in_site_time
+from limits_app.models import AuditEvent, Policy
+from limits_app.models.fields import aware, in_site_time
 from limits_app.services.display import amount, percent
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
@@ -26,6 +28,9 @@ from limits_app.services.usage import usage_by_unit
 from limits_app.usage.reading import Use
 
 MOST_ROWS: Final = 5
+_MOST_CHANGES: Final = 30
+_EVENTS_EACH: Final = 5
+"""How many events are read for each change that is shown, since one save may have several."""
 _SOON: Final = timedelta(days=7)
 _MOST_ENDING: Final = 20
 
@@ -67,6 +72,21 @@ def totals(uses: list[Use], tightest: list[dict[str, Any]], ending: list[Any] | 
     yield gettext("Clients at a limit"), amount(len(full))
     if ending is not None:
         yield gettext("Ends soon"), amount(len(ending))
+
+
+def recent_events() -> list[AuditEvent]:
+    """The changes since yesterday, and without such the last ones: one of a colleague is undone from here."""
+    midnight = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
+    yesterday = midnight - timedelta(days=1)
+    events = [*AuditEvent.objects.order_by("-number")[: _MOST_CHANGES * _EVENTS_EACH]]
+    return [event for number, event in enumerate(events) if number < MOST_ROWS or aware(event.when) >= yesterday]
+
+
+def recent_changes(
+    site: AdminSite, events: list[AuditEvent], names: Mapping[str, str] | None = None
+) -> list[dict[str, str]]:
+    """These events save by save, for the template `changes.html`; names of clients are read unless they were."""
+    return [*islice(events_in_words(site, events, names), _MOST_CHANGES)]
 
 
 def ending_soon() -> list[Policy]:

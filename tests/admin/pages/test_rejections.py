@@ -53,6 +53,20 @@ def test_links_are_those_that_the_user_may_follow(visitor: Visitor) -> None:
     assert not any(f"{place}/" in page for place in ("auditevent", "explain", "block", "limit"))
 
 
+def test_recent_changes_are_undone_from_the_first_page_of_activity(visitor: Visitor, admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(100)])
+    limits.set_resource_limits("api", [CallLimit.per_minute(5)], reason="by mistake")
+    undo = reverse("admin:limits_app_auditevent_revert", args=[AuditEvent.objects.get(reason="by mistake").pk])
+    page = get(admin_client, PAGE)
+    assert "Each client on api: 100 → 5 requests per minute" in words(page)
+    assert undo in page.content.decode()
+    assert "Recent changes" not in words(get(admin_client, PAGE, entity="user:7"))
+    assert "Recent changes" not in words(get(visitor("view_usagesnapshot"), PAGE))
+    may_read = get(visitor("view_usagesnapshot", "view_auditevent"), PAGE)
+    assert "Recent changes" in words(may_read)
+    assert undo not in may_read.content.decode()
+
+
 def test_without_events_a_row_links_to_the_policy_as_it_is(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(100)])
     QuerySet(AuditEvent).delete()
