@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.choices import RowField
+from limits_app.admin.client_fields import ClientInput, client_in, mean_initial
 from limits_app.admin.forms import AmountFormField, Autocomplete, checked_datetime
 from limits_app.admin.own_blocks import ConfirmBlock
 from limits_app.engine import Amount
@@ -50,6 +51,26 @@ class BlockReasonForm(ConfirmBlock, ReasonForm):
     """The reason for a block, and the confirmation where it also affects other clients."""
 
     field_order = ["reason", "confirm_block"]
+
+
+class BlockClientForm(BlockReasonForm):
+    """Which client is blocked, and why; the client is shown as a field only where its text has a problem."""
+
+    entity = forms.CharField(label=_("Client"), max_length=255, strip=False, widget=ClientInput)
+    field_order = ["entity", *BlockReasonForm.field_order]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        mean_initial(self, "entity")
+
+    def clean_entity(self) -> str:
+        """The identifier of the client, also where its name or its address was entered."""
+        return client_in(self, "entity")
+
+    @property
+    def hides_client(self) -> bool:
+        """Whether the client is clear, and is only sent."""
+        return not (self.is_bound and "entity" in self.errors)
 
 
 class RequiredReasonForm(ReasonForm):
@@ -316,9 +337,19 @@ class GrantForm(EntityBoostForm):
         required=False,
         strip=False,
         validators=[validate_identifier],
-        help_text=_("The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant."),
+        help_text=_("The identifier in requests, such as “user:42” or “tenant:acme”, or its name."),
+        widget=ClientInput,
     )
     field_order = ["whom", "entity", *EntityBoostForm.field_order]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        mean_initial(self, "entity")
+
+    def clean_entity(self) -> str:
+        """The identifier of the client, also where its name was entered."""
+        text: str = self.cleaned_data["entity"]
+        return client_in(self, "entity") if self.cleaned_data.get("whom") == Boosted.ENTITY else text
 
     def clean(self) -> dict[str, Any]:
         """Require what the choice needs."""

@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.base import ReadOnly, RobustListAdmin, moment_column
+from limits_app.admin.client_fields import ClientInput, client_in, mean_initial
 from limits_app.models import Alert, AlertChannel, AlertRule
-from limits_app.services.clients import client_to_change
 from limits_app.services.rights import Action, may
 
 _NOT_SENDING: Final = tuple(f"django.core.mail.backends.{name}.EmailBackend" for name in ("dummy", "console"))
@@ -28,11 +28,15 @@ class AlertRuleForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only 
     """Never shows the stored secret, and keeps it when the field is left empty."""
 
     class Meta:
-        widgets = {"secret": forms.PasswordInput(attrs={"autocomplete": "new-password"})}
+        widgets = {"secret": forms.PasswordInput(attrs={"autocomplete": "new-password"}), "entity": ClientInput}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        mean_initial(self, "entity")
 
     def clean_entity(self) -> str:
         """The identifier of the client, also where its name was entered."""
-        return client_to_change(self.cleaned_data["entity"])
+        return client_in(self, "entity")
 
     def clean_secret(self) -> str:
         """The new secret, or the stored one."""

@@ -16,9 +16,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.action_forms import BlockReasonForm, EraseForm
+from limits_app.admin.action_forms import BlockClientForm, EraseForm
 from limits_app.admin.base import confirmation
 from limits_app.admin.changelists import UsageListAdmin
+from limits_app.admin.client_fields import SURE
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.engine.errors import LimitsError
 from limits_app.integrations.identity import entity_of_user
@@ -26,7 +27,7 @@ from limits_app.models import Entity, Policy, PolicyEffect
 from limits_app.models.patterns import is_pattern
 from limits_app.models.validators import validate_text
 from limits_app.services import block_confirmation, definitions
-from limits_app.services.clients import client_names, client_to_change, with_name
+from limits_app.services.clients import client_names, with_name
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.exempt_clients import policy_of_effect
 from limits_app.services.rights import Action, may, to_create_entity
@@ -47,12 +48,12 @@ class BlockingAdmin(UsageListAdmin):
 
     def block_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, or block the entity; one that has no row gets one."""
-        identifier = self._identifier(request)
+        form = self._block_form(request)
+        identifier = self._identifier(form)
         entity = self._entity(identifier)
         covers_many = is_pattern(identifier)
         if not may(request.user, Action.EXEMPT if covers_many else Action.BLOCK, *to_create_entity(identifier)):
             raise PermissionDenied
-        form = BlockReasonForm(request.POST if request.method == "POST" else None)
         block = self._pattern_blocked if covers_many else self._blocked
         shown = with_name(identifier, client_names([entity.identifier]))
         if form.is_valid() and block(request, entity, form):
@@ -60,7 +61,9 @@ class BlockingAdmin(UsageListAdmin):
             self.message_user(request, message, messages.SUCCESS)
             return HttpResponseRedirect(self._back(request, identifier))
         title = gettext("Block %(entity)s") % {"entity": shown}
-        return confirmation(self, request, form, title=title, entity=identifier, back=self._back(request, identifier))
+        if form.hides_client:
+            form.fields["entity"].widget.input_type = "hidden"
+        return confirmation(self, request, form, title=title, back=self._back(request, identifier))
 
     def erase_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, or erase the identifier of an entity, which needs no row."""
@@ -97,14 +100,21 @@ class BlockingAdmin(UsageListAdmin):
             self.message_user(request, kept, messages.WARNING)
         return True
 
-    def _identifier(self, request: HttpRequest) -> str:
-        """The identifier that was sent, or that of the only client with this name."""
-        text = request.POST.get("entity") or request.GET.get("entity", "")
-        try:
-            validate_text(text)
-        except ValidationError:
-            return text
-        return client_to_change(text)
+    def _block_form(self, request: HttpRequest) -> BlockClientForm:
+        """The form; a client that a link names is an identifier."""
+        linked = request.GET.get("entity", "")
+        if request.method != "POST":
+            return BlockClientForm(initial={"entity": linked})
+        data = request.POST.copy()
+        if not data.get("entity"):
+            data["entity"] = data[f"entity{SURE}"] = linked
+        return BlockClientForm(data)
+
+    def _identifier(self, form: BlockClientForm) -> str:
+        """The identifier of the client, or the text that has a problem."""
+        if not form.is_bound:
+            return str(form.initial["entity"])
+        return str(form.data["entity"] if "entity" in form.errors else form.cleaned_data["entity"])
 
     def _entity(self, identifier: str) -> Entity:
         """The entity with this identifier, which need not have a row."""
@@ -114,7 +124,7 @@ class BlockingAdmin(UsageListAdmin):
             return Entity(identifier="")
         return Entity.objects.filter(identifier=identifier).first() or Entity(identifier=identifier)
 
-    def _blocked(self, request: HttpRequest, entity: Entity, form: BlockReasonForm) -> bool:
+    def _blocked(self, request: HttpRequest, entity: Entity, form: BlockClientForm) -> bool:
         """Block it; errors are shown in the form."""
         before = None if entity.pk is None else block_confirmation.state_of(entity)
         entity.blocked = True
@@ -131,7 +141,7 @@ class BlockingAdmin(UsageListAdmin):
             entity.save()
         return True
 
-    def _pattern_blocked(self, request: HttpRequest, entity: Entity, form: BlockReasonForm) -> bool:
+    def _pattern_blocked(self, request: HttpRequest, entity: Entity, form: BlockClientForm) -> bool:
         """Block all clients of a network or a pattern, by a policy; errors are shown in the form."""
         reason = form.cleaned_data["reason"]
         with self.acting(request, reason):

@@ -15,6 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.action_forms import DayEnd, end_of_day
+from limits_app.admin.client_fields import ClientInput, ClientsInput, client_in, is_sent_again, mean, mean_initial
 from limits_app.admin.limit_rows import ROW_FIELDS, LimitRowsForm, initial_rows
 from limits_app.engine import check_resource
 from limits_app.engine.errors import InvalidLimit
@@ -23,7 +24,6 @@ from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH, groups_have_plans, memberships
 from limits_app.models.rule_fields import validate_block, validate_statuses
 from limits_app.models.validators import validate_billing_date, validate_identifier, validate_path, validate_text
-from limits_app.services.clients import client_to_change
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
 from limits_app.services.limit_form.team_members import members_in
@@ -83,14 +83,14 @@ class SimpleLimitForm(LimitRowsForm):
         required=False,
         validators=[validate_identifier],
         help_text=_("The identifier, such as “user:42” or “tenant:acme”; for one client also its name."),
-        widget=forms.TextInput(attrs={"list": "limits-clients", "autocomplete": "off", "spellcheck": "false"}),
+        widget=ClientInput(attrs={"list": "limits-clients", "autocomplete": "off", "spellcheck": "false"}),
     )
     members = forms.CharField(
         label=_("Add members"),
         max_length=10_000,
         required=False,
         help_text=_("Their identifiers or names, such as “key:ci”, one per line; members that it has stay."),
-        widget=forms.Textarea(attrs={"rows": 3, "cols": 24, "autocomplete": "off", "spellcheck": "false"}),
+        widget=ClientsInput(attrs={"rows": 3, "cols": 24, "autocomplete": "off", "spellcheck": "false"}),
     )
     counts_members = forms.BooleanField(
         label=_("Count the use of its members for it"),
@@ -156,6 +156,7 @@ class SimpleLimitForm(LimitRowsForm):
 
     def __init__(self, *args: Any, instance: SimpleLimit | None = None, **options: Any) -> None:
         super().__init__(*args, instance=instance, **options)
+        mean_initial(self, "entity")
         if groups_have_plans(router.db_for_write(Plan)):
             self.fields["groups"].queryset = memberships().related_model._base_manager.order_by("name")  # type: ignore[attr-defined]
         if instance is not None and instance.until is not None:
@@ -170,8 +171,9 @@ class SimpleLimitForm(LimitRowsForm):
 
     def clean_entity(self) -> str:
         """The identifier of one client, also where its name was entered; a team is always an identifier."""
-        text: str = self.cleaned_data["entity"]
-        return client_to_change(text) if self.cleaned_data.get("who") == Who.ENTITY else text
+        if self.cleaned_data.get("who") == Who.ENTITY:
+            return client_in(self, "entity", may_be_new=True)  # a warning says so before it is saved
+        return str(self.cleaned_data["entity"])
 
     def clean(self) -> dict[str, Any]:
         """Require what the choices need, and read the target, the limits and the end."""
@@ -226,10 +228,12 @@ class SimpleLimitForm(LimitRowsForm):
     def _read_members(self, cleaned: dict[str, Any]) -> None:
         """The identifiers of new members in place of their text; errors are shown at the field."""
         is_team = cleaned.get("who") == Who.TEAM
+        text = (cleaned.get("members") or "") if is_team else ""
         try:
-            text = (cleaned.get("members") or "") if is_team else ""
-            cleaned["members"] = members_in(text, cleaned.get("entity") or "")
+            is_sure = bool(text) and is_sent_again(self, "members")
+            cleaned["members"] = members_in(text, cleaned.get("entity") or "", is_sure=is_sure)
         except ValidationError as error:
+            mean(self, "members", text.strip())
             self.add_error("members", error)
 
     def _billing_from(self, cleaned: Mapping[str, Any]) -> datetime | None:

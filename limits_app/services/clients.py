@@ -6,16 +6,18 @@ A client need not have a row: an entity that was counted once is a client.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Final
 
-from django.core.exceptions import FieldError
+from django.core.exceptions import FieldError, ValidationError
 from django.db.models import Case, F, Q, Subquery, Value, When, prefetch_related_objects
 from django.db.models.functions import Lower
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from limits_app.engine import MEMBER_MARK, given_currency
 from limits_app.models import AuditEvent, BucketKind, Entity, Policy, Resource, UsagePeriod, UsageSnapshot
@@ -30,6 +32,9 @@ from limits_app.usage.reading import By, Use, snapshots, sums, use_of, was_used
 from limits_app.usage.units import requests_once
 
 _MOST_FOUND: Final = 20
+_MOST_SIMILAR: Final = 3
+_FEWEST_LETTERS: Final = 2
+"""How many clients with similar names are named, and how many letters they begin with in common."""
 _MOST_ROWS_EACH: Final = 10
 """How many rows of usage of each client are looked at, to find those that used something last."""
 _MOST_RESOURCES: Final = 12
@@ -102,17 +107,18 @@ def _of_rows(text: str) -> list[str]:
     return [*exact, *lowered.filter(by_text)[:_MOST_FOUND]]
 
 
-def users_named(text: str) -> list[str]:
-    """The identifiers of users whose log-in name or e-mail address begins with a text, at most 20.
+def users_named(text: str, *, is_whole: bool = False) -> list[str]:
+    """The identifiers of users whose log-in name or e-mail address begins with a text, or is it, at most 20.
 
     None where the model of users has no such fields, and for a text that no database can look for.
     """
     model, text = user_model(), text.strip()
     if not text or "\0" in text:
         return []
-    named = Q(**{f"{model.USERNAME_FIELD}__istartswith": text})
+    comparison = "iexact" if is_whole else "istartswith"
+    named = Q(**{f"{model.USERNAME_FIELD}__{comparison}": text})
     if email := getattr(model, "EMAIL_FIELD", ""):
-        named |= Q(**{f"{email}__istartswith": text})
+        named |= Q(**{f"{email}__{comparison}": text})
     try:
         keys = model._default_manager.filter(named).order_by("pk").values_list("pk", flat=True)[:_MOST_FOUND]
         return [user_identifier(key) for key in keys]
@@ -141,16 +147,68 @@ def _of_usage(text: str) -> list[str]:
 
 def client_of(text: str) -> str:
     """The client that people mean by a text: an identifier, or the name of the only client that has it."""
-    if not text or Entity.objects.filter(identifier=text).exists() or was_used(text):
+    if not text or _is_known(text):
         return text
-    clients = [client.identifier for client in find_clients(text) if client.name.casefold() == text.casefold()]
+    clients = _named(text)
     return clients[0] if len(clients) == 1 else text
 
 
-def client_to_change(text: str) -> str:
-    """As `client_of`, for what changes the client: a pattern, and a text with a colon, is always an identifier."""
+def client_to_change(text: str, *, is_sure: bool = False, may_be_new: bool = False) -> str:
+    """The client that is changed: a pattern, and a text with a colon, is always an identifier.
+
+    Raises ValidationError where several clients could be meant, and unless it `may_be_new` also for a text that is
+    neither the identifier nor the name of any. Who `is_sure` means an identifier, whatever clients are called.
+    """
     text = text.strip()
-    return text if ":" in text or is_pattern(text) else client_of(text)
+    if not text or ":" in text or is_pattern(text):
+        return text
+    is_known, clients = _is_known(text), [client for client in _named(text) if client != text]
+    if is_sure and (is_known or not clients):
+        return text
+    names = {"text": text, "clients": _in_words(clients)}
+    if is_known and clients:
+        problem = gettext(
+            "“%(text)s” is the identifier of one client, and the name of %(clients)s. Enter that identifier, or send "
+            "the form again for “%(text)s”."
+        )
+        raise ValidationError(problem % names)
+    if len(clients) > 1:
+        problem = gettext("Several clients have the name “%(text)s”: enter the identifier of one, %(clients)s.")
+        raise ValidationError(problem % names)
+    if not (is_known or clients or may_be_new):
+        raise ValidationError(_unknown(text))
+    return clients[0] if clients else text
+
+
+def _is_known(identifier: str) -> bool:
+    return Entity.objects.filter(identifier=identifier).exists() or was_used(identifier)
+
+
+def _named(text: str) -> list[str]:
+    """The clients whose name, log-in name or e-mail address is a text, in upper or lower case."""
+    low = Lower(Value(text))
+    rows = Entity.objects.annotate(low_name=Lower("name")).filter(low_name=low).order_by("identifier")
+    identifiers = [*rows.values_list("identifier", flat=True)[:_MOST_FOUND], *users_named(text, is_whole=True)]
+    return [*dict.fromkeys(identifiers)]
+
+
+def _in_words(clients: Sequence[str]) -> str:
+    names = client_names(clients)
+    return ", ".join(with_name(client, names) for client in clients)
+
+
+def _unknown(text: str) -> str:
+    """Say that no client is meant by a text, and which ones have names like it."""
+    similar = find_clients(text[: max(_FEWEST_LETTERS, len(text) // 2)])
+    by_name = {(client.name or client.identifier).casefold(): client for client in similar}
+    names = get_close_matches(text.casefold(), by_name, n=_MOST_SIMILAR)
+    clients = _in_words([by_name[name].identifier for name in names])
+    problem = gettext(
+        "No client has the identifier or the name “%(text)s”. Correct it, or send the form again for a client that has "
+        "made no request so far."
+    ) % {"text": text}
+    meant = gettext("Did you mean: %(clients)s?") % {"clients": clients}
+    return f"{problem} {meant}" if clients else problem
 
 
 class RecentUsage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -78,11 +79,101 @@ def test_the_name_of_a_user_blocks_that_user(ada: str, admin_client: Client) -> 
     assert [*Entity.objects.filter(blocked=True).values_list("identifier", flat=True)] == [ada]
 
 
-@pytest.mark.parametrize("text", ["key:ada", "bob"])
+@pytest.mark.parametrize("text", ["key:ada", "ip:192.0.2.1"])
 def test_an_identifier_is_blocked_whatever_users_are_called(text: str, ada: str, admin_client: Client) -> None:
     User.objects.create_user("key:ada")
     admin_client.post(address("entity_block"), {"entity": text, "reason": "an attack"})
     assert [*Entity.objects.filter(blocked=True).values_list("identifier", flat=True)] == [text]
+
+
+def blocked() -> list[str]:
+    return [*Entity.objects.filter(blocked=True).values_list("identifier", flat=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("adda", "No client has the identifier or the name “adda”. .* Did you mean: user:[0-9]+ [(]ada[)][?]"),
+        ("zoe", "No client has the identifier or the name “zoe”. .* made no request so far.<"),
+        ("acme", "Several clients have the name “acme”: enter the identifier of one, tenant:1 [(]Acme[)], tenant:2"),
+        ("initech", "“initech” is the identifier of one client, and the name of tenant:3 [(]Initech[)]."),
+    ],
+)
+def test_a_text_that_is_not_clear_blocks_no_client(text: str, problem: str, ada: str, admin_client: Client) -> None:
+    for identifier, name in {"tenant:1": "Acme", "tenant:2": "Acme", "tenant:3": "Initech", "initech": ""}.items():
+        Entity.objects.create(identifier=identifier, name=name)
+    page = admin_client.post(address("entity_block"), {"entity": text, "reason": "an attack"})
+    assert re.search(problem, page.content.decode())
+    field = page.context["form"]["entity"]
+    assert (field.value(), field.is_hidden, bool(field.errors)) == (text, False, True)
+    assert blocked() == []
+    admin_client.post(address("entity_block"), {"entity": text, "entity-sure": text, "reason": "an attack"})
+    assert blocked() == ([] if text == "acme" else [text])
+
+
+def test_the_problem_of_one_text_confirms_no_other(ada: str, admin_client: Client) -> None:
+    admin_client.post(address("entity_block"), {"entity": "zoe", "entity-sure": "adda"})
+    assert blocked() == []
+
+
+@pytest.mark.parametrize("text", ["ada@example.org", "ADA"])
+def test_the_e_mail_address_and_the_log_in_name_of_a_named_user_block_it(text: str, admin_client: Client) -> None:
+    ada = f"user:{User.objects.create_user('ada', 'ada@example.org').pk}"
+    User.objects.create_user("ada2", "ada@example.org.uk")
+    Entity.objects.create(identifier=ada, name="Ada Lovelace")
+    response = admin_client.post(address("entity_block"), {"entity": text}, follow=True)
+    assert said(response) == [f"“{ada} (Ada Lovelace)” is blocked: all requests are rejected."]
+
+
+def test_a_block_that_asks_for_more_keeps_what_was_meant(ada: str, admin_client: Client, admin_user: User) -> None:
+    me = f"user:{admin_user.pk}"
+    page = admin_client.post(address("entity_block"), {"entity": admin_user.username})
+    assert page.context["form"].errors.keys() == {"confirm_block"}
+    assert page.context["form"]["entity"].is_hidden
+    again = {field.html_name: field.value() or "" for field in page.context["form"]} | {"confirm_block": "on"}
+    admin_client.post(address("entity_block"), again)
+    assert blocked() == [me]
+
+
+@pytest.mark.parametrize("text", ["192.0.2.7", "::ffff:192.0.2.7"])
+def test_an_address_is_blocked_as_requests_have_it(text: str, admin_client: Client) -> None:
+    admin_client.post(address("entity_block"), {"entity": text})
+    assert blocked() == ["ip:192.0.2.7"]
+
+
+@pytest.mark.parametrize("page", ["exemptions", "policy_boost", "alertrule_add"])
+def test_other_forms_name_a_text_that_is_no_client_at_the_field(page: str, ada: str, admin_client: Client) -> None:
+    fields = {"entity": "adda", "whom": "entity", "name": "near", "kind": "threshold", "percent": "80"}
+    fields |= {
+        "channel": "email",
+        "target": "ops@example.org",
+        "factor": "2",
+        "until": "2100-01-01T00:00",
+        "reason": "r",
+    }
+    response = admin_client.post(address(page), fields)
+    assert "Did you mean: " + ada in text(response)
+    assert not Entity.objects.exists()
+    assert not AlertRule.objects.exists()
+
+
+def test_an_exemption_is_for_the_client_with_the_name(ada: str, admin_client: Client) -> None:
+    admin_client.post(address("exemptions"), {"entity": "ada"})
+    assert Policy.objects.get(effect="unlimited").entity == Entity.objects.get(identifier=ada)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"who": "entity", "entity": "acme"}, {"who": "team", "entity": "team:x", "members": "acme"}]
+)
+def test_a_name_of_several_clients_is_a_problem_of_the_limit_form(fields: dict[str, str], admin_client: Client) -> None:
+    for identifier in ("tenant:1", "tenant:2"):
+        Entity.objects.create(identifier=identifier, name="Acme")
+    base = {"target": "api", "number_1": "5", "unit_1": "requests", "per_1": "min", "shadow": "", "_save": "1"}
+    page = admin_client.post(address("limit"), base | fields)
+    name = "members" if "members" in fields else "entity"
+    assert page.context["form"].errors[name] == [
+        "Several clients have the name “acme”: enter the identifier of one, tenant:1 (Acme), tenant:2 (Acme)."
+    ]
 
 
 def test_an_alert_rule_is_for_the_user_with_the_name(ada: str, admin_client: Client) -> None:

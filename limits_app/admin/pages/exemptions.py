@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,14 +19,12 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.changelists import CappedPaginator
+from limits_app.admin.client_fields import ClientInput, client_in
 from limits_app.admin.formatting import STANDINGS
 from limits_app.admin.pages.common import check, page
-from limits_app.conf import parsed_network
-from limits_app.integrations.identity import client_at
 from limits_app.integrations.request import EXEMPT
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from limits_app.models.endpoint import lines_of
-from limits_app.models.prefixes import ADDRESS
 from limits_app.models.validators import validate_requester, validate_text
 from limits_app.policies import Access, PolicyStatus, standings, verdict_on
 from limits_app.services import exempt_clients
@@ -76,8 +73,8 @@ class ExemptForm(forms.Form):
         max_length=255,
         required=False,
         strip=False,
-        widget=forms.TextInput(
-            attrs={"placeholder": _("such as user:7"), "autocomplete": "off", "spellcheck": "false"}
+        widget=ClientInput(
+            attrs={"placeholder": _("such as user:7, or a name"), "autocomplete": "off", "spellcheck": "false"}
         ),
     )
     plan = forms.ModelChoiceField(label=_("Or a plan"), queryset=Plan.objects.all(), required=False)
@@ -90,11 +87,8 @@ class ExemptForm(forms.Form):
     )
 
     def clean_entity(self) -> str:
-        """Name an address or a network as clients are named."""
-        text: str = self.cleaned_data["entity"].strip()
-        with suppress(ValueError):
-            network = parsed_network(text)
-            text = f"{ADDRESS}{network}" if "/" in text else client_at(text)
+        """The identifier of a client, or a pattern; also where a name, an address or a network was entered."""
+        text = client_in(self, "entity")
         if text:
             validate_requester(text)
         return text

@@ -20,10 +20,10 @@ _MOST_MEMBERS: Final = 100
 _SEPARATORS: Final = re.compile(r"[\n\r,]+")
 
 
-def members_in(text: str, team: str) -> tuple[str, ...]:
+def members_in(text: str, team: str, *, is_sure: bool = False) -> tuple[str, ...]:
     """The identifiers in a text, one per line or separated by commas, without those that are members already.
 
-    The name of the only client that has it stands for its identifier.
+    The name of the only client that has it stands for its identifier; see `client_to_change` for names of several.
 
     Raises ValidationError for one that cannot become a member: a pattern, the team itself, or a member of another.
     """
@@ -32,7 +32,7 @@ def members_in(text: str, team: str) -> tuple[str, ...]:
         raise ValidationError(gettext("Add at most %(count)s members at once.") % {"count": _MOST_MEMBERS})
     for name in names:
         validate_identifier(name)
-    names = [*dict.fromkeys(map(client_to_change, names))]
+    names = [*dict.fromkeys(client_to_change(name, is_sure=is_sure, may_be_new=True) for name in names)]
     for name in names:
         if is_pattern(name) or name == team:
             raise ValidationError(gettext("“%(name)s” cannot be a member of %(team)s.") % {"name": name, "team": team})
