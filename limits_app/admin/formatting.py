@@ -44,6 +44,19 @@ LEVELS: Final[Mapping[str, Any]] = {
 }
 """For whom the policy of a level is set, as one client sees it on one resource."""
 
+_OF_CLIENTS: Final[Mapping[str, Any]] = {
+    ENTITY_FLAGS: _("%(client)s itself"),
+    PolicyScope.ENTITY_ON_RESOURCE: _("%(client)s on this resource"),
+    PolicyScope.ENTITY: _("%(client)s on each resource"),
+    PolicyScope.ENTITY_TOTAL: _("%(client)s over all resources"),
+}
+
+
+def level_of(level: str, client: str | None) -> str:
+    """For whom the policy of a level is set, where it may be one of several clients."""
+    return _OF_CLIENTS[level] % {"client": client} if client and level in _OF_CLIENTS else str(LEVELS[level])
+
+
 STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
     PolicyStatus.COUNTS: _("active"),
     PolicyStatus.EXTENDED: _("extended"),

@@ -157,11 +157,16 @@ class SimpleLimitForm(LimitRowsForm):
     def __init__(self, *args: Any, instance: SimpleLimit | None = None, **options: Any) -> None:
         super().__init__(*args, instance=instance, **options)
         mean_initial(self, "entity")
-        if groups_have_plans(router.db_for_write(Plan)):
+        if self.may_have_groups:
             self.fields["groups"].queryset = memberships().related_model._base_manager.order_by("name")  # type: ignore[attr-defined]
         if instance is not None and instance.until is not None:
             same = gettext("%(date)s, as before") % {"date": moment(instance.until)}
             self.fields["ends"].choices = [("same", same), *self.fields["ends"].choices]  # type: ignore[attr-defined]
+
+    @property
+    def may_have_groups(self) -> bool:
+        """Whether user groups, which the site may not have so far, can be on a plan."""
+        return groups_have_plans(router.db_for_write(Plan))
 
     @property
     def has_conditions(self) -> bool:

@@ -43,7 +43,7 @@ from limits_app.models import (
     PolicyEffect,
     write_alias,
 )
-from limits_app.models.prefixes import ADDRESS, API_KEY, USER, each_of
+from limits_app.models.prefixes import ADDRESS, API_KEY, USER, each_of, kind_of
 from limits_app.models.rule_fields import ERRORS, seconds_of_block
 from limits_app.services.display import duration
 from limits_app.services.limit_words import burst_in_words, limit_in_words
@@ -94,6 +94,8 @@ _SUBJECTS: Final = {
 }
 ADVANCED: Final = tuple(name for name in WITHOUT_CONDITIONS if name not in {"responses", "block_for"})
 """The fields of URL rules that a sentence does not say."""
+_TEAM: Final = "team"
+"""The kind of clients that are teams also before they have members."""
 _NUMBER: Final = re.compile(r"[0-9.]+[kMG]?", re.ASCII)
 
 AT_A_TIME: Final = ""
@@ -222,10 +224,18 @@ def sentence(limit: SimpleLimit) -> str:
     where = {What.URL: limit.path, What.RESOURCE: limit.resource}.get(limit.what)
     scope = gettext("on %s") % where if where else gettext("over all resources together")
     parts = gettext(" and ").join(map(_in_words, limit.noted))
-    sentences = [f"{subject} {parts} {scope}.", *_conditions(limit)]
+    sentences = [f"{subject} {parts} {scope}.", *_of_groups(limit), *_conditions(limit)]
     if limit.shadow:
         sentences.append(gettext("Requests beyond that are reported and not rejected."))
     return " ".join(sentences)
+
+
+def _of_groups(limit: SimpleLimit) -> Iterator[str]:
+    """Say whose users get a plan, and whose lose it."""
+    if limit.groups:
+        yield gettext("It is the plan of the user groups: %s.") % ", ".join(map(str, limit.groups))
+    if limit.groups_off:
+        yield gettext("It is no longer the plan of the user groups: %s.") % ", ".join(map(str, limit.groups_off))
 
 
 def _conditions(limit: SimpleLimit) -> Iterator[str]:
@@ -359,5 +369,5 @@ def _who(row: Policy, entity: str, limits: Sequence[Noted]) -> Who:
     if pattern is not None:
         return pattern
     if entity:
-        return Who.TEAM if members(entity).exists() else Who.ENTITY
+        return Who.TEAM if kind_of(entity) == _TEAM or members(entity).exists() else Who.ENTITY
     return Who.TOGETHER if limits[0].shared else Who.CLIENT

@@ -25,9 +25,11 @@ from limits_app.admin.pages.common import check, page
 from limits_app.integrations.request import EXEMPT
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from limits_app.models.endpoint import lines_of
+from limits_app.models.prefixes import ADDRESS
 from limits_app.models.validators import validate_requester, validate_text
 from limits_app.policies import Access, PolicyStatus, standings, verdict_on
 from limits_app.services import exempt_clients
+from limits_app.services.clients import client_names, with_name
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
 from limits_app.services.rights import Action, may, may_change_rows, to_create_entity
@@ -134,8 +136,7 @@ def _add(site: AdminSite, request: HttpRequest, form: ExemptForm) -> bool:
             text = gettext("There is a policy already: change its effect to “unlimited”, or delete it.")
             form.add_error(None, format_html('{} <a href="{}">{}</a>', text, link, conflict))
         return False
-    name = entity or plan
-    messages.success(request, gettext("“%(name)s” is exempt: requests are charged nothing.") % {"name": name})
+    messages.success(request, _exempt_in_words(entity, plan))
     if policy.entity is not None and not policy.entity.is_pattern:
         verdict = verdict_on(policy.entity.identifier)
         if verdict.access is Access.BLOCKED and verdict.reason is not None:
@@ -147,6 +148,16 @@ def _add(site: AdminSite, request: HttpRequest, form: ExemptForm) -> bool:
             )
             messages.warning(request, text)
     return True
+
+
+def _exempt_in_words(entity: str | None, plan: str | None) -> str:
+    """Say what an exemption of a client, a network or a plan does."""
+    text = gettext("“%(name)s” is exempt: requests are charged nothing.")
+    if entity is None:
+        return text % {"name": plan}
+    if entity.startswith(ADDRESS):
+        text = gettext("“%(name)s” is exempt: requests from there are charged nothing, also those of logged-in users.")
+    return text % {"name": with_name(entity, client_names([entity]))}
 
 
 def _of_settings() -> Iterator[ExemptionRow]:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, bar
+from limits_app.admin.formatting import STANDINGS, Bar, bar, level_of
 from limits_app.admin.pages.common import check, entity_or_none, page, problem_with
 from limits_app.engine import BLOCK_LEVEL, UPSTREAM_LEVEL
 from limits_app.engine.errors import LimitsError
@@ -106,21 +106,21 @@ def _verdict(explanation: Explanation) -> str:
 def shown_link(site: AdminSite, link: ExplainedLink) -> dict[str, Any]:
     """The policies and limits of an entity as people read them."""
     considered = [
-        {**_source(site, verdict.policy), "status": verdict.status, "standing": STANDINGS[verdict.status]}
+        {**_source(site, verdict.policy, link.entity), "status": verdict.status, "standing": STANDINGS[verdict.status]}
         for verdict in link.verdicts
     ]
-    limits = [_limit(site, limit) for limit in link.limits]
+    limits = [_limit(site, limit, link.entity) for limit in link.limits]
     return {"entity": link.entity, "considered": considered, "limits": limits}
 
 
-def _limit(site: AdminSite, limit: ExplainedLimit) -> dict[str, Any]:
+def _limit(site: AdminSite, limit: ExplainedLimit, client: str | None) -> dict[str, Any]:
     status, defined = limit.status, limit.effective.limit
     return {
         "shared": limit.effective.shared,
         "binds": limit.binds,
         "status": status,
-        "source": _source(site, limit.effective.policy),
-        "replaced": [_source(site, policy) for policy in limit.replaced],
+        "source": _source(site, limit.effective.policy, client),
+        "replaced": [_source(site, policy, client) for policy in limit.replaced],
         "overdrawn": amount(status.overdrawn) if status is not None and status.overdrawn else "",
     } | (
         {"blocked": True}
@@ -133,8 +133,8 @@ def _bar_of(label: str, status: LimitStatus, in_slices: float = 0) -> Bar:
     return bar(label, status.used, status.capacity, status.remaining, in_slices=in_slices)
 
 
-def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
-    """A policy as people find it."""
+def _source(site: AdminSite, policy: PolicyValue, client: str | None) -> dict[str, Any]:
+    """A policy that limits a client as people find it."""
     key = policy.policy_id
     details = [] if policy.effect == PolicyEffect.LIMITS else [str(PolicyEffect(policy.effect).label)]
     shared = gettext("%(key)s (shared)")
@@ -144,7 +144,7 @@ def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
     if policy.rollout_percent < 100:
         details.append(gettext("for %(percent)s %% of the entities") % {"percent": policy.rollout_percent})
     return {
-        "level": str(LEVELS[policy.level]),
+        "level": level_of(policy.level, client),
         "url": "" if key is None else reverse(f"{site.name}:limits_app_policy_change", args=[key]),
         "details": details,
         "valid_from": moment(policy.valid_from),

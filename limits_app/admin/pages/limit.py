@@ -228,7 +228,8 @@ def _saved(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, change:
     if isinstance(saved.row, Endpoint):
         warn_of_rule(request, saved.row)
     token = signing.dumps([saved.events.start, saved.events.stop], salt=_SALT)
-    return HttpResponseRedirect(limit_address(site.name, saved.row, saved=token))
+    # A team that has no members so far is a team on this page too.
+    return HttpResponseRedirect(limit_address(site.name, saved.row, saved=token, who=limit.who))
 
 
 def _tried(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, change: LimitChange) -> HttpResponse | None:
@@ -292,8 +293,10 @@ def _instance(request: HttpRequest) -> RuleOrPolicy | None:
 
 
 def _initial(request: HttpRequest, before: SimpleLimit | None) -> dict[str, Any]:
+    """What the form begins with: a limit, or what a link says."""
     if before is not None:
-        return SimpleLimitForm.initial_of(before)
+        is_team = before.who == Who.ENTITY and request.GET.get("who") == Who.TEAM
+        return SimpleLimitForm.initial_of(before) | ({"who": Who.TEAM} if is_team else {})
     initial: dict[str, Any] = {name: request.GET[name] for name in ("who", "entity", "plan") if name in request.GET}
     for name in ("path", "resource"):
         if name in request.GET:

@@ -12,7 +12,7 @@ from django.db.models import Max
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.dateparse import parse_date
-from django.utils.translation import gettext
+from django.utils.translation import gettext, override
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.formatting import bar
@@ -158,12 +158,17 @@ def _with_rejections(uses: Iterable[Use]) -> list[Use]:
 
 
 def _csv_rows(uses: list[Use]) -> Iterator[list[object]]:
+    """Rows in the words of the pages; like the names of the columns, they are in English."""
+    urls = resource_labels({use.resource for use in uses if use.resource})
+    with override("en"):
+        limits = {key: str(limit_name(key)) for key in {use.key for use in uses}}
     for first in range(0, len(uses), _CSV_BATCH):
         some = uses[first : first + _CSV_BATCH]
         names = client_names({use.entity for use in some if use.entity and use.bucket == BucketKind.ENTITY})
         for use in some:
             who = client_name(use.bucket, use.entity or "", {}) if use.bucket != BucketKind.ENTITY else use.entity or ""
-            amounts = [use.resource or "", use.key, use.admitted, use.refused, _BELOW if use.below else ""]
+            resource = urls.get(use.resource or "", use.resource or "")
+            amounts = [resource, limits[use.key], use.admitted, use.refused, _BELOW if use.below else ""]
             for cells in cost_cells(use.cost):
                 yield [who, names.get(who, ""), use.plan or "", *amounts, *cells]
 

@@ -21,7 +21,7 @@ from limits_app.models import (
     UsageSnapshot,
 )
 from limits_app.models.patterns import is_pattern
-from limits_app.services.clients import find_clients
+from limits_app.services.clients import client_names, find_clients, with_name
 from limits_app.services.code_names import names_in_code
 from limits_app.services.display import amount, moment
 from limits_app.services.limit_form.outlook import outlook
@@ -44,6 +44,8 @@ from limits_app.usage.reading import never_used, used_resources
 
 MOST_SUGGESTED: Final = 200
 _MOST_USED: Final = 50
+_MOST_MEMBERS: Final = 10
+"""How many members of a team are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +161,30 @@ def _has_billing_date(limit: SimpleLimit) -> bool:
 
 def _members_in_words(limit: SimpleLimit) -> str:
     new, count = limit.new_members, members(limit.entity).count()
+    some = members(limit.entity).order_by("identifier").values_list("identifier", flat=True)[:_MOST_MEMBERS]
+    names = client_names({*some, *new})
     uncounted = uncounted_members(limit.entity).count()
-    values = {"team": limit.entity, "count": amount(count), "uncounted": amount(uncounted), "new": ", ".join(new)}
-    text = ngettext("%(team)s has %(count)s member.", "%(team)s has %(count)s members.", count) % values
+    values = {
+        "team": limit.entity,
+        "count": amount(count),
+        "members": ", ".join([*(with_name(member, names) for member in some), *(["…"] if count > len(some) else [])]),
+        "uncounted": amount(uncounted),
+        "new": ", ".join(with_name(member, names) for member in new),
+    }
+    texts = []
+    if count:
+        text = ngettext(
+            "%(team)s has %(count)s member: %(members)s.", "%(team)s has %(count)s members: %(members)s.", count
+        )
+        texts.append(text % values)
     if new:
-        text = f"{text} {gettext('Added as members: %(new)s.') % values}"
+        texts.append(gettext("Added as members: %(new)s.") % values)
     if uncounted:
         after = gettext("The use of %(uncounted)s of them does not count for it now.")
         if limit.counts_members:
             after = gettext("The use of %(uncounted)s of them does not count for it now, and will.")
-        text = f"{text} {after % values}"
-    return text
+        texts.append(after % values)
+    return " ".join(texts)
 
 
 def _warnings(limit: SimpleLimit) -> Iterator[str]:

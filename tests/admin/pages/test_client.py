@@ -322,6 +322,20 @@ def test_code_limits_are_shown(admin_client: Client) -> None:
     assert "set for everyone in code" in text
 
 
+def test_a_limit_of_a_team_is_named_so_on_the_pages_of_its_members(admin_client: Client) -> None:
+    team = Entity.objects.create(identifier="team:x")
+    Entity.objects.create(identifier=WHO, parent=team, cascade=True)
+    limits.set_entity_limits("team:x", "tokens=1000/day", counted="total")
+    limits.set_entity_limits(WHO, "calls=5/h", resource="mail")
+    text = shown(admin_client)
+    assert "of team:x set for team:x over all resources" in text
+    assert f"set for {WHO} on this resource" in text
+    assert "set for team:x over all resources" in shown(admin_client, "team:x")
+    explained = words(admin_client.get(address("explain"), {"resource": "mail", "entity": WHO}))
+    assert "team:x over all resources" in explained
+    assert "this client" not in explained
+
+
 def test_the_tightest_limit_is_first_and_a_total_is_shown_once(admin_client: Client) -> None:
     limits.set_resource_limits("mail", "calls=8/min")
     limits.set_resource_limits("maps", "calls=4/h")

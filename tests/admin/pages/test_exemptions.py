@@ -182,12 +182,25 @@ def test_many_are_on_pages_with_as_many_queries(
 def test_adding_an_exemption_of_a_client(written: str, identifier: str, client: str, admin_client: Client) -> None:
     assert verdict_on(client).access is Access.LIMITED
     done = add(admin_client, entity=written, plan="", reason="a partner")
-    assert said(done) == [f"“{identifier}” is exempt: requests are charged nothing."]
+    from_there = "requests from there are charged nothing, also those of logged-in users."
+    charged = from_there if identifier.startswith("ip:") else "requests are charged nothing."
+    assert said(done) == [f"“{identifier}” is exempt: {charged}"]
     assert verdict_on(client).access is Access.EXEMPT
     event = AuditEvent.objects.order_by("number").last()
     assert event is not None
     assert (event.actor, event.source, event.reason, event.object_type) == ("admin", "admin", "a partner", "policy")
     assert tables(get(admin_client, PAGE))[CLIENTS] == {identifier: ("active", True, "a partner")}
+
+
+def test_an_exempt_network_exempts_users_who_are_logged_in(admin_client: Client, client: Client) -> None:
+    limits.set_resource_limits("pages", "1/min")
+    Endpoint.objects.create(name="pages", path="/limits/*", resource=Resource.objects.get(name="pages"))
+    client.force_login(User.objects.create_user("ada"))
+    statuses = [client.get("/limits/", REMOTE_ADDR="203.0.113.7").status_code for _ in range(3)]
+    assert statuses[-1] == 429
+    add(admin_client, entity="203.0.113.0/24", plan="", reason="the office")
+    assert client.get("/limits/", REMOTE_ADDR="203.0.113.7").status_code == statuses[0]
+    assert client.get("/limits/", REMOTE_ADDR="198.51.100.7").status_code == 429
 
 
 @pytest.mark.parametrize("written", ["2001:db8::5/128", "ip:2001:db8::5/128", "2001:db8::/65", "ip:2001:db8::5"])

@@ -49,6 +49,11 @@ def save(client: Client, address: str = URL, **fields: Any) -> Any:
     return response
 
 
+def shown(client: Client, page: str) -> str:
+    """What a page says."""
+    return client.get(page).content.decode()
+
+
 def described(client: Client, address: str = URL, **fields: Any) -> str:
     """What follows while one types."""
     return post(client, address, **fields, _effect="1").content.decode()
@@ -347,7 +352,10 @@ def test_a_total_for_a_team_counts_its_members_unless_disabled(admin: Client) ->
         Entity.objects.create(identifier=f"user:{number}", parent=team, cascade=number == 0)
     fields = {**EVERYTHING, "who": "team", "entity": "team:x"}
     said = described(admin, **fields)
-    assert "team:x has 3 members. The use of 2 of them does not count for it now, and will." in said
+    assert (
+        "team:x has 3 members: user:0, user:1, user:2. The use of 2 of them does not count for it now, and will."
+        in said
+    )
     assert admin.get(f"{URL}?entity=team:x&who=team").context["form"]["counts_members"].value() is True
     save(admin, **fields, counts_members="")
     assert team.children.filter(cascade=True).count() == 1
@@ -369,7 +377,7 @@ def test_a_team_gets_its_members_with_its_limit(admin: Client) -> None:
     assert post(admin, **fields).context["is_unread"]
     fields["members"] = "key:ci, key:web\r\n  key:web \n"
     said = described(admin, **fields)
-    assert "Added as members: key:ci, key:web." in said
+    assert "Added as members: key:ci (CI), key:web." in said
     assert "has no members" not in said
     page = save(admin, **fields).url
     members = Entity.objects.filter(parent__identifier="team:x", cascade=True)
@@ -377,6 +385,23 @@ def test_a_team_gets_its_members_with_its_limit(admin: Client) -> None:
     assert "All members of team:x together may use 1,000,000 tokens per day" in admin.get(page).content.decode()
     admin.post(page, {"_undo": admin.get(page).context["undo"]})
     assert [*Entity.objects.values_list("identifier", "name", "parent")] == [("key:ci", "CI", None)]
+
+
+@pytest.mark.parametrize("team", ["team:x", "acme"])
+def test_a_team_that_has_no_members_so_far_is_a_team_when_it_is_opened_again(admin: Client, team: str) -> None:
+    page = save(admin, **EVERYTHING, who="team", entity=team).url
+    assert admin.get(page).context["form"]["who"].value() == "team"
+    later = f"{URL}?policy={Policy.objects.get().pk}"
+    assert admin.get(later).context["form"]["who"].value() == ("team" if team == "team:x" else "entity")
+
+
+def test_the_members_of_a_large_team_are_named_as_far_as_they_are_few(admin: Client) -> None:
+    team = Entity.objects.create(identifier="team:x")
+    for number in range(12):
+        Entity.objects.create(identifier=f"key:{number:02}", name="CI", parent=team, cascade=True)
+    said = described(admin, **EVERYTHING, who="team", entity="team:x")
+    assert "team:x has 12 members: key:00 (CI), key:01 (CI)," in said
+    assert "key:09 (CI), …." in said
 
 
 @pytest.mark.parametrize(
@@ -476,9 +501,19 @@ def test_a_plan_is_made_with_its_groups(admin: Client) -> None:
     assert "The plan free is new: it is made." in described(admin, **fields)
     response = post(admin, **fields, groups=[group.pk, other.pk])
     assert "The group “gold” is on the plan “gold”" in str(response.context["form"].errors["groups"])
-    save(admin, **fields, groups=[group.pk])
+    page = save(admin, **fields, groups=[group.pk]).url
+    assert "1,000 requests per day over all resources together. It is the plan of the user groups: free." in shown(
+        admin, page
+    )
     assert str(Policy.objects.get()) == "plan free in total"
     assert PlanGroup.objects.get(group=group).plan.name == "free"
+
+
+def test_that_groups_can_be_on_a_plan_is_said_also_without_any(admin: Client) -> None:
+    sentence = "The users of a group can be on a plan: this site has no groups so far."
+    assert sentence in shown(admin, URL)
+    Group.objects.create(name="free")
+    assert sentence not in shown(admin, URL)
 
 
 def test_groups_are_taken_off_a_plan_where_its_limit_is_changed(admin: Client) -> None:
@@ -492,7 +527,8 @@ def test_groups_are_taken_off_a_plan_where_its_limit_is_changed(admin: Client) -
     assert admin.get(page).context["form"]["groups"].value() == [first.pk, second.pk]
     save(admin, **fields | {"number_1": "950"})
     assert PlanGroup.objects.count() == 2, "a new limit of the plan leaves its groups"
-    save(admin, page, **fields, groups=[second.pk])
+    page = save(admin, page, **fields, groups=[second.pk]).url
+    assert "It is no longer the plan of the user groups: free." in shown(admin, page)
     assert [row.group for row in plan.groups.all()] == [second]
 
 

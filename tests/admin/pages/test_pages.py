@@ -24,6 +24,7 @@ from limits_app.models import (
     AuditEvent,
     BucketKind,
     CollectedBatch,
+    Endpoint,
     Entity,
     Limit,
     Policy,
@@ -286,16 +287,16 @@ def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_c
         ]
     )
     assert [row[2:] for row in file[1:]] == [
-        ["user:1", "Gina", "", "api", "call_count", "6", "1", "", "", ""],
-        ["user:1", "Gina", "gold", "reports", "call_count", "4", "0", "", "", ""],
-        ["'=cmd", "", "", "api", "call_count", "3", "0", "", "", ""],
+        ["user:1", "Gina", "", "api", "requests", "6", "1", "", "", ""],
+        ["user:1", "Gina", "gold", "reports", "requests", "4", "0", "", "", ""],
+        ["'=cmd", "", "", "api", "requests", "3", "0", "", "", ""],
     ]
     of_client = words(get(admin_client, USAGE, entity="user:1"))
     assert "user:1 (Gina)" in of_client
     assert "Clients that used most" not in of_client
     assert [row[5:] for row in csv_of(admin_client, entity="user:1")[1:]] == [
-        ["api", "call_count", "6", "1", "", "", ""],
-        ["reports", "call_count", "4", "0", "", "", ""],
+        ["api", "requests", "6", "1", "", "", ""],
+        ["reports", "requests", "4", "0", "", "", ""],
     ]
 
 
@@ -337,6 +338,16 @@ def test_the_file_of_last_month_has_every_client_of_that_month_and_nothing_else(
     assert len(file) == 21
     assert {(row[0], row[1]) for row in file[1:]} == {(f"{begin:%Y-%m-%dT%H:%MZ}", f"{first:%Y-%m-%dT%H:%MZ}")}
     assert {row[8] for row in file[1:]} == {"2"}
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_the_file_has_the_words_of_the_pages(admin_client: Client, language: str) -> None:
+    rule = Endpoint.objects.create(name="reports", path="/api/reports/*", limits="60/min")
+    rule.refresh_from_db()
+    used(rule.limits_resource, "user:1", "call_count", 6)
+    used("api", "user:1", "tokens", 5)
+    admin_client.cookies["django_language"] = language
+    assert [row[5:7] for row in csv_of(admin_client)[1:]] == [["/api/reports/*", "requests"], ["api", "tokens"]]
 
 
 def csv_of(browser: Client, **query: str) -> list[list[str]]:
