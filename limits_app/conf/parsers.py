@@ -10,7 +10,7 @@ from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from limits_app.engine import NORMAL, is_priority_name, shown
 from limits_app.engine.limits import CallLimit
@@ -180,11 +180,20 @@ def whole_number(least: int, most: int) -> Callable[[object], int]:
 
 
 def redis_url(value: object) -> str:
-    """Parse the address of a Redis server."""
+    """Parse the address of a Redis server. Errors do not repeat it where it may have a password."""
     with suppress(ValueError):
-        if isinstance(value, str) and urlsplit(value).scheme in {"redis", "rediss", "unix"}:
-            return value
-    raise _wrong("an address that starts with redis://, rediss:// or unix://", value)
+        address = urlsplit(value) if isinstance(value, str) else None
+        if address is not None and address.scheme in {"redis", "rediss", "unix"} and _is_encoded(address):
+            return str(value)
+    expected = "an address that starts with redis://, rediss:// or unix://"
+    if isinstance(value, str) and "@" in value:
+        raise ValueError(f"must be {expected}, with special characters of the user and the password percent-encoded")
+    raise _wrong(expected, value)
+
+
+def _is_encoded(address: SplitResult) -> bool:
+    """Whether host and port of an address are where they belong, and not in a password that has a slash."""
+    return address.scheme == "unix" or (address.port != 0 and "@" not in address._replace(netloc="").geturl())
 
 
 def yes_or_no(value: object) -> bool:

@@ -450,3 +450,9 @@ def test_a_redis_that_evicts_keys_is_reported_if_it_allows_info(settings: Settin
 def test_unreachable_redis_is_reported_as_unreachable(settings: Settings) -> None:
     [port] = free_ports()
     assert reported_of(settings, f"redis://127.0.0.1:{port}/0") == ["limits_app.W047"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("options", ["0?tls=1", "0?protocol=9", "0?ssl_ca_certs=/ca.crt", "?db=first"])
+def test_redis_options_that_do_not_exist_are_an_outage(settings: Settings, options: str) -> None:
+    assert reported_of(settings, f"redis://127.0.0.1:6379/{options}") == ["limits_app.W047"]

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from pytest_django import Settings
+from redis import Redis
 
 from limits_app import limits
 from limits_app.engine.limits import CallLimit
+from limits_app.stores.redis import acl_rules
 from tests.docs.pages import DOCS, ROOT, blocks, file_of
 from tests.servers.redis import redis_sentinel, redis_server
 
@@ -84,14 +86,24 @@ def test_limit_sets_limit_fastapi_without_settings() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_store_behind_a_sentinel_counts(settings: Settings, transactional_db: None) -> None:
+@pytest.mark.parametrize("user", ["", "shop"])
+def test_a_store_behind_a_sentinel_counts(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None, user: str
+) -> None:
     page = DOCS / "howto" / "docker-and-kubernetes.md"
     block = next(block for block in blocks(page, "python") if "SentinelClient" in block.text)
-    shown: dict[str, Any] = {"os": os}
-    exec(block.text, shown)  # noqa: S102 - it is our own documentation
-    with redis_sentinel() as (*_, sentinel):
-        shown["CACHES"]["default"]["OPTIONS"]["SENTINELS"] = [("127.0.0.1", sentinel.port)]
+    with redis_sentinel() as (primary, _, sentinel), Redis(port=primary.port) as administrator:
+        shown: dict[str, Any] = {"os": os}
+        if user:
+            monkeypatch.setenv("REDIS_PASSWORD", "secret")
+            administrator.execute_command("ACL SETUSER", user, "on", ">secret", *acl_rules("shop:"))
+        exec(block.text, shown)  # noqa: S102 - it is our own documentation
+        cache = shown["CACHES"]["default"]
+        cache["OPTIONS"]["SENTINELS"] = [("127.0.0.1", sentinel.port)]
+        cache["LOCATION"] = cache["LOCATION"].replace("//", f"//{user}@") if user else cache["LOCATION"]
         settings.CACHES, settings.LIMITS = shown["CACHES"], shown["LIMITS"]
         twice = CallLimit(2, 3_600)
         admitted = [limits.try_acquire("mail", default_limits=[twice]).successful for _ in range(3)]
+        denied = {entry["object"] for entry in administrator.acl_log()}
     assert admitted == [True, True, False]
+    assert denied <= {"client"}

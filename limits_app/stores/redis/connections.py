@@ -60,12 +60,20 @@ class Connections:
         seconds = {"socket_connect_timeout": connect_seconds, "socket_timeout": reply_seconds}
         self._own_options: Mapping[str, Any] = {**seconds, **retries, "health_check_interval": 0}
         self._finder_option = primary_finder(pool, self._own_options)
+        self._check_options()
         self._limit = ConnectionLimit()
         self._idle = deque[Any]()
         self.generation = 0
         """Grows when idle connections are dropped; connections that are older are not kept."""
         self.drop_idle_of_tasks: Callable[[], object] = lambda: None
         on_fork(self)
+
+    def _check_options(self) -> None:
+        """Make a connection, which is not opened, so that options that it does not have are an outage of the store."""
+        try:
+            self.pool.connection_class(**self.options())
+        except (TypeError, ValueError, exceptions.RedisError) as error:
+            raise StoreUnavailable(f"the options of the connections to Redis are invalid: {error}") from error
 
     def after_fork(self) -> None:
         """Leave the connections to the parent process."""

@@ -128,7 +128,7 @@ class ConnectionSource:
         """Return the pool that knows how connections are made."""
         if self._client is not None:
             return self._client.connection_pool
-        return _cache_pool(str(self._alias)) if self._url is None else ConnectionPool.from_url(self._url)
+        return _cache_pool(str(self._alias)) if self._url is None else _pool_of(self._url)
 
     def cluster(self) -> Any:
         """Return the client of a cluster."""
@@ -148,6 +148,13 @@ def _cache_settings(alias: str) -> dict[str, Any]:
     return dict(caches.settings.get(alias, {}))
 
 
+def _pool_of(url: str, **options: Any) -> Any:
+    try:
+        return ConnectionPool.from_url(url, **options)
+    except ValueError:  # not as the cause: its text may have a part of a password
+        raise StoreUnavailable("the address of the Redis server is invalid") from None
+
+
 def _cache_pool(alias: str) -> Any:
     # Imported on use, as above.
     from django.core.cache.backends.redis import RedisCache
@@ -163,7 +170,7 @@ def _cache_pool(alias: str) -> Any:
         servers = settings["LOCATION"]
         first = servers.replace(",", ";").split(";")[0] if isinstance(servers, str) else servers[0]
         options = {name: value for name, value in settings.get("OPTIONS", {}).items() if name != "pool_class"}
-        return ConnectionPool.from_url(first, **options)
+        return _pool_of(first, **options)
     try:
         from django_redis import get_redis_connection  # type: ignore[import-untyped]  # it ships no types
 
