@@ -72,7 +72,7 @@ def test_an_acquisition_shows_its_state_and_amounts(store: MemoryStore) -> None:
     assert repr(Acquisition(limits, acquisition.plan, (0, 0))).startswith("<Acquisition undecided: ")
 
 
-def test_what_was_requested_and_used_can_be_read(store: MemoryStore) -> None:
+def test_requested_and_used_amounts_can_be_read(store: MemoryStore) -> None:
     acquisition = limit_set(store).try_acquire({"tpm": 30, "rpm": 1.5})
     assert acquisition.acquisitions == {
         "tpm": LimitUse(30, None),
@@ -289,7 +289,7 @@ def test_calls_cannot_be_more_than_requested(usage: float, store: MemoryStore) -
 
 
 @pytest.mark.parametrize("usage", [0, 1, 2, 3])
-def test_permits_are_returned_whatever_is_reported_of_them(
+def test_permits_are_returned_after_any_report(
     usage: int, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = limit_set(store, DB)

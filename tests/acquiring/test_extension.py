@@ -167,7 +167,7 @@ def test_a_limit_of_two_scopes_is_shared_in_each(store: MemoryStore) -> None:
         (None, InvalidRequest, "map keys to amounts"),
     ],
 )
-def test_what_is_not_admitted_charges_nothing(
+def test_rejected_extension_charges_nothing(
     extend: Extend, kind: type[MemoryStore], requested: Any, error: type[Exception], message: str
 ) -> None:
     limits = limit_set(kind(clock=FakeClock()), TPM, DB)
@@ -181,7 +181,7 @@ def test_what_is_not_admitted_charges_nothing(
 
 
 @WAYS
-def test_what_holds_nothing_cannot_be_extended(store: MemoryStore, extend: Extend) -> None:
+def test_rejected_or_released_acquisition_cannot_be_extended(store: MemoryStore, extend: Extend) -> None:
     limits = limit_set(store, TPM)
     refused = limits.try_acquire({"tpm": 60}) and limits.try_acquire({"tpm": 60})
     with pytest.raises(LimitExceeded) as caught:

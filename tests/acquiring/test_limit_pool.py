@@ -59,7 +59,7 @@ def test_sets_take_turns(store: MemoryStore) -> None:
     assert many(pool_of(store, CALLS, worker_index=1), 4) == "bcab"
 
 
-def test_what_refuses_is_stood_in_for_by_the_next_one(store: MemoryStore) -> None:
+def test_next_set_serves_when_one_rejects(store: MemoryStore) -> None:
     pool = pool_of(store, CALLS)
     used_up(pool[1], "call_count")
     assert many(pool, 7) == "accaca-"
@@ -220,7 +220,9 @@ def test_without_failover_the_emptiest_decides_alone(store: MemoryStore) -> None
 
 @pytest.mark.parametrize("failover", [True, False])
 @pytest.mark.parametrize("name", BALANCERS)
-def test_the_largest_set_decides_what_can_never_be_admitted(name: str, failover: bool, store: MemoryStore) -> None:
+def test_largest_set_decides_whether_a_request_can_ever_be_admitted(
+    name: str, failover: bool, store: MemoryStore
+) -> None:
     sets = [LimitSet([CALLS, RateLimit("tpm", size, 60)], store=store) for size in (10, 100, 30)]
     pool = LimitPool(sets, name, failover=failover)
     for verb in (pool.try_acquire, pool.acquire, pool.peek) * 3:
@@ -229,7 +231,7 @@ def test_the_largest_set_decides_what_can_never_be_admitted(name: str, failover:
     assert pool.foresee({"tpm": 500}).outcome.never
 
 
-def test_what_the_only_set_can_never_admit_is_an_error_too(store: MemoryStore) -> None:
+def test_request_that_the_only_set_never_admits_is_an_error_too(store: MemoryStore) -> None:
     with pytest.raises(NeverAdmissible):
         pool_of(store, TPM, number=1).try_acquire({"tpm": 11})
 
@@ -491,7 +493,7 @@ def test_a_balancer_that_is_none_is_an_error_that_lists_them(name: str) -> None:
         balancer_named(name)
 
 
-def test_there_is_one_weight_for_each_set_which_is_1_unless_it_is_given() -> None:
+def test_each_set_has_one_weight_which_is_1_by_default() -> None:
     assert checked_weights(None, 3) == (1, 1, 1)
     assert checked_weights([1, 0.5, 10**9], 3) == (1, 0.5, 10**9)
     for weights in ([], [1], [1, 2, 3]):

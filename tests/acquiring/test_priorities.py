@@ -86,7 +86,7 @@ def test_task_requests_with_the_share_of_its_priority() -> None:
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_low_priority_takes_what_is_idle_and_no_more_than_its_share(algorithm: RateLimitAlgorithm) -> None:
+def test_low_priority_takes_idle_capacity_up_to_its_share(algorithm: RateLimitAlgorithm) -> None:
     limit = RateLimit("units", 100, 1, algorithm, keep=KEEP)
     alone = Overload(limit, {"low": 400}).admitted["low"]
     # A bucket refills while it has more than the share; a window has a share of its capacity.
@@ -173,7 +173,7 @@ VERBS: Final[Mapping[str, Callable[[Rule, State], object]]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("parts", [0, 1, 60, 100])
-def test_what_is_used_counts_alike_in_every_priority(verb: str, parts: int) -> None:
+def test_use_counts_alike_in_every_priority(verb: str, parts: int) -> None:
     definitions = [*of_each_kind(100), QuotaLimit.per_day("units", 100, keep=KEEP), ResourceLimit("units", 100)]
     for definition in definitions:
         [limit] = checked_limits([definition])

@@ -188,7 +188,7 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing(far: FarStore) -> None:
 
 
 @in_a_loop
-async def test_what_was_used_up_has_nothing_to_settle(far: FarStore) -> None:
+async def test_fully_used_acquisition_has_nothing_to_settle(far: FarStore) -> None:
     limits = limit_set(far, TPM)
     far.down = True
     async with await limits.atry_acquire({"tpm": 3}) as acquisition:

@@ -102,7 +102,7 @@ def test_a_request_that_never_had_a_turn_times_out(store: WatchedStore, clock: F
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, -0.0, 1e-9, 1, 5.5, 1e12, 1e300, 10**30, 10**400, float("inf"), None])
-def test_what_a_timeout_may_be(timeout: float | None, store: WatchedStore) -> None:
+def test_valid_timeouts(timeout: float | None, store: WatchedStore) -> None:
     limits = limit_set(store, TEN)
     assert limits.acquire({"tpm": 10}, timeout)
 
@@ -110,7 +110,7 @@ def test_what_a_timeout_may_be(timeout: float | None, store: WatchedStore) -> No
 @pytest.mark.parametrize(
     "timeout", [-1, -0.001, float("-inf"), float("nan"), True, False, "5", b"5", [5], Decimal(5), 1j, object()]
 )
-def test_what_a_timeout_may_not_be(timeout: Any, store: WatchedStore) -> None:
+def test_invalid_timeouts_are_errors(timeout: Any, store: WatchedStore) -> None:
     limits = limit_set(store, TEN)
     with pytest.raises(InvalidRequest, match="timeout must be None or seconds, 0 or more, not ") as caught:
         limits.acquire({"tpm": 1}, timeout)
