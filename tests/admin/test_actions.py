@@ -80,7 +80,7 @@ def test_the_confirmation_counts_policies_that_are_no_longer_enforced(
 
 
 @committed
-def test_what_was_used_is_forgotten(admin_client: Client, policy: Policy) -> None:
+def test_reset_forgets_the_use(admin_client: Client, policy: Policy) -> None:
     done = act(admin_client, "reset_state", policy, confirmed="yes", reason="sorry", token="t1")
     assert said(done) == ["Reset usage: done for 1 row."]
     assert used() == 0

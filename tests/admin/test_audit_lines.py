@@ -24,7 +24,7 @@ def last_line() -> str:
     return lines(AuditEvent.objects.order_by("-number"))[0].sentence
 
 
-def test_a_boost_is_one_line_whatever_rows_it_made(settings: Settings) -> None:
+def test_boost_is_one_line_for_all_its_rows(settings: Settings) -> None:
     limits.set_resource_limits("mail", "8/min")
     limits.set_resource_limits("maps", "5/h tokens=7/h")
     limits.set_system_limits("9/min")
@@ -69,7 +69,7 @@ def test_a_timed_block_shows_its_end(resource: str | None, effect: str, begun: s
     assert last_line() == ended
 
 
-def test_a_line_names_what_was_meant_and_not_the_rows_that_it_needed() -> None:
+def test_line_names_the_intended_change_and_not_the_rows_it_needed() -> None:
     limits.set_entity_limits("user:7", "3/min", resource="api", reason="a test")
     assert [line.sentence for line in lines(AuditEvent.objects.all())] == ["user:7 on api: added 3 requests per minute"]
     Endpoint.objects.create(name="reports", path="/reports/", limits="5/min", counted_by="user")

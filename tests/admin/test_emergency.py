@@ -60,7 +60,7 @@ def test_the_emergency_ends_at_its_time_or_when_it_is_switched_off(
         ("enforce", "All limits are enforced again."),
     ],
 )
-def test_what_was_done_is_said_and_the_overview_leads_to_the_switch(mode: str, done: str, admin_client: Client) -> None:
+def test_change_is_confirmed_and_the_overview_links_to_the_switch(mode: str, done: str, admin_client: Client) -> None:
     limits.set_emergency("off" if mode != "off" else "shadow", reason="an outage")
     assert said(send(admin_client, mode=mode, ends="hour", confirmed="1")) == [done]
     switch = address("emergencyswitch_changelist")
@@ -70,7 +70,7 @@ def test_what_was_done_is_said_and_the_overview_leads_to_the_switch(mode: str, d
     )
 
 
-def test_an_hour_is_chosen_and_the_reason_comes_first(admin_client: Client) -> None:
+def test_an_hour_is_preselected_and_the_reason_is_the_first_field(admin_client: Client) -> None:
     page = admin_client.get(address("emergencyswitch_changelist")).content.decode()
     assert page.index('name="reason"') < page.index('value="hour"') < page.index('value="off"')
     assert "checked" in page[page.index('value="hour"') :].partition(">")[0]

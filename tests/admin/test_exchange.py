@@ -87,7 +87,7 @@ MODELS = ("resource", "entity", "policy", "endpoint")
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
-def test_what_was_exported_can_be_imported_where_nothing_is(admin_client: Client, kind: str) -> None:
+def test_export_is_imported_into_an_empty_site(admin_client: Client, kind: str) -> None:
     configure()
     files = {model: exported(admin_client, model, kind) for model in MODELS}
     for model in (Endpoint, Limit, Policy, Entity, Resource):
@@ -191,7 +191,7 @@ def test_an_exported_file_has_the_columns_that_identify_rows(admin_client: Clien
     assert "entity, valid_from, weekly_hours" in page
 
 
-def test_what_is_shown_is_escaped(admin_client: Client) -> None:
+def test_shown_values_are_escaped(admin_client: Client) -> None:
     page = upload(admin_client, "resource", [{"name": "api", "description": "<script>x</script>"}]).content.decode()
     assert "<script>x" not in page
     assert "&lt;script&gt;x" in page
@@ -265,7 +265,7 @@ def test_an_export_of_many_rows_takes_as_much_memory_as_one_of_fewer(kind: str, 
 
 
 @pytest.mark.parametrize("query", ["?zzz=1", "?id__exact=abc", "?id__exact=abc&e=1"])
-def test_what_a_list_cannot_be_filtered_by_is_answered_as_the_list_answers_it(query: str, admin_client: Client) -> None:
+def test_invalid_filter_of_an_export_is_answered_as_by_the_list(query: str, admin_client: Client) -> None:
     answered = admin_client.get(address("policy_export", "csv") + query, follow=True)
     listed = changelist(admin_client, "policy", query)
     assert answered.redirect_chain == [(address("policy_changelist") + query, 302), *listed.redirect_chain]

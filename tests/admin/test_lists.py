@@ -312,7 +312,7 @@ def test_an_invalid_limit_is_left_out_of_lists(model: str, admin_client: Client)
         ("policy", ["kind", "effect__exact", "scope", "holds", "reason", "resource__name"]),
     ],
 )
-def test_what_no_database_can_look_for_is_no_filter(model: str, names: list[str], admin_client: Client) -> None:
+def test_unstorable_text_is_ignored_as_a_filter(model: str, names: list[str], admin_client: Client) -> None:
     for name in names:
         answer = admin_client.get(address(f"{model}_changelist"), {name: "a\0"})
         assert (answer.status_code, answer.headers["location"]) == (302, address(f"{model}_changelist") + "?e=1")
@@ -320,7 +320,7 @@ def test_what_no_database_can_look_for_is_no_filter(model: str, names: list[str]
 
 
 @pytest.mark.parametrize(("model", "field"), [("policy", "resource"), ("policy", "entity"), ("resource", "pool")])
-def test_what_no_database_can_look_for_is_not_found(model: str, field: str, admin_client: Client) -> None:
+def test_search_for_unstorable_text_finds_nothing(model: str, field: str, admin_client: Client) -> None:
     limits.set_entity_limits("user:1", [TPM], resource="api")
     Pool.objects.create(name="eu")
     query = {"app_label": "limits_app", "model_name": model, "field_name": field}

@@ -179,7 +179,7 @@ def is_admitted(resource: str, entity: str | None = None) -> bool:
     return bool(limits.try_acquire(resource, entity=entity))
 
 
-def test_what_code_and_clients_name_continues() -> None:
+def test_counters_of_names_in_code_and_of_clients_continue() -> None:
     def make() -> None:
         limits.set_resource_limits("search", [CallLimit(1, 60)], shared=["call_count"])
         limits.set_entity_limits("user:7", [CallLimit(1, 60)])

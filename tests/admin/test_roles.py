@@ -172,7 +172,7 @@ def made(*options: str) -> dict[str, Any]:
     return {row["group"]: row for row in json.loads(out.getvalue())}
 
 
-def test_the_command_adds_what_is_missing_and_keeps_the_rest() -> None:
+def test_command_adds_missing_permissions_and_keeps_the_rest() -> None:
     assert made("--dry-run").keys() == {*Role}
     assert not Group.objects.exists()
     made()

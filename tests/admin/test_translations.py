@@ -20,7 +20,7 @@ VALUES = re.compile(r"%\(\w+\)[sd]|%%|%s|</?\w+>")
 ADVICE = "run `.venv/bin/python -m tests.admin.messages`, translate what is new, and run it again"
 
 
-def test_there_are_two_languages() -> None:
+def test_catalogues_are_german_and_chinese() -> None:
     assert [path.parents[1].name for path in CATALOGUES] == ["de", "zh_Hans"]
 
 

@@ -291,12 +291,12 @@ def test_a_likely_misspelling_is_shown_before_saving(admin: Client, fields: Any,
 @pytest.mark.parametrize(
     "fields", [{"target": "/admin/*"}, {"who": "entity", "entity": "user:7"}, {"who": "entity", "entity": "key:*"}]
 )
-def test_what_is_known_is_saved_immediately(admin: Client, fields: Any) -> None:
+def test_limit_of_known_names_is_saved_immediately(admin: Client, fields: Any) -> None:
     used("other", "user:7", "call_count", 1)
     assert post(admin, **fields).status_code == 302
 
 
-def test_what_follows_while_one_types_saves_nothing(admin: Client) -> None:
+def test_preview_while_typing_saves_nothing(admin: Client) -> None:
     said = described(admin, **API, who="client")
     assert "Each client may make 100 requests per minute on api." in said
     assert "matches 1 URL" in described(admin, target="/api/ping/", number_1="")
@@ -414,7 +414,7 @@ def test_the_members_of_a_large_team_are_named_as_far_as_they_are_few(admin: Cli
         ("\n".join(f"user:{number}" for number in range(101)), "Add at most 100 members at once."),
     ],
 )
-def test_what_cannot_be_a_member_is_named_at_its_field(admin: Client, members: str, problem: str) -> None:
+def test_invalid_members_are_named_at_their_field(admin: Client, members: str, problem: str) -> None:
     above = Entity.objects.create(identifier="team:y")
     Entity.objects.create(identifier="key:other", parent=above)
     Entity.objects.create(identifier="team:x", parent=above)
@@ -542,7 +542,7 @@ def test_groups_are_taken_off_a_plan_where_its_limit_is_changed(admin: Client) -
         {"target": "", "who": "team", "entity": "team:x"},
     ],
 )
-def test_what_was_saved_is_undone(admin: Client, fields: Any) -> None:
+def test_saved_limit_is_undone(admin: Client, fields: Any) -> None:
     Entity.objects.create(identifier="user:1", parent=Entity.objects.create(identifier="team:x"))
     models = (Policy, Endpoint, Resource, Entity, Plan)
     before = [model.objects.count() for model in models]
@@ -645,7 +645,7 @@ def test_users_without_permission_to_add_limits_cannot_open_the_form(client: Cli
     assert post(client, **API, who="team", entity="team:x").status_code == 403
 
 
-def test_what_no_sentence_can_express_is_opened_in_the_full_form(admin: Client) -> None:
+def test_limit_without_a_sentence_is_opened_in_the_full_form(admin: Client) -> None:
     limits.set_resource_limits("e", ["calls=5/min"])
     for policy in (
         limits.grant_boost("user:9", "e", ["calls=50/min"], timezone.now() + timedelta(hours=1), "a sale"),
@@ -709,7 +709,7 @@ def test_a_later_limit_of_a_url_replaces_the_limits_of_its_rule(admin: Client) -
     assert temporary.resource.name == rule.limits_resource
 
 
-def test_what_was_changed_since_is_not_undone(admin: Client) -> None:
+def test_limit_that_changed_since_is_not_undone(admin: Client) -> None:
     page = save(admin, **API, who="client", number_1="10").url
     token = admin.get(page).context["undo"]
     limits.set_resource_limits("api", ["calls=7/min"])

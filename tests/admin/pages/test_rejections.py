@@ -174,7 +174,7 @@ def test_a_block_of_the_network_of_its_author_asks_for_confirmation(admin_client
 
 
 @pytest.mark.parametrize("entity", ["", "a\0", "vip"])
-def test_what_cannot_be_blocked_is_an_error_in_the_form(entity: str, admin_client: Client) -> None:
+def test_invalid_identifier_to_block_is_a_form_error(entity: str, admin_client: Client) -> None:
     Entity.objects.create(identifier="vip", unlimited=True)
     address = reverse("admin:limits_app_entity_block", query={"entity": entity, "next": "https://example.com/"})
     assert "errorlist" in admin_client.post(address).content.decode()
