@@ -67,7 +67,7 @@ def test_a_put_that_leaves_a_field_out_sets_it_back_and_a_patch_leaves_it(root: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_read_can_be_put_back_as_it_is(root: APIClient, kind: str) -> None:
+def test_read_object_can_be_put_back(root: APIClient, kind: str) -> None:
     fill([1])
     for row in root.get(f"{ROOT}{kind}/").data["results"]:
         read = root.get(f"{ROOT}{kind}/{row['id']}/")
@@ -118,7 +118,7 @@ def test_a_wrong_policy_is_refused_at_the_place_where_it_is_wrong(root: APIClien
     assert place in errors(root.post(f"{ROOT}policies/", sent, format="json"))
 
 
-def test_what_is_in_use_is_not_deleted(root: APIClient) -> None:
+def test_objects_in_use_are_not_deleted(root: APIClient) -> None:
     services.set_resource_limits("api", [CallLimit(5, 60)])
     refused = root.delete(f"{ROOT}resources/{Resource.objects.get().pk}/", headers={"If-Match": "*"})
     assert (refused.status_code, "resource api" in refused.data["detail"]) == (409, True)
@@ -224,7 +224,7 @@ def test_parameters_that_cannot_be_are_refused_by_name(root: APIClient, address:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "audit-events"])
-def test_a_list_asks_the_database_as_often_whatever_its_length(root: APIClient, kind: str) -> None:
+def test_list_of_any_length_makes_the_same_queries(root: APIClient, kind: str) -> None:
     fill(range(1, 3))
     root.get(f"{ROOT}{kind}/")
     with CaptureQueriesContext(connection) as few:

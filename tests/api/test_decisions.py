@@ -226,7 +226,7 @@ def test_an_extension_follows_changes_of_the_limits(program: APIClient) -> None:
     assert state()["used"] == 10
 
 
-def test_what_was_acquired_is_settled_after_its_limits_were_removed(program: APIClient) -> None:
+def test_acquisition_is_settled_after_its_limits_were_removed(program: APIClient) -> None:
     limit(TOKENS, SLOTS)
     token = acquired(program, amounts={"tokens": 500})["token"]
     services.delete_resource_limits("llm")
@@ -309,7 +309,7 @@ def test_invalid_requests_charge_nothing(program: APIClient, fields: dict[str, A
 
 
 @pytest.mark.parametrize("key", ["lease:token", "idempotency:call_count"])
-def test_programs_cannot_name_what_a_token_is_held_by(program: APIClient, key: str) -> None:
+def test_programs_cannot_choose_the_holder_of_a_token(program: APIClient, key: str) -> None:
     limit(TOKENS)
     token = acquired(program, amounts={"tokens": 10}, idempotency_key="once")["token"]
     requests = {

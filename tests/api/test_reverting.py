@@ -56,7 +56,7 @@ def test_reverting_needs_permissions_to_view_to_revert_and_for_the_change() -> N
     assert not Resource.objects.exists()
 
 
-def test_there_must_be_such_an_event_and_nothing_else_is_asked(root: APIClient) -> None:
+def test_revert_needs_an_event_and_known_fields(root: APIClient) -> None:
     assert root.post(f"{ROOT}audit-events/0/revert/", {}, format="json").status_code == 404
     Resource.objects.create(name="x")
     assert root.post(where(last()), {"forec": True}, format="json").status_code == 400

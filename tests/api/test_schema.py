@@ -57,7 +57,7 @@ def test_the_api_describes_itself_alone_where_it_is_mounted() -> None:
     assert len(described["paths"]) > 15
 
 
-def test_what_a_view_leaves_out_is_left_out() -> None:
+def test_excluded_views_are_left_out() -> None:
     class Hidden(ApiView):
         @extend_schema(exclude=True)
         def get(self, request: Request) -> Response:

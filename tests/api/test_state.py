@@ -322,7 +322,7 @@ def test_a_boost_is_granted_until_it_ends(root: APIClient) -> None:
     assert boost(root, resource=None).data["scope"] == "entity"
 
 
-def test_what_the_shadow_would_have_refused_is_counted(root: APIClient) -> None:
+def test_rejections_in_shadow_mode_are_counted(root: APIClient) -> None:
     services.set_resource_limits("in-the-shadow", [CallLimit(1, 60)], enforcement="shadow")
     for _ in range(3):
         services.acquire("in-the-shadow", entity="user:1")

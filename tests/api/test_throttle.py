@@ -80,7 +80,7 @@ def test_a_policy_on_the_api_that_is_not_obeyed_closes_nothing(root: APIClient, 
     assert root.get(f"{ROOT}policies/").status_code == 200
 
 
-def test_what_can_never_be_admitted_names_the_limits_too(root: APIClient) -> None:
+def test_request_that_is_never_admitted_names_the_limits(root: APIClient) -> None:
     services.set_resource_limits(RESOURCE, [CallLimit(0.5, 60)])
     refused = root.get(f"{ROOT}policies/")
     assert (refused.status_code, refused.data["violated-policies"]) == (422, ["call_count"])

@@ -66,7 +66,7 @@ def test_a_changed_limit_is_another_version_of_its_policy(root: APIClient, where
     assert len({tag, limited, root.get(where)["ETag"]}) == 3
 
 
-def test_what_a_reader_has_is_not_sent_again(root: APIClient, where: str) -> None:
+def test_unchanged_object_is_not_sent_again(root: APIClient, where: str) -> None:
     for address in (where, f"{ROOT}policies/"):
         tag = root.get(address)["ETag"]
         same = root.get(address, headers={"If-None-Match": tag})
@@ -130,7 +130,7 @@ def test_one_of_two_concurrent_creations_succeeds(site: None) -> None:
     assert Resource.objects.count() == ROUNDS
 
 
-def test_what_is_deleted_and_changed_at_the_same_moment_is_one_of_them(site: None) -> None:
+def test_concurrent_delete_and_change_have_one_winner(site: None) -> None:
     for number in range(ROUNDS):
         where = f"resources/{Resource.objects.create(name=f'r{number}').pk}/"
         match = {"If-Match": as_user(User(is_superuser=True, pk=1)).get(ROOT + where)["ETag"]}
