@@ -392,7 +392,7 @@ def test_all_that_changed_can_be_reached_on_a_phone(name: str, window: Browser) 
 
 
 @pytest.mark.parametrize("size", [DESKTOP, (800, 900), PHONE])
-def test_what_is_wrong_with_a_limit_can_be_read_above_its_field(size: tuple[int, int], window: Browser) -> None:
+def test_error_of_a_limit_is_above_its_field(size: tuple[int, int], window: Browser) -> None:
     window.resize(size)
     window.open(OURS["new-policy"])
     window.fill("#id_limits-0-key", "tpm")
