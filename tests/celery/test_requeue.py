@@ -244,7 +244,7 @@ WINDOWS = [
 ]
 
 
-def test_rejected_tasks_wait_whatever_the_window_is() -> None:
+def test_rejected_tasks_wait_with_windows_of_any_length() -> None:
     for window in WINDOWS:
         limits = LimitSet([RateLimit("tokens", 2.5, window, burst=1)], store=MemoryStore(clock=FakeClock()))
         assert limits.try_acquire({"tokens": 1})
