@@ -230,7 +230,7 @@ def test_file_is_applied_in_one_audited_step_and_changes_nothing_again(tmp_path:
     assert limits.check("chat", entity="user:1", requested={"tpm": 1}).allowed
 
 
-def test_what_differs_is_changed_and_the_rest_is_not_touched() -> None:
+def test_different_objects_are_changed_and_the_rest_stays() -> None:
     applied(EXAMPLE)
     kept = {*Limit.objects.values_list("pk", "text")}
     changed = (
@@ -285,7 +285,7 @@ def test_apply_executes_exactly_the_plan_that_was_shown() -> None:
     assert limits_file.apply(content, expected=limits_file.plan(content)).counts()["change"] == 1
 
 
-def test_what_others_refer_to_stays_until_they_do_not() -> None:
+def test_objects_stay_while_others_refer_to_them() -> None:
     applied("resources: {api: {}}\nentities: {a: {}}")
     limits.set_resource_limits("api", [CallLimit.per_minute(5)])
     with pytest.raises(InvalidFile, match="api is no longer in the file, but policy resource api refers to it"):
@@ -305,7 +305,7 @@ def test_an_object_belongs_to_one_file() -> None:
     assert [resource.name for resource in Resource.objects.all()] == ["api"]
 
 
-def test_what_is_only_referred_to_is_made_and_stays_while_it_is() -> None:
+def test_referenced_objects_are_made_and_stay_while_referenced() -> None:
     text = "policies: [{resource: api, entity: user:1, limits: [calls=1/s]}]"
     assert applied(text).counts()["create"] == 3
     assert applied(text).counts() == {"create": 0, "change": 0, "delete": 0, "unchanged": 3}
@@ -435,7 +435,7 @@ def written(content: dict[str, Any]) -> str:
 
 @hypothesis_settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=files(), second=files())
-def test_export_has_the_stored_rows_whatever_was_applied(first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_export_has_the_stored_rows_after_any_apply(first: dict[str, Any], second: dict[str, Any]) -> None:
     schema = jsonschema.Draft202012Validator(limits_file.schema())
     schema.validate(first)
     applied("")

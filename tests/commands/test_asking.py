@@ -107,7 +107,7 @@ def test_explain_prints_json_for_programs() -> None:
     assert run("explain api --format csv").out.splitlines()[1].startswith("allows,tpm,")
 
 
-def test_status_shows_members_and_what_all_use_together() -> None:
+def test_status_shows_members_and_the_shared_use() -> None:
     run("pool set claude --serves claude")
     run("pool set-member claude east rpm=5/min")
     limits.set_resource_limits("claude", [ResourceLimit("db", 3), QuotaLimit.per_month("budget", 9)])
@@ -246,7 +246,7 @@ def test_a_chart_has_a_scale_of_its_own_for_each_limit() -> None:
     assert run("usage --chart --resource other").out == "No usage.\n"
 
 
-def test_what_is_old_is_deleted_into_an_archive(tmp_path: Path, settings: Settings) -> None:
+def test_old_rows_are_archived_and_deleted(tmp_path: Path, settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "USAGE_HOURS_KEPT": 24}
     old = timezone.now() - timedelta(days=3)
     UsageSnapshot.objects.create(period=UsagePeriod.HOUR, start=old, resource="api", key="tpm", admitted_milli=1)
@@ -274,7 +274,7 @@ def test_what_is_old_is_deleted_into_an_archive(tmp_path: Path, settings: Settin
     assert json.loads(run("audit verify --format json").out)["ok"] is True
 
 
-def test_what_was_archived_can_be_verified_by_its_digests(tmp_path: Path) -> None:
+def test_archived_events_are_verified_by_their_digests(tmp_path: Path) -> None:
     run("resource set api rpm=5/min budget=2.5/day@UTC --reason 'a long story'")
     run("resource set api rpm=6/min")
     made = AuditEvent.objects.count()
@@ -300,7 +300,7 @@ def test_code_that_runs_the_command_deletes_nothing_either_where_the_moment_is_s
     assert UsageSnapshot.objects.count() == 1
 
 
-def test_an_archive_that_cannot_be_written_keeps_what_would_be_lost(tmp_path: Path) -> None:
+def test_failed_archive_keeps_the_rows(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     run("resource set api rpm=5/min")
     ran = run(f"prune --yes --audit-before 1ms --archive {tmp_path / 'file'}")

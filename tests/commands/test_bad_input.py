@@ -152,7 +152,7 @@ TABLE: Final = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_what_cannot_be_is_an_error_on_stderr_and_changes_nothing(name: str) -> None:
+def test_invalid_input_is_an_error_on_stderr_and_changes_nothing(name: str) -> None:
     for line, code, message in TABLE[name]:
         ran = run(line)
         said = " ".join(ran.err.split())

@@ -83,7 +83,7 @@ WRONG: Final = [
 
 
 @pytest.mark.parametrize(("text", "name", "said"), WRONG, ids=[said for *_, said in WRONG])
-def test_what_is_set_and_means_nothing_is_found(text: str, name: str, said: str) -> None:
+def test_settings_without_effect_are_found(text: str, name: str, said: str) -> None:
     apply(read_content(text))
     [message] = found(name)
     assert said in message
@@ -97,7 +97,7 @@ endpoints:
 """
 
 
-def test_enabled_endpoints_about_what_the_site_does_not_have_are_found() -> None:
+def test_enabled_rules_for_missing_urls_are_found() -> None:
     apply(read_content(ENDPOINTS % ("shop:orders", "/no/such/")))
     assert found("D019") == [
         "endpoint orders is about the view 'shop:orders', which the site does not have",
@@ -242,7 +242,7 @@ policies:
 """
 
 
-def test_what_is_set_well_is_not_found() -> None:
+def test_valid_configuration_has_no_findings() -> None:
     apply(read_content(RIGHT))
     assert [one.id for one in diagnose()] == ["limits_app.W044", "limits_app.I001"]
 
@@ -405,7 +405,7 @@ def never() -> Iterator[Event]:
     event.set()
 
 
-def test_what_never_answers_is_left_behind(never: Event) -> None:
+def test_call_that_never_answers_is_abandoned(never: Event) -> None:
     assert answers(never.wait, 0.01) == "it did not answer within 0.01 seconds"
 
 

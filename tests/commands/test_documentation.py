@@ -43,9 +43,7 @@ def steps(page: Path) -> Iterator[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("page", SECTIONS, ids=name)
-def test_the_commands_of_a_page_print_what_it_shows(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_a_page_print_the_shown_output(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = doctest.OutputChecker().check_output
     monkeypatch.chdir(tmp_path)
     for file, text in FILE.findall(page.read_text()):

@@ -114,7 +114,7 @@ def test_thousand_models_are_previewed_and_imported_exactly(tmp_path: Path) -> N
     assert (again["counts"]["added"], again["counts"]["changed"], again["counts"]["unchanged"]) == (0, 0, len(rows))
 
 
-def test_what_is_skipped_has_a_reason(tmp_path: Path) -> None:
+def test_skipped_prices_have_a_reason(tmp_path: Path) -> None:
     model = {"litellm_provider": "a", "input_cost_per_token": 1e-06}
     data = {
         "a/colon:0": model,
@@ -286,7 +286,7 @@ def test_permits_have_no_price(tmp_path: Path) -> None:
     assert {*amounts()} == {("a", "t")}
 
 
-def test_list_shows_what_applies_and_the_history(time: Any) -> None:
+def test_list_shows_current_prices_and_the_history(time: Any) -> None:
     assert "There are no prices" in run("prices list").err
     run("prices set m t=1")
     time.shift(timedelta(days=1))

@@ -210,7 +210,7 @@ def test_a_site_without_time_zones_is_given_moments_of_its_own(settings: Setting
     assert run("usage --since 2026-01-31").code == 0
 
 
-def test_what_holds_at_hours_or_between_dates_is_deleted_by_its_words() -> None:
+def test_policies_with_hours_or_dates_are_deleted_by_their_words() -> None:
     run("system set rpm=5/min")
     run("system set rpm=9/min --hours sat --time-zone UTC")
     run("system set rpm=7/min --from 2990-01-01 --until 2999-01-01")

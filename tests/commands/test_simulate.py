@@ -218,7 +218,7 @@ def test_rollouts_take_in_always_the_same_entities() -> None:
     assert told == decisions(proposal, *[at(9, f"user:{number}") for number in range(400)])
 
 
-def test_what_the_site_has_is_proposed_where_nothing_is() -> None:
+def test_limits_of_the_site_are_simulated_without_a_proposal() -> None:
     apply(read_content("policies: [{resource: api, limits: [calls=1/min]}, {effect: unlimited}]"))
     assert decisions(Proposal.of_site(), at(0), at(1), at(1, resource="other")) == "yny"
 
