@@ -184,7 +184,7 @@ def test_a_change_that_fails_leaves_no_event(admin_client: Client, api: Resource
     assert not Resource.objects.filter(name="mail").exists()
 
 
-def test_what_is_in_use_is_not_deleted_but_explained(admin_client: Client, policy: Policy) -> None:
+def test_objects_in_use_are_explained_and_not_deleted(admin_client: Client, policy: Policy) -> None:
     page = send(admin_client, "resource_delete", {"post": "yes"}, policy.resource_id).content.decode()
     assert "would require deleting the following protected related objects" in page
     assert Resource.objects.exists()

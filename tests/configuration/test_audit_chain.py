@@ -316,7 +316,7 @@ def test_protection_can_be_created_and_removed_again_and_again(events: list[Audi
         sql(f"DELETE FROM {EVENTS}")
 
 
-def test_what_is_old_is_pruned_and_the_rest_still_verified(events: list[AuditEvent]) -> None:
+def test_old_events_are_pruned_and_the_rest_is_verified(events: list[AuditEvent]) -> None:
     kept: list[str] = []
     now = timezone.now()
     archive: Callable[[Any], object] = lambda old: kept.extend(event.object_label for event in old)  # noqa: E731
@@ -341,7 +341,7 @@ def test_what_is_old_is_pruned_and_the_rest_still_verified(events: list[AuditEve
         prune(timezone.now() + timedelta(days=1), using=ALIAS)
 
 
-def test_what_is_pruned_while_the_log_is_verified_is_not_missing(events: list[AuditEvent]) -> None:
+def test_events_pruned_during_verification_are_not_missing(events: list[AuditEvent]) -> None:
     now, asked = timezone.now(), 0
 
     def prune_meanwhile(execute: Any, statement: str, *arguments: Any) -> Any:

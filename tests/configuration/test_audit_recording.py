@@ -209,7 +209,7 @@ def test_a_block_that_fails_or_is_rolled_back_leaves_nothing(api: Resource) -> N
     assert verify().number == AuditHead.objects.get().number == 2
 
 
-def test_what_is_refused_leaves_the_transaction_as_it_was(policy: Policy) -> None:
+def test_rejected_write_leaves_the_transaction_unchanged(policy: Policy) -> None:
     with transaction.atomic():
         with pytest.raises(ProtectedError):
             policy.resource.delete()

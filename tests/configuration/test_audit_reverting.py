@@ -90,7 +90,7 @@ def test_reverted_pool_has_its_disabled_members() -> None:
     assert Limit.objects.get().member == PoolMember.objects.get()
 
 
-def test_what_was_changed_since_is_reverted_only_by_force(api: Resource) -> None:
+def test_object_that_changed_since_is_reverted_only_by_force(api: Resource) -> None:
     first = last()
     Resource.objects.update(description="one")
     change = last()
@@ -106,7 +106,7 @@ def test_what_was_changed_since_is_reverted_only_by_force(api: Resource) -> None
         revert(first)
 
 
-def test_what_no_longer_fits_is_refused_and_changes_nothing(full: Policy, user: Entity) -> None:
+def test_revert_that_no_longer_fits_changes_nothing(full: Policy, user: Entity) -> None:
     made = AuditEvent.objects.get(verb="create", object_type="entity")
     with pytest.raises(CannotRevert, match="user:42 is in use: remove it from entity user:42 on api first"):
         revert(made)
@@ -123,7 +123,7 @@ def test_what_no_longer_fits_is_refused_and_changes_nothing(full: Policy, user: 
     assert verify().ok
 
 
-def test_what_changed_no_configuration_cannot_be_reverted(db: None) -> None:
+def test_events_without_configuration_cannot_be_reverted(db: None) -> None:
     event = AuditEvent.objects.create(verb="reset", source="service", object_type="state")
     with pytest.raises(CannotRevert, match="a reset of state did not change configuration"):
         revert(event)

@@ -123,7 +123,7 @@ def test_without_a_test_case_every_transaction_is_one() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("nested", [False, True])
-def test_changes_are_announced_also_where_what_waited_for_the_commit_fails(announced: list[str], nested: bool) -> None:
+def test_changes_are_announced_also_when_another_commit_hook_fails(announced: list[str], nested: bool) -> None:
     def fail() -> None:
         raise RuntimeError("went wrong")
 

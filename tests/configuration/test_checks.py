@@ -350,7 +350,7 @@ def test_weak_log_in_limits_are_reported(
         ({"STATE_DIR": "/x", "STORES": {"default": {"KIND": "process"}, "other": {"KIND": "database"}}}, ["W053"]),
     ],
 )
-def test_what_is_not_for_a_real_site_is_reported_when_it_is_deployed(
+def test_hazards_are_reported_in_deployment_checks(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], found: list[str]
 ) -> None:
     settings.LIMITS = given
@@ -361,7 +361,7 @@ def test_what_is_not_for_a_real_site_is_reported_when_it_is_deployed(
     assert run_checks(tags=["limits_app"], databases=[]) == []
 
 
-def test_a_temporary_directory_is_reported_whatever_chose_it(
+def test_temporary_directory_of_any_setting_is_reported(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     temporary_files_in(monkeypatch, tmp_path / "temporary")

@@ -176,7 +176,7 @@ def test_several_bad_values_are_reported_together_in_the_order_of_their_ids() ->
         (7, "The keys are ENABLED, TESTING, STORE, "),
     ],
 )
-def test_an_unknown_key_is_reported_with_what_was_probably_meant(name: object, hint: str) -> None:
+def test_unknown_key_is_reported_with_a_suggestion(name: object, hint: str) -> None:
     with override_settings(LIMITS={name: 1}):
         assert conf.get(conf.STORE) == "default"
         [report] = check_settings()

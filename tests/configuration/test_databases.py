@@ -133,7 +133,7 @@ def test_the_cool_down_of_a_resource_is_found_with_its_policies(settings: Settin
     assert not policy_source.read(Subject("api", "user:1"), ALIAS, NOW).cooling
 
 
-def test_clients_with_equal_rows_share_what_is_compiled(settings: Settings) -> None:
+def test_clients_with_equal_rows_share_compiled_limits(settings: Settings) -> None:
     settings.DATABASE_ROUTERS = [Elsewhere()]
     begins = datetime.now(UTC) - HOUR
     api = Resource.objects.using(ALIAS).create(name="api")

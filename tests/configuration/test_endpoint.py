@@ -47,7 +47,7 @@ def endpoint(resource: Resource, **fields: Any) -> Endpoint:
         ("/" + "x" * 10_240, "at most 255 characters"),
     ],
 )
-def test_a_bad_path_is_refused_with_what_to_write(path: str, said: str, api: Resource) -> None:
+def test_invalid_path_is_an_error_with_advice(path: str, said: str, api: Resource) -> None:
     assert said in complaint(endpoint(api, path=path).full_clean, "path")
 
 
@@ -109,7 +109,7 @@ def test_amounts_are_numbers_by_limit_key_or_none(amounts: object, kept: dict[st
         ({"tpm": float("inf")}, "must be finite, not NaN or infinity"),
     ],
 )
-def test_bad_amounts_are_refused_with_what_to_write(amounts: object, said: str, api: Resource) -> None:
+def test_invalid_amounts_are_errors_with_advice(amounts: object, said: str, api: Resource) -> None:
     assert said in complaint(endpoint(api, amounts=amounts).full_clean, "amounts")
 
 

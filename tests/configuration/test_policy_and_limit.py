@@ -234,7 +234,7 @@ def test_no_way_of_writing_leaves_limits_with_a_policy_that_has_none(effect: str
 
 
 @pytest.mark.parametrize("sound", [rate, quota, permits])
-def test_what_was_there_already_is_ignored(sound: Any, policy: Policy) -> None:
+def test_invalid_values_from_before_do_not_stop_a_write(sound: Any, policy: Policy) -> None:
     limit = sound(policy)
     limit.save()
     models.QuerySet.update(Limit.objects.filter(pk=limit.pk), key="a b:c")

@@ -131,7 +131,7 @@ def test_a_line_of_eight_levels_is_fine_and_one_of_nine_is_not() -> None:
     assert said == "Entities can be at most 8 levels deep: choose a parent further up."
 
 
-def test_what_hangs_below_an_entity_counts_when_it_is_moved() -> None:
+def test_descendants_count_when_an_entity_is_moved() -> None:
     entities = line(5)
     top = Entity.objects.create(identifier="top")
     entities[0].parent = top
@@ -199,12 +199,12 @@ BROKEN: list[tuple[str, tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize(("constraint", "rows"), BROKEN)
-def test_the_database_itself_refuses_what_validation_refuses(constraint: str, rows: tuple[Any, ...]) -> None:
+def test_database_constraints_agree_with_validation(constraint: str, rows: tuple[Any, ...]) -> None:
     with pytest.raises(IntegrityError, match=constraint), transaction.atomic():
         type(rows[0]).objects.bulk_create(rows)
 
 
-def test_what_a_policy_is_about_and_a_parent_cannot_be_deleted(api: Resource, user: Entity) -> None:
+def test_subjects_of_policies_and_parents_cannot_be_deleted(api: Resource, user: Entity) -> None:
     tenant = Entity.objects.create(identifier="tenant:acme")
     Policy.objects.create(resource=api, entity=user)
     Entity.objects.create(identifier="key:1", parent=tenant)

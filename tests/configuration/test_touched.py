@@ -302,7 +302,7 @@ def test_groups_of_plans_are_announced_as_everything(rows: None, changes: list[C
 
 
 @pytest.mark.usefixtures("rows")
-def test_cool_downs_are_announced_alone_or_beside_what_else_has_changed(changes: list[Changes]) -> None:
+def test_cool_downs_are_announced_alone_or_beside_other_changes(changes: list[Changes]) -> None:
     changes.clear()
     with transaction.atomic():
         announce("default", Touched.cool_downs())
