@@ -73,6 +73,6 @@ def test_pictures_have_a_text_alternative(picture: Path) -> None:
     assert all(described)
 
 
-def test_the_picture_of_the_algorithms_shows_what_the_engine_decides() -> None:
+def test_picture_of_the_algorithms_shows_the_decisions_of_the_engine() -> None:
     advice = "draw it again: python -m tests.docs.algorithms_picture"
     assert algorithms_picture.PICTURE.read_text() == algorithms_picture.drawn(), advice
