@@ -205,7 +205,7 @@ HOURS = UnitPrice.of("gpus", "usd", Decimal(3), 1), UnitPrice.of("disks", "usd",
     ("requested", "charged"),
     [({"gpus": 2, "disks": 4}, 8), ({"gpus": 2, "disks": 1, "input_tokens": 400_000}, 7.5), ({"gpus": 1}, 3.5)],
 )
-def test_permits_with_prices_are_charged_as_requested_whatever_is_reported(
+def test_permits_with_prices_are_charged_as_requested_and_not_as_reported(
     requested: dict[str, GivenAmount], charged: float
 ) -> None:
     limits = priced_set("gpus=9 disks=9 usd=50/month", (*HOURS, *TOKENS))

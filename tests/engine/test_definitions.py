@@ -76,7 +76,7 @@ class Seven:
         pytest.param(lambda: ResourceLimit("db", 3, YEAR), id="permits_for_a_year"),
     ],
 )
-def test_what_is_allowed_can_be_made_and_compiled(made: Any) -> None:
+def test_allowed_definitions_are_compiled(made: Any) -> None:
     limit = made()
     assert schema_of((limit,)).rules[0].limit == limit
 
@@ -409,7 +409,7 @@ def test_keys_of_a_set_are_unique() -> None:
     ],
     ids=repr,
 )
-def test_there_are_shorter_ways_to_write_a_quota(made: QuotaLimit, same: QuotaLimit) -> None:
+def test_quotas_have_short_constructors(made: QuotaLimit, same: QuotaLimit) -> None:
     assert made == same
     assert hash(made) == hash(same)
     assert pickle.loads(pickle.dumps(made)) == same

@@ -260,9 +260,7 @@ def undone(claim: Claim, *, has_run: bool = False) -> Claim:
         pytest.param((RateLimit("tpm", 20, 20),), False, id="another limit with the same rate"),
     ],
 )
-def test_undone_charge_drains_after_what_was_in_use_before(
-    limits: tuple[AnyLimit, ...], is_same: bool, has_run: bool
-) -> None:
+def test_undone_charge_drains_after_the_earlier_use(limits: tuple[AnyLimit, ...], is_same: bool, has_run: bool) -> None:
     is_known = is_same and not has_run
     for seconds, left in ((2, 1 if is_known else 3), (5, 0 if is_known else 2)):
         scope = OneScope(TPM)

@@ -114,7 +114,7 @@ def test_short_keys_have_sixteen_bytes() -> None:
 @pytest.mark.parametrize(
     "name", ["", "1st", "/api", "a:b", "a b", "a\0", "é", "a\ud800", "a?b", "R" * 65, None, b"api"]
 )
-def test_what_a_resource_may_not_be_called(name: Any) -> None:
+def test_invalid_names_of_resources_are_rejected(name: Any) -> None:
     with pytest.raises(InvalidLimit, match=r"must be a letter followed by at most 63 letters, digits") as caught:
         check_resource(name)
     assert str(caught.value).startswith("resource ")
@@ -122,7 +122,7 @@ def test_what_a_resource_may_not_be_called(name: Any) -> None:
 
 
 @pytest.mark.parametrize("identifier", ["", "x" * 256, "x" * 10_000, "👤" * 256, None, 42, b"user:42", ["user:42"]])
-def test_what_an_entity_may_not_be_called(identifier: Any) -> None:
+def test_invalid_identifiers_of_entities_are_rejected(identifier: Any) -> None:
     with pytest.raises(InvalidLimit, match="must be text of 1 to 255 characters") as caught:
         check_entity(identifier)
     assert str(caught.value).startswith("entity ")

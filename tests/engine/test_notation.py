@@ -109,7 +109,7 @@ def test_equivalent_notations_are_equal(said: str, text: str) -> None:
         ("connections=5:hold=long", "time 'long' must look like"),
     ],
 )
-def test_what_is_no_limit_is_refused_in_words(text: str, message: str) -> None:
+def test_invalid_limits_are_errors_in_words(text: str, message: str) -> None:
     with pytest.raises(InvalidLimit, match=message):
         parse_limit(text)
 

@@ -168,7 +168,7 @@ def test_level_of_a_limit_is_reported(store: MemoryStore) -> None:
     ],
     ids=lambda one: getattr(one, "key", ""),
 )
-def test_a_status_has_what_the_limit_admits_in_its_window(store: MemoryStore, limit: Any, expected: Any) -> None:
+def test_status_has_the_amount_of_its_window(store: MemoryStore, limit: Any, expected: Any) -> None:
     limits = scoped_set(store, limit)
     [status] = limits.try_acquire({limit.key: 1}).outcome.passed
     assert (status.type, status.limit, status.window_seconds, status.capacity) == expected
@@ -210,7 +210,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
     assert list(told["violations"][0]) == names  # type: ignore[index]
 
 
-def test_what_can_never_be_admitted_binds_more_than_any_wait(store: MemoryStore) -> None:
+def test_limit_that_never_admits_binds_before_any_wait(store: MemoryStore) -> None:
     limits = limit_set(store, RateLimit("year", 10, 366 * 86_400), RPM)
     limits.try_acquire({"year": 10})
     with pytest.raises(NeverAdmissible) as caught:
@@ -222,7 +222,7 @@ def test_what_can_never_be_admitted_binds_more_than_any_wait(store: MemoryStore)
     assert [status.retry_after for status in outcome.violations] == [366 * 86_400, None]
 
 
-def test_what_remains_is_counted_in_thousandths_and_rounded_down(store: MemoryStore, clock: FakeClock) -> None:
+def test_remaining_amount_is_in_thousandths_and_rounded_down(store: MemoryStore, clock: FakeClock) -> None:
     limits = limit_set(store, RateLimit("k", 1, 60))
     for taken, remaining in ((0, 1), (0.001, 0.999), (0.249, 0.75), (0.75, 0)):
         (status,) = limits.try_acquire({"k": taken}).outcome.passed

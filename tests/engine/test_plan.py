@@ -205,7 +205,7 @@ def test_a_shape_is_compiled_once_for_a_thousand_clients(store: MemoryStore) -> 
     assert len({id(claim.shape) for claim in claims}) == len(requests)
 
 
-def test_clients_of_a_shape_share_what_is_shared_and_nothing_else(store: MemoryStore) -> None:
+def test_clients_of_a_shape_share_only_shared_limits(store: MemoryStore) -> None:
     everyone = ScopedLimits(shared_scope("api", "gpu"), schema_of((ResourceLimit("gpu", 3),)))
     version = store.advance_version()
     template = LimitSet.composed([USER, everyone], store, version=version, resource="api", identity="user")

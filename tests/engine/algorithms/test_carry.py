@@ -32,7 +32,7 @@ def ten(algorithm: RateLimitAlgorithm, capacity: int = 10, seconds: float = 60) 
 
 
 @pytest.mark.parametrize("old", ALGORITHMS)
-def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgorithm) -> None:
+def test_unused_limit_is_unused_under_any_definition(old: RateLimitAlgorithm) -> None:
     for new in ALGORITHMS:
         changed = Driven(ten(old)).carried_into(ten(new, 20, 3600), NOW)
         assert changed.used(NOW) == 0
@@ -68,7 +68,7 @@ def test_state_of_a_subclass_is_converted() -> None:
     assert Driven(ten(FIXED_WINDOW)).rule.carry(old, state, NOW) == (NOW, 4)
 
 
-def test_algorithm_without_a_rule_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_algorithm_without_a_rule_names_the_missing_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(RATE_RULES, GCRA)
     with pytest.raises(LookupError, match="algorithm 'gcra' has no rule: add it to RATE_RULES"):
         compile_rule(ten(GCRA, capacity=11), 1)

@@ -48,7 +48,7 @@ def test_a_stored_log_that_does_not_exist_is_empty() -> None:
 
 
 @pytest.mark.parametrize("log", [EMPTY_LOG, logged((1, 5)), logged((NOW, 2**52), (NOW + 1, 2**53 - 1))])
-def test_what_is_packed_can_be_unpacked(log: Log) -> None:
+def test_packed_log_is_unpacked(log: Log) -> None:
     packed = log.pack()
     assert len(packed) == 16 * len(log)
     assert entries(Log.stored(lambda: packed)) == entries(log)
@@ -64,7 +64,7 @@ TRAFFIC = {
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.5, 1, 1.024, 7, 3600])
-def test_the_log_holds_at_most_1024_entries_whatever_the_traffic(seconds: float) -> None:
+def test_log_has_at_most_1024_entries(seconds: float) -> None:
     step = round(seconds * SECOND) // 1024
     for name, pause in TRAFFIC.items():
         tested, dice, now, longest = Driven(RateLimit("k", 10**6, seconds, SLIDING_WINDOW)), random.Random(7), NOW, 0

@@ -82,7 +82,7 @@ def test_a_clock_that_is_set_back_leaves_as_it_was(algorithm: RateLimitAlgorithm
     no_wait_for_what_fits_by_such_a_clock=[(9, 1, True), (0, "wait", 2, 0), (0, "wait", 3, 509)],
     late_debt_by_its_clock=[(500, 3, True), (0, "settle", 1), (999.999, 0, False), (1000, 0, True)],
 )
-def test_what_drains(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
+def test_buckets_drain(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
     three(algorithm).run(timeline)
 
 
@@ -96,7 +96,7 @@ def test_what_drains(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> Non
     debt_taken_back=[(0, 3, True), (0, "settle", 2), (0, "settle", -2), (0, "used", 3)],
     after_a_clock_went_back=[(500, 1, True), (0, "settle", -1), (500, 3, True), (500, 1, False)],
 )
-def test_what_refunds(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
+def test_algorithms_that_refund(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
     three(algorithm).run(timeline)
 
 
@@ -105,7 +105,7 @@ def test_what_refunds(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> No
     unused_amounts_stay_spent=[(0, 3, True), (0, "settle", -2), (0, "used", 3), (0, 1, False)],
     debt_stays_too=[(0, 3, True), (0, "settle", 1), (0, "settle", -1), (0, "used", 4)],
 )
-def test_what_does_not_refund(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
+def test_algorithms_that_do_not_refund(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
     three(algorithm).run(timeline)
 
 

@@ -303,7 +303,7 @@ def test_a_restored_state_equals_an_unused_one(algorithm: RateLimitAlgorithm, dr
 
 @examples(150)
 @given(draw=st.data())
-def test_buckets_decide_alike_whatever_their_name_until_something_is_refunded(draw: st.DataObject) -> None:
+def test_buckets_of_each_name_decide_alike_until_a_refund(draw: st.DataObject) -> None:
     course = Course(draw, draw.draw(rates((LEAKY_BUCKET,))))
     others = [Driven(replace(course.limit, algorithm=algorithm)) for algorithm in (TOKEN_BUCKET, GCRA)]
     assume(all(other.rule.lua[3] == course.tested.rule.lua[3] for other in others))  # their tick
