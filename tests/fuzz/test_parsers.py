@@ -130,14 +130,14 @@ def test_names_are_text_that_fits_or_refused(value: Any) -> None:
 
 @FEW
 @given(anything())
-def test_what_stands_in_a_json_column_is_sound_or_refused(value: Any) -> None:
+def test_json_columns_are_valid_or_rejected(value: Any) -> None:
     for validate in (validate_json, validate_object, validate_amounts):
         tried(validate, value, refuses=ValidationError)
 
 
 @FEW
 @given(st.text(max_size=80))
-def test_what_stands_in_a_text_column_is_sound_or_refused(text: str) -> None:
+def test_text_columns_are_valid_or_rejected(text: str) -> None:
     for validate in MODELS_REFUSE[2:]:
         tried(validate, text, refuses=ValidationError)
 
