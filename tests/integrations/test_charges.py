@@ -69,7 +69,7 @@ def limits(request_of_ann: HttpRequest) -> RequestLimits:
         pytest.param([{}, {"other": 4}], (9, 99, 4), (9, 99, 5), id="what_is_not_limited"),
     ],
 )
-def test_what_was_charged_is_not_charged_again(
+def test_charged_request_is_not_charged_again(
     kind: str, charges: list[dict[str, Any]], held: Any, after: Any, limits: RequestLimits
 ) -> None:
     charge = limits.charge if kind == "sync" else async_to_sync(limits.acharge)
@@ -80,7 +80,7 @@ def test_what_was_charged_is_not_charged_again(
     assert tuple(left("api")[key] for key in FULL) == after
 
 
-def test_what_was_reported_stays_used_when_more_is_named_later(limits: RequestLimits) -> None:
+def test_reported_use_stays_when_more_is_named_later(limits: RequestLimits) -> None:
     limits.charge("api", "ann")
     limits.acquisitions["api"].update({"tpm": 30})
     limits.charge("api", "ann", {"tpm": 40})
@@ -174,7 +174,7 @@ def test_other_entities_and_resources_are_charged_for_themselves(limits: Request
     assert len(limits.outcomes) == 4
 
 
-def test_what_was_given_back_is_charged_again(limits: RequestLimits) -> None:
+def test_refunded_request_is_charged_again(limits: RequestLimits) -> None:
     limits.charge("api", "ann", {"tpm": 40})
     limits.fail(ValueError())
     assert left("api") == FULL | {"call_count": 9}
@@ -304,7 +304,7 @@ def test_a_permit_in_shadow_mode_is_held_until_the_response_was_sent(limits: Req
     assert shadow.get_stats()["slots"]["available"] == 1
 
 
-def test_a_generator_reports_what_the_request_was_charged_before_it(request_of_ann: HttpRequest) -> None:
+def test_generator_reports_earlier_charges_of_the_request(request_of_ann: HttpRequest) -> None:
     @limited("calls", usage=lambda result: {"call_count": 0})
     def rows(request: HttpRequest) -> Any:
         yield "one"

@@ -66,7 +66,7 @@ ENDS = {"raises": ValueError("no"), "raises a response": Http404(), "returns": N
 
 @pytest.mark.parametrize("is_charged_first", [False, True])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_view_that_ends_leaves_what_a_concurrent_one_holds(
+def test_view_that_ends_leaves_the_permits_of_a_concurrent_one(
     request_of_ann: HttpRequest, end: str, is_charged_first: bool
 ) -> None:
     async def run() -> Any:
@@ -177,7 +177,7 @@ def test_a_streamed_response_of_one_view_does_not_hold_what_another_one_was_char
     assert async_to_sync(run)() == ([{"slots": 0}, {"slots": 1}], [{"slots": 1}, {"slots": 1}])
 
 
-def test_a_rejected_view_leaves_what_a_concurrent_one_was_charged(request_of_ann: HttpRequest) -> None:
+def test_rejected_view_leaves_the_charges_of_a_concurrent_one(request_of_ann: HttpRequest) -> None:
     async def run() -> Any:
         parts = Parts()
         inner = limited("full")(parts.ending())
@@ -196,7 +196,7 @@ def test_a_rejected_view_leaves_what_a_concurrent_one_was_charged(request_of_ann
     assert async_to_sync(run)() == (429, [{"call_count": 8, "slots": 0}, {"call_count": 9, "slots": 1}])
 
 
-def test_what_a_thread_acquires_is_released_with_the_view(request_of_ann: HttpRequest) -> None:
+def test_acquisitions_of_a_thread_are_released_with_the_view(request_of_ann: HttpRequest) -> None:
     @limited("api")
     def view(request: HttpRequest) -> HttpResponse:
         thread = threading.Thread(target=limits_of(request).acquire, args=("by-view",))  # without the context

@@ -133,7 +133,7 @@ def test_a_view_is_limited(ask: Ask, serve: Any, settings: Settings, name: str, 
 
 
 @pytest.mark.parametrize("name", ["async_class_view", "class_view"])
-def test_what_a_class_view_does_not_answer_is_charged_too(ask: Ask, serve: Any, name: str) -> None:
+def test_unanswered_methods_of_a_class_view_are_charged_too(ask: Ask, serve: Any, name: str) -> None:
     serve({"": VIEWS[name]})
     limit("api", CallLimit(2, 60))
     assert [ask(method="POST").status_code for _ in range(3)] == [405, 405, 429]
@@ -455,7 +455,7 @@ def test_the_result_of_a_function_sets_its_cost() -> None:
     assert left("mail", None) == {"letters": 8}
 
 
-def test_what_the_view_settled_itself_is_left_alone(ask: Ask, serve: Any) -> None:
+def test_acquisitions_settled_by_the_view_are_left_alone(ask: Ask, serve: Any) -> None:
     def view(request: Any) -> HttpResponse:
         request.limits.acquisitions["api"].release()
         return fine(request)
@@ -542,7 +542,7 @@ def test_the_return_value_of_a_generator_sets_its_cost() -> None:
     assert left("api", None)["tpm"] == 8
 
 
-def test_what_is_sent_and_thrown_arrives_inside_of_a_generator() -> None:
+def test_sent_values_and_exceptions_arrive_in_a_generator() -> None:
     seen: list[object] = []
 
     @contextmanager
@@ -689,6 +689,6 @@ class NoView(View):
         (async_to_sync(limited("api", usage=lambda result: {}).__aenter__), "a block has no result"),
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_written(make: Callable[[], object], said: str) -> None:
+def test_invalid_options_are_errors_where_they_are_written(make: Callable[[], object], said: str) -> None:
     with pytest.raises((InvalidLimit, InvalidRequest, TypeError), match=said):
         make()

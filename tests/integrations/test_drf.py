@@ -182,7 +182,7 @@ def test_scopes_of_any_name_have_a_resource_of_their_own(scope: str) -> None:
     assert [statuses(view, 2) for view in views] == [[200, 429], [200, 429]]
 
 
-def test_what_one_throttle_refuses_no_other_one_charges(clock: FakeClock) -> None:
+def test_request_rejected_by_one_throttle_is_not_charged_by_others(clock: FakeClock) -> None:
     limit("first", CallLimit(9, 60, RateLimitAlgorithm.FIXED_WINDOW))
     limit("second", CallLimit(1, 60, RateLimitAlgorithm.FIXED_WINDOW))
     view = view_of(throttle("first"), throttle("second"))
@@ -230,7 +230,7 @@ def pooled() -> None:
 
 @pytest.mark.usefixtures("pooled")
 @pytest.mark.parametrize("own", [None, 1, 99], ids=["the_pool_alone", "less_than_the_pool", "more_than_the_pool"])
-def test_what_a_pool_refuses_the_throttle_refuses(own: int | None) -> None:
+def test_throttle_rejects_as_its_pool(own: int | None) -> None:
     if own is not None:
         limit("llm", CallLimit(own, 60))
     view = view_of(throttle("llm"))
@@ -242,7 +242,7 @@ def test_what_a_pool_refuses_the_throttle_refuses(own: int | None) -> None:
 
 @pytest.mark.usefixtures("pooled")
 @pytest.mark.parametrize("order", [1, -1])
-def test_what_a_pool_refuses_a_view_with_several_throttles_refuses(order: int) -> None:
+def test_view_with_several_throttles_rejects_as_a_pool(order: int) -> None:
     limit("api", CallLimit(9, 60))
     view = view_of(*[throttle("llm"), throttle("api")][::order])
     assert statuses(view, 4) == [200, 200, 429, 429]
@@ -258,7 +258,7 @@ def test_a_request_is_charged_once_by_a_throttle_and_an_endpoint(send: Any, serv
     assert left("api", "tenant:acme") == {"call_count": 4}
 
 
-def test_what_a_throttle_refuses_the_endpoint_gets_back(send: Any, serve: Any) -> None:
+def test_request_rejected_by_a_throttle_is_refunded_to_the_endpoint(send: Any, serve: Any) -> None:
     serve({"": view_of(throttle("exports"))})
     endpoint(limit("api", CallLimit(5, 60)))
     limit("exports", CallLimit(1, 60))

@@ -59,7 +59,7 @@ FIRST = {
 
 
 @pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
-def test_whatever_is_imported_first_all_views_have_them(first: str) -> None:
+def test_all_views_have_them_in_any_order_of_imports(first: str) -> None:
     command = [sys.executable, "-c", SITE.format(first=first)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.stdout.strip(), ended.stderr) == ("[200, 200, 429]", "")

@@ -101,7 +101,7 @@ class Never(BaseThrottle):
 
 
 @pytest.mark.usefixtures("problems")
-def test_what_is_not_ours_is_answered_as_the_framework_does() -> None:
+def test_other_errors_are_answered_by_the_framework() -> None:
     def missing(self: APIView, request: Request) -> Response:
         raise NotFound
 

@@ -256,7 +256,7 @@ def _with_path(row: Endpoint, path: str) -> Endpoint:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_may_be_rolled_back_is_not_kept() -> None:
+def test_rules_that_may_be_rolled_back_are_not_kept() -> None:
     api = limit("api")
     endpoints.clear()
     with transaction.atomic():
@@ -267,7 +267,7 @@ def test_what_may_be_rolled_back_is_not_kept() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_writes_that_bypass_the_app_count_when_what_is_kept_is_too_old(settings: Settings) -> None:
+def test_writes_that_bypass_the_app_apply_when_kept_rules_are_too_old(settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
     endpoint(limit("api"), "/")
     assert endpoints.current().find(of("/"))

@@ -179,7 +179,7 @@ def test_a_key_in_a_cookie_is_found_without_sessions(settings: Settings) -> None
     assert [ask("ann"), ask("bob"), ask("ann")] == [200, 200, 429]
 
 
-def test_what_the_client_adds_to_the_forwarded_addresses_is_not_believed(asks: Asks) -> None:
+def test_forwarded_addresses_added_by_the_client_are_not_trusted(asks: Asks) -> None:
     endpoint(limit("api", CallLimit(1, 60)), "/api/*")
     answers = [asks("/api/a", address=f"198.51.100.{number}, {CLIENT}") for number in range(3)]
     assert [answer.status_code for answer in answers] == [200, 429, 429]

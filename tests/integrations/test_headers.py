@@ -222,7 +222,7 @@ def test_a_policy_in_shadow_mode_has_no_headers(ask: Ask, serve: Any) -> None:
     assert [(one.status_code, told(one)) for one in (ask(), ask())] == [(200, {}), (200, {})]
 
 
-def test_what_a_view_takes_by_itself_is_reported(ask: Ask, serve: Any) -> None:
+def test_headers_report_amounts_acquired_by_a_view(ask: Ask, serve: Any) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         request.limits.acquire("api", requested={"tpm": 4})  # type: ignore[attr-defined]  # the middleware adds it
         return fine(request)

@@ -232,7 +232,7 @@ def test_a_refusal_inside_a_view_is_the_same_refusal_and_gives_no_call_back(ask:
     assert left("outer") == {"call_count": 8, "slots": 3}
 
 
-def test_what_a_view_reported_before_it_was_refused_stays_used(ask: Ask, serve: Any) -> None:
+def test_use_reported_before_a_rejection_stays(ask: Ask, serve: Any) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         request.limits.acquisitions["outer"].update({"tpm": 10})  # type: ignore[attr-defined]
         services.acquire("inner", entity=None)

@@ -279,7 +279,7 @@ def test_of_several_refusals_the_one_that_is_the_response_is_reported(ask: Ask, 
 
 
 @kinds
-def test_a_refusal_is_not_asked_what_it_cost(is_async: bool, ask: Ask, serve: Any, put: Put) -> None:
+def test_cost_of_a_rejection_is_not_computed(is_async: bool, ask: Ask, serve: Any, put: Put) -> None:
     limit("work", RateLimit("tokens", 100, 60))
     limit("once")
     view = limited("once")(afine if is_async else fine)

@@ -120,7 +120,7 @@ def test_policies_for_keys_and_users_do_not_apply_to_the_values_of_a_function(ef
     assert statuses(view, 2, headers={"X-Device": value}) == [200, 200]
 
 
-def test_what_is_posted_may_be_the_key() -> None:
+def test_posted_field_may_be_the_key() -> None:
     view = ratelimit(key="post:email", rate="1/m")(fine)
     posted = [view(RequestFactory().post("/", {"email": email})).status_code for email in ("a@b.c", "d@e.f", "a@b.c")]
     assert posted == [200, 200, 429]
@@ -439,7 +439,7 @@ def test_a_helper_may_be_limited_and_return_anything(found: Any, rf: RequestFact
         ("ip", (1, 0), "must be above 0"),
     ],
 )
-def test_what_cannot_be_is_an_error(key: Any, rate: Any, message: str) -> None:
+def test_invalid_arguments_are_errors(key: Any, rate: Any, message: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=message):
         get(ratelimit(key=key, rate=rate)(fine))
 

@@ -120,7 +120,7 @@ def test_a_resource_whose_upstream_cools_down_is_busy() -> None:
     assert json.loads(response.content)["detail"].startswith("The service behind this resource is busy. Try again in")
 
 
-def test_what_can_never_be_admitted_is_the_fault_of_the_request() -> None:
+def test_request_that_is_never_admitted_is_a_client_error() -> None:
     services.set_resource_limits("api", [RateLimit("tpm", 10, 60)])
     error = rejection(requested={"tpm": 11})
     assert isinstance(error, NeverAdmissible)

@@ -64,7 +64,7 @@ VIEWS = {
 
 @pytest.mark.usefixtures("_site")
 @pytest.mark.parametrize("name", VIEWS)
-def test_what_a_response_costs_may_depend_on_what_is_rendered_later(name: str, serve: Serve, ask: Ask) -> None:
+def test_cost_of_a_response_may_depend_on_late_rendering(name: str, serve: Serve, ask: Ask) -> None:
     limit("out", RateLimit("bytes", 100_000, 3600))
     serve({"": VIEWS[name]})
     answer: Any = ask()
@@ -74,7 +74,7 @@ def test_what_a_response_costs_may_depend_on_what_is_rendered_later(name: str, s
 
 @pytest.mark.parametrize("named", [None, {"tokens": 10}])
 @pytest.mark.parametrize("counts", [True, False])
-def test_what_does_not_count_is_refunded(named: dict[str, int] | None, counts: bool, serve: Serve, ask: Ask) -> None:
+def test_uncounted_responses_are_refunded(named: dict[str, int] | None, counts: bool, serve: Serve, ask: Ask) -> None:
     endpoint(limit("login", CallLimit(5, 3600), RateLimit("tokens", 100, 3600)))
 
     @limited("login", requested=named, counts=lambda _: counts)
