@@ -80,7 +80,7 @@ def site(tmp_path: Path) -> Iterator[str]:
         server.wait(SECONDS)
 
 
-def test_two_workers_export_the_sum_of_what_they_decided(site: str) -> None:
+def test_two_workers_export_the_sum_of_their_decisions(site: str) -> None:
     answers = []
     until(lambda: answers.append(get(f"{site}/allowed").split()) or len({pid for pid, _ in answers}) == 2)
     while len(answers) < 40:
