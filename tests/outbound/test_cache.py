@@ -61,14 +61,14 @@ async def test_the_upstream_may_shorten_how_long_an_answer_is_kept(control: str,
     ],
 )
 @on_a_fake_clock
-async def test_what_is_not_answered_from_memory(first: Request, second: Request, response: Response) -> None:
+async def test_responses_that_are_not_kept(first: Request, second: Request, response: Response) -> None:
     caching = CachingClient(Scripted([response]))
     await caching.send(first)
     assert not (await caching.send(second)).cached
 
 
 @on_a_fake_clock
-async def test_what_was_not_used_for_longest_is_forgotten() -> None:
+async def test_least_recently_used_response_is_forgotten() -> None:
     caching = CachingClient(Scripted([answer()]), most=2)
     for path in ("/a", "/b", "/a", "/c"):
         await caching.send(Request(path=path))

@@ -123,7 +123,7 @@ def test_a_path_that_leads_elsewhere_is_no_path(path: str) -> None:
         *["/..;/x", "/..;a=1/x", "/..%3b/x", "/..%3fx", "/..%23", "/..%00/x", "/..%20/x"],
     ],
 )
-def test_a_path_does_not_lead_upwards_in_whatever_spelling(path: str) -> None:
+def test_path_of_no_spelling_leads_upwards(path: str) -> None:
     with pytest.raises(ValidationError, match="must stay below the address of the client"):
         Request(path=path)
 
@@ -180,7 +180,7 @@ def test_a_request_that_cannot_be_is_refused_when_it_is_made(fields: dict[str, o
         Request.model_validate({"path": "/", **fields})
 
 
-def test_whatever_a_request_may_have_in_its_headers_arrives(server: LimitedServer) -> None:
+def test_all_valid_headers_of_a_request_arrive(server: LimitedServer) -> None:
     headers = {"x-empty": "", "x-tab": "a\tb c", "x!#$%&'*+-.^_`|~9": "~!"}
     asked(HttpClient(server.url), Request(path="/", headers=headers))
     assert headers.items() <= server.seen_headers[0].items()
@@ -206,7 +206,7 @@ def test_a_request_that_is_refused_does_not_show_its_secrets() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"), [("x" * 70_000, "too long"), ("\ud800", "surrogates")], ids=["long", "half"]
 )
-def test_what_no_upstream_can_be_sent_is_an_error_of_the_caller(server: LimitedServer, text: str, reason: str) -> None:
+def test_unsendable_request_is_an_error_of_the_caller(server: LimitedServer, text: str, reason: str) -> None:
     watch = Recorder()
     with pytest.raises(Unsendable, match=rf"the request to 127.0.0.1 is invalid: .*{reason}") as caught:
         asked(HttpClient(server.url, observer=watch), Request(path="/", params={"q": text}))

@@ -88,7 +88,7 @@ async def test_a_call_that_failed_or_was_cancelled_leaves_nothing_held() -> None
     "error", [CircuitOpen("eu", 5.0), Unsendable("eu", "URL too long"), Closed("eu was closed")], ids=repr
 )
 @on_a_fake_clock
-async def test_what_was_not_sent_has_used_nothing(error: OutboundError) -> None:
+async def test_unsent_requests_use_nothing(error: OutboundError) -> None:
     limits = limit_set(TPM, DB, CallLimit(9, 60))
     client = LimitedClient(Scripted([error]), limits)
     for _ in range(20):

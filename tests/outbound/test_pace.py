@@ -149,7 +149,7 @@ async def test_a_call_during_a_hold_is_rejected_with_retry_after() -> None:
 
 
 @on_a_fake_clock
-async def test_what_is_learned_is_reported_and_kept() -> None:
+async def test_learned_limits_are_reported_and_kept() -> None:
     watch = Recorder()
     client = Scripted([answer(RateLimit_Policy='"rps";q=2;w=1')])
     paced = PacedClient(client, Pace(observer=watch))

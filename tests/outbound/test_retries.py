@@ -74,7 +74,7 @@ async def test_retry_after_of_an_upstream_is_respected() -> None:
     ],
 )
 @on_a_fake_clock
-async def test_what_is_tried_again(request_: Request, step: object, times: int) -> None:
+async def test_failures_that_are_repeated(request_: Request, step: object, times: int) -> None:
     client = Scripted([step])
     results = await asyncio.gather(RetryingClient(client, RULES).send(request_), return_exceptions=True)
     assert results == [step]

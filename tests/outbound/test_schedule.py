@@ -96,7 +96,7 @@ def test_being_late_is_made_good_for() -> None:
     st.lists(st.tuples(st.floats(0.0, 0.3), st.floats(0.0, 0.9), st.floats(0.0, 1.0)), min_size=20, max_size=150),
     st.integers(1, 20),
 )
-def test_an_upstream_never_sees_more_than_its_limit_whatever_the_delays(
+def test_upstream_never_receives_more_than_its_limit_with_any_delays(
     calls: list[tuple[float, float, float]], capacity: int
 ) -> None:
     """Each call waits a while, travels a while, and is seen anywhere on the way."""
@@ -122,7 +122,7 @@ def test_an_upstream_never_sees_more_than_its_limit_whatever_the_delays(
     assert all(later - earlier >= 1.0 for earlier, later in zip(seen, seen[capacity:], strict=False))
 
 
-def test_what_others_used_counts_as_well_and_only_once() -> None:
+def test_use_of_others_counts_once() -> None:
     schedule = scheduled(Quota("rps", 10, 1.0))
     first, second = schedule.depart(0.0), schedule.depart(0.0)
     schedule.arrive(0.1, told(first, Quota("rps", 10, 1.0, remaining=4)))  # six used, two of them ours
@@ -234,7 +234,7 @@ def test_an_unknown_limit_is_estimated_and_grows_by_one_a_second() -> None:
     assert sum(1 for moment in rates if moment > 5.0) >= 0.6 * 20 * 25
 
 
-def test_a_refusal_in_spite_of_what_is_known_is_learned_from() -> None:
+def test_unexpected_rejection_is_learned_from() -> None:
     schedule = scheduled(Quota("rps", 10, 1.0))
     for _ in range(5):
         schedule.arrive(0.0, told(schedule.depart(0.0)))

@@ -132,7 +132,7 @@ async def test_several_clients_serve_as_the_pool_chooses_each_with_its_own_break
 
 
 @on_a_fake_clock
-async def test_what_the_upstream_asks_for_is_reported() -> None:
+async def test_pause_that_the_upstream_requests_is_reported() -> None:
     seconds: list[float] = []
 
     async def report(pause: float) -> None:

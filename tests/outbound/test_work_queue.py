@@ -79,7 +79,7 @@ async def test_a_cancelled_producer_adds_nothing() -> None:
 
 
 @on_a_fake_clock
-async def test_what_is_not_done_in_time_is_given_back(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unfinished_items_are_left_in_order_after_the_grace_time(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     queue = WorkQueue(bench.work, workers=2, grace_seconds=1.5)
     async with queue:
@@ -106,7 +106,7 @@ async def test_closing_that_is_cancelled_gives_everything_back_all_the_same() ->
 
 
 @on_a_fake_clock
-async def test_what_fails_is_tried_again_after_pauses_that_double_and_is_kept_then() -> None:
+async def test_failed_calls_are_repeated_with_doubling_pauses_and_then_kept() -> None:
     watch, bench = Recorder(), Bench(1)
     async with WorkQueue(
         bench.work, workers=1, retry=RetryPolicy(num_retries=2, wait=2, jitter=0, clock=loop_us), observer=watch
@@ -121,7 +121,7 @@ async def test_what_fails_is_tried_again_after_pauses_that_double_and_is_kept_th
 
 @pytest.mark.parametrize("policy", [FailurePolicy.DROP, "drop"], ids=["value", "text"])
 @on_a_fake_clock
-async def test_what_fails_can_be_dropped(policy: str) -> None:
+async def test_failed_calls_can_be_dropped(policy: str) -> None:
     bench = Bench(1)
     async with WorkQueue(bench.work, on_failure=policy) as queue:
         for item in range(3):
@@ -130,7 +130,7 @@ async def test_what_fails_can_be_dropped(policy: str) -> None:
 
 
 @on_a_fake_clock
-async def test_what_fails_can_stop_everything_and_then_the_rest_is_left() -> None:
+async def test_failed_call_can_stop_the_queue_and_leave_the_rest() -> None:
     bench = Bench(1)
     async with WorkQueue(bench.work, workers=2, capacity=4, on_failure=FailurePolicy.STOP) as queue:
         for item in range(4):
@@ -147,7 +147,7 @@ async def test_what_fails_can_stop_everything_and_then_the_rest_is_left() -> Non
 
 
 @on_a_fake_clock
-async def test_what_fails_can_be_handed_over() -> None:
+async def test_failed_calls_can_be_handed_over() -> None:
     taken: list[FailedItem[int]] = []
 
     async def take(failed: FailedItem[int]) -> None:
@@ -161,7 +161,7 @@ async def test_what_fails_can_be_handed_over() -> None:
 
 
 @on_a_fake_clock
-async def test_what_could_not_be_handed_over_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_that_could_not_be_handed_over_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     async def full(failed: FailedItem[int]) -> None:
         raise OSError("no space left")
 
