@@ -50,7 +50,7 @@ def test_python_is_declared_from_the_oldest_that_is_required() -> None:
 
 
 @pytest.mark.parametrize("extra", ["", *(EXTRAS.keys() - {"all"})])
-def test_what_is_required_has_a_range_and_a_pin(extra: str) -> None:
+def test_each_requirement_has_a_range_and_a_pin(extra: str) -> None:
     for requirement in EXTRAS.get(extra, PROJECT["dependencies"]):
         assert ">=" in requirement
         assert named(requirement) in pinned()

@@ -35,7 +35,7 @@ def test_the_last_line_counts_both_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runs", [(FAILED, PASSED), (PASSED, FAILED)])
-def test_what_failed_in_either_run_is_among_the_last_lines(tmp_path: Path, runs: tuple[str, str]) -> None:
+def test_failures_of_both_runs_are_in_the_last_lines(tmp_path: Path, runs: tuple[str, str]) -> None:
     code, lines = last_lines(tmp_path, *runs, FINE)
     assert code == 1
     assert "FAILED tests/a.py::b - no" in lines
@@ -84,6 +84,6 @@ class Item:
     ],
     ids=lambda value: f"{value.name} {value.fixturenames}" if isinstance(value, Item) else "",
 )
-def test_what_a_test_runs_on_decides_which_run_has_it(item: Item, marks: set[str]) -> None:
+def test_products_of_a_test_decide_its_run(item: Item, marks: set[str]) -> None:
     mark(item)  # type: ignore[arg-type]  # it has what is read
     assert item.marks == marks
