@@ -84,7 +84,7 @@ def test_change_of_the_resource_applies_to_all() -> None:
     assert is_shared()
 
 
-def test_what_is_compiled_is_bounded() -> None:
+def test_number_of_compiled_sets_is_bounded() -> None:
     for number in range(5):
         limits.set_entity_limits(f"user:{number}", [CallLimit(number + 1, 60)], resource="api")
     alike = configuration.current().alike
@@ -149,7 +149,7 @@ EQUAL_NAMES = [one.__name__ for one in EQUAL[:7]] + ["blocked", "weekly hours", 
 
 
 @pytest.mark.parametrize("give", EQUAL, ids=EQUAL_NAMES)
-def test_clients_with_equal_rows_share_what_is_compiled(give: Callable[[str], object]) -> None:
+def test_clients_with_equal_rows_share_compiled_limits(give: Callable[[str], object]) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 5, 60)])
     for name in CLIENTS:
         give(name)

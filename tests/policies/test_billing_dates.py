@@ -66,7 +66,7 @@ def test_day_and_time_are_those_of_the_time_zone_of_the_quota() -> None:
     assert starts(ANN) == ["15+30min"]
 
 
-def test_clients_with_the_same_day_and_time_share_what_was_compiled() -> None:
+def test_clients_with_the_same_day_and_time_share_compiled_limits() -> None:
     limits.set_resource_limits("api", [TOKENS])
     for name, date in ((ANN, FIFTEENTH), (BOB, datetime(2026, 1, 15, 6, tzinfo=UTC)), (EVE, None)):
         limits.set_entity(name, name=name, billing_from=date)

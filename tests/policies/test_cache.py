@@ -81,7 +81,7 @@ def test_others_see_a_change_only_after_the_commit() -> None:
     assert registry.store().version() > before
 
 
-def test_what_is_kept_is_bounded(settings: Settings) -> None:
+def test_kept_limits_are_bounded(settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 10}
     own = Resolver()
     for number in range(100):
@@ -115,7 +115,7 @@ def test_a_call_may_bring_a_block() -> None:
     assert limits.try_acquire("api")
 
 
-def test_what_is_kept_becomes_too_old(settings: Settings, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_kept_limits_become_too_old(settings: Settings, django_assert_num_queries: DjangoAssertNumQueries) -> None:
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_TTL_SECONDS": 1e-9}
     own = Resolver()
     with django_assert_num_queries(3):
@@ -270,7 +270,7 @@ def test_a_child_does_not_wait_for_key_locks_of_its_parent(slow: SlowResolving) 
     thread.join(20)
 
 
-def test_entities_with_nothing_of_their_own_share_what_is_compiled(settings: Settings) -> None:
+def test_entities_without_own_limits_share_compiled_ones(settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 50}
     limits.set_resource_limits("api", [CallLimit(5, 60)])
     own = Resolver()

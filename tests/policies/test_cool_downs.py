@@ -57,7 +57,7 @@ def serving() -> str:
     return str(limits.pool(NAME).try_acquire().config["member"])
 
 
-def test_what_another_process_reports_counts_at_the_next_acquire(clock: FakeClock) -> None:
+def test_cool_down_of_another_process_applies_to_the_next_acquire(clock: FakeClock) -> None:
     another = Balancers()
     make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
     assert serving() == "a"

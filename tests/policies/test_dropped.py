@@ -269,7 +269,7 @@ def _key(policy: Policy) -> tuple[str, ...]:
         ("entity vip", "these apply: entity vip."),
     ],
 )
-def test_what_is_left_without_a_policy_is_named(which: str, left: str) -> None:
+def test_limits_that_apply_without_a_policy_are_named(which: str, left: str) -> None:
     limits.set_system_limits("5/h")
     limits.set_system_limits("9/h", counted="total")
     limits.set_plan_limits("pro", "5/h")

@@ -83,7 +83,7 @@ def test_clients_without_rows_cost_no_query(api: None) -> None:
     assert queries(*[f"user:{number}" for number in range(50)], "ip:10.0.0.1", "ip:2001:db8::/64", None) == 0
 
 
-def test_clients_without_rows_share_what_is_compiled(api: None) -> None:
+def test_clients_without_rows_share_compiled_limits(api: None) -> None:
     first, second = (resolver.get(("api", name, (), None)) for name in ("user:7", "user:8"))
     assert first.limit_set.scopes != second.limit_set.scopes
     assert shape_of(first.limit_set) is shape_of(second.limit_set)
@@ -584,7 +584,7 @@ def test_sets_keep_what_they_have_for_another_version(api: None) -> None:
     assert shape_of(second.limit_set) is shape_of(first.limit_set)
 
 
-def test_requests_for_several_resources_share_what_is_compiled(api: None) -> None:
+def test_requests_for_several_resources_share_compiled_limits(api: None) -> None:
     limits.set_resource_limits("other", [CallLimit(50, 60)])
     limits.set_system_limits([CallLimit(70, 60)], counted="total")
     read_all()

@@ -339,7 +339,7 @@ def test_a_row_takes_two_bytes() -> None:
     assert identifiers.size <= 2.5 * len(identifiers)
 
 
-def test_child_process_keeps_what_was_read_and_can_add() -> None:
+def test_child_process_keeps_read_identifiers_and_can_add() -> None:
     identifiers = complete(known(Table("key:1")))
 
     def child() -> int:

@@ -54,7 +54,7 @@ def test_some_patterns_match_as_in_the_query(patterns: frozenset[str], client: s
         ("ip:::/16", "ip:"),
     ],
 )
-def test_clients_are_searched_for_by_what_all_of_a_pattern_begin_with(pattern: str, stem: str) -> None:
+def test_clients_of_a_pattern_are_searched_by_its_beginning(pattern: str, stem: str) -> None:
     assert stem_of(pattern) == stem
     matching = [client for client in CLIENTS if client in Patterns([pattern]) and client != pattern]
     assert all(client.startswith(stem) for client in matching)

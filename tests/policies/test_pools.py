@@ -57,7 +57,7 @@ def many(number: int, resource: str = NAME, **options: Any) -> str:
     return who(*[limits.try_acquire(resource, **options) for _ in range(number)])
 
 
-def test_a_pool_by_name_gives_out_what_its_members_have() -> None:
+def test_pool_by_name_admits_the_amounts_of_its_members() -> None:
     make_pool({"a": [CALLS], "b": [CALLS]})
     pool = limits.pool(NAME)
     assert who(*[pool.try_acquire() for _ in range(7)]) == "ababab-"
@@ -169,7 +169,7 @@ def test_members_without_a_requested_rate_are_no_candidates() -> None:
         limits.try_acquire("chat", requested={"words": 1})
 
 
-def test_requested_amounts_may_depend_on_what_holds() -> None:
+def test_requested_amounts_may_depend_on_the_effective_limits() -> None:
     serve("chat", make_pool({"a": [CALLS, TPM], "b": [TPM]}))
     assert many(1, "chat", requested=lambda found: dict.fromkeys(found.rates, 1)) == "a"
     assert {limit.key for limit in limits.limit_set("chat")} == {"tpm"}

@@ -124,7 +124,7 @@ def test_flags_of_an_entity_precede_all_policies(level: str, effect: PolicyEffec
         (PolicyEffect.UNLIMITED, of(PolicyScope.ENTITY, 1)),
     ],
 )
-def test_what_extends_adds_to_a_policy_without_limits(effect: PolicyEffect, expected: dict[str, float]) -> None:
+def test_extending_policy_adds_to_a_policy_without_limits(effect: PolicyEffect, expected: dict[str, float]) -> None:
     upper = policy(PolicyScope.ENTITY, 1, extends=True)
     middle = policy(PolicyScope.RESOURCE, 2, effect=effect)
     choice = judge(EntityPolicies(WHO, (upper, middle, policy(PolicyScope.SYSTEM, 3))), NOW)
@@ -164,7 +164,7 @@ def test_a_rollout_takes_in_the_same_entities_and_more_as_it_grows() -> None:
     assert [rollout_position(name) for name in (None, "user:1", "tenant:acme")] == [76, 38, 45]
 
 
-def test_what_holds_changes_at_the_next_date_or_hour() -> None:
+def test_effective_limits_change_at_the_next_date_or_hour() -> None:
     tomorrow = NOW + 24 * HOUR
     link = EntityPolicies(
         WHO,
