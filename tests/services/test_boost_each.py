@@ -38,7 +38,7 @@ def test_limits_of_all_resources_are_boosted_without_lowering_those_of_one() -> 
     assert boosted() == {"bulk": ["calls=3000/min"], None: ["calls=15/min"]}
 
 
-def test_what_is_unlimited_stays_so() -> None:
+def test_unlimited_entities_stay_unlimited() -> None:
     limits.set_system_limits("calls=5/min")
     limits.set_resource_limits("free", [], effect="unlimited")
     assert boosted() == {"free": [], None: ["calls=15/min"]}

@@ -159,7 +159,7 @@ def test_child_and_parent_are_charged_once_for_a_shared_limit() -> None:
     assert limits.status("api", entity="user:1").limits["call_count"]["used"] == 1
 
 
-def test_what_is_shared_is_summed_once() -> None:
+def test_shared_limits_are_summed_once() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("slot", 5)], shared=["call_count"])
     family("user:1", cascade=False)
     held = [limits.acquire("api", entity=who) for who in ("user:1", None)]
@@ -170,7 +170,7 @@ def test_what_is_shared_is_summed_once() -> None:
         one.release()
 
 
-def test_what_a_family_used_is_summed_once() -> None:
+def test_use_of_parents_and_members_is_summed_once() -> None:
     family("tenant:acme", "user:1", "key:a")
     limits.set_resource_limits("api", [CallLimit(10, 60)])
     limits.acquire("api", entity="key:a")

@@ -112,7 +112,7 @@ def test_units_with_a_price_are_counted_without_a_limit() -> None:
         pass
 
 
-def test_what_is_requested_under_the_currency_is_counted_apart() -> None:
+def test_amounts_given_in_money_are_counted_apart() -> None:
     set_for_client()
     with use(requested={"usd": "0.04", "input_tokens": 1000}) as acquisition:
         acquisition.update({"usd": "0.03", "input_tokens": 1000})

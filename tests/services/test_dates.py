@@ -55,7 +55,7 @@ def test_dates_count_at_the_moment_they_come(wall: Wall, django_assert_num_queri
         assert capacity() == 10
 
 
-def test_what_was_used_is_kept_across_a_date(wall: Wall) -> None:
+def test_use_is_kept_across_a_date(wall: Wall) -> None:
     put(10)
     put(20, valid_from=NOW + HOUR)
     for _ in range(10):
@@ -256,7 +256,7 @@ def test_sites_without_time_zones_have_dates_too(settings: Settings, wall: Wall)
     assert capacity() == 10
 
 
-def test_a_boost_raises_what_it_names_until_it_ends(wall: Wall) -> None:
+def test_boost_raises_the_named_limits_until_it_ends(wall: Wall) -> None:
     wall.moment = timezone.now()
     limits.set_resource_limits("api", [CallLimit(1, 60), RateLimit("tpm", 5, 60)])
     policy = limits.grant_boost("user:1", "api", [CallLimit(3, 60)], timezone.now() + HOUR, "a demo", actor="ann")

@@ -55,7 +55,7 @@ def test_new_rows_that_a_definition_names_are_saved_with_it() -> None:
     }
 
 
-def test_what_a_partial_definition_leaves_out_stays_as_it_is() -> None:
+def test_partial_definition_keeps_the_other_fields() -> None:
     policy = saved(Policy, {"limits": ["x=1/s"], "reason": "why", "rollout_percent": 5})
     save(read(policy, {"rollout_percent": 7}, partial=True))
     policy.refresh_from_db()

@@ -242,7 +242,7 @@ def test_a_word_is_replaced_only_where_it_is_an_entity(name: str) -> None:
     assert audit.verify().ok
 
 
-def test_what_cannot_be_erased_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_erasures_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidRequest, match="is a pattern"):
         limits.erase("user:*")
     with transaction.atomic(), pytest.raises(InvalidRequest, match="outside of a transaction"):

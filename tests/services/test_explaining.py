@@ -132,7 +132,7 @@ def test_a_block_that_is_tried_in_the_shadow_is_reported_as_one() -> None:
 
 
 @pytest.mark.parametrize("edge", ["valid_from", "valid_until"])
-def test_what_changes_at_the_end_of_the_calendar_is_explained(edge: str) -> None:
+def test_last_dates_of_the_calendar_are_explained(edge: str) -> None:
     last = datetime.max.replace(tzinfo=UTC)
     options: Any = {"valid_until": last} if edge == "valid_until" else {"valid_from": last}
     limits.set_resource_limits("api", [CallLimit(5, 60)], **options)

@@ -268,7 +268,7 @@ def test_the_heaviest_clients_are_found_behind_many_excluded_ones(db: None) -> N
     assert shown.is_cut
 
 
-def test_budget_is_foreseen_from_what_units_have_cost() -> None:
+def test_budget_is_foreseen_from_the_cost_of_units() -> None:
     valid_from = datetime(2026, 1, 1, tzinfo=UTC)
     Price.objects.create(
         resource="llm/*", unit="tokens", amount=Decimal(2), per=1000, currency="usd", valid_from=valid_from

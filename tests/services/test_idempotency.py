@@ -121,7 +121,7 @@ def test_a_key_that_cannot_be_is_an_error() -> None:
         limits.acquire("api", idempotency_key="")
 
 
-def test_a_key_of_several_resources_is_one_of_all_of_them_in_whatever_order() -> None:
+def test_key_of_several_resources_is_the_same_in_any_order() -> None:
     for name in ("api", "reports"):
         limits.set_resource_limits(name, [CallLimit(10, 3600)])
 
@@ -258,7 +258,7 @@ def test_a_retry_after_a_failure_is_charged_once() -> None:
 
 @every_store
 @pytest.mark.usefixtures("site")
-def test_what_is_cancelled_by_hand_gives_its_key_back_too() -> None:
+def test_cancelled_request_frees_its_key() -> None:
     limits.set_resource_limits("api", [TPM])
     ask().cancel()
     assert charged() == 0

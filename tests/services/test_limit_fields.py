@@ -230,7 +230,7 @@ def test_fields_of_another_kind_are_rejected(sound: dict[str, Any], kind: str, f
         ({**QUOTA, "time_zone": ""}, QuotaLimit.per_day("tokens", 1000)),
     ],
 )
-def test_what_is_left_empty_is_filled_in(fields: dict[str, Any], limit: LimitDefinition) -> None:
+def test_empty_fields_are_filled_in(fields: dict[str, Any], limit: LimitDefinition) -> None:
     assert join({name: field.get_default() for name, field in FIELDS.items()} | fields) == (limit, False)
 
 

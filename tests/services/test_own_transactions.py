@@ -49,7 +49,7 @@ def test_a_request_that_blocks_itself_gets_an_error_and_blocks_no_other(caplog: 
     assert limits.try_acquire("api")
 
 
-def test_what_it_gives_back_is_settled_when_its_transaction_is_over(clock: FakeClock) -> None:
+def test_refunds_are_settled_when_the_transaction_is_over(clock: FakeClock) -> None:
     acquired = limits.acquire("api")
     with transaction.atomic(using=ALIAS):
         write()

@@ -203,7 +203,7 @@ def test_shadow_mode_tries_requests_in_their_priority() -> None:
     assert limits.acquire("api", entity="user:1", priority="high").outcome.shadowed == ()
 
 
-def test_an_explanation_shows_what_is_kept_free() -> None:
+def test_explanation_shows_the_share_that_is_kept_free() -> None:
     services.set_resource_limits("api", [CALLS])
     limits.acquire("api", entity="user:1", requested={"call_count": 5})
     text = limits.explain("api", entity="user:1", priority="low").text()

@@ -37,7 +37,7 @@ def left_in_the_shadow(entity: str | None = None) -> dict[str, float]:
     return {key: stats["available"] for key, stats in found.get_stats().items()}
 
 
-def test_what_would_refuse_lets_through_and_is_counted(heard: Callable[..., list[Outcome]]) -> None:
+def test_limits_in_shadow_mode_admit_and_count(heard: Callable[..., list[Outcome]]) -> None:
     told = heard(signals.limit_shadowed)
     shadow(CallLimit(2, 60))
     outcomes = [limits.acquire("api", entity="user:1").outcome for _ in range(5)]
@@ -50,7 +50,7 @@ def test_what_would_refuse_lets_through_and_is_counted(heard: Callable[..., list
     assert [outcome.allowed for outcome in told] == [False] * 3
 
 
-def test_what_is_refused_is_evaluated_in_the_shadow_too(heard: Callable[..., list[Outcome]]) -> None:
+def test_rejected_requests_are_evaluated_in_shadow_mode_too(heard: Callable[..., list[Outcome]]) -> None:
     told = heard(signals.limit_shadowed)
     shadow(CallLimit(6, 60))
     acquired = [limits.try_acquire("api") for _ in range(8)]

@@ -94,7 +94,7 @@ def test_requests_are_blocked_by_default_while_the_store_is_unavailable(
     assert limits.try_acquire("api", entity="a").outcome.degraded
 
 
-def test_allow_admits_whatever_fits_at_all(store: FailingStore) -> None:
+def test_allow_admits_requests_that_can_ever_fit(store: FailingStore) -> None:
     on_api("allow", CallLimit(2, 60), RateLimit("tpm", 10, 60), ResourceLimit("db", 1))
     store.down = True
     for _ in range(5):
@@ -110,7 +110,7 @@ def test_allow_admits_whatever_fits_at_all(store: FailingStore) -> None:
 
 
 @pytest.mark.parametrize("policy", [OnUnavailable.ALLOW, OnUnavailable.LOCAL])
-def test_what_is_blocked_beside_limits_stays_blocked(policy: OnUnavailable, clock: FakeClock) -> None:
+def test_block_beside_limits_stays_in_force(policy: OnUnavailable, clock: FakeClock) -> None:
     scoped = ScopedLimits(scope_of("api", "a"), schema_of((CallLimit(8, 60), Blocked())))
     place = VersionedStore("default", MemoryStore(clock=clock), 0)
     found = ResolvedSet.of([scoped], place, resource="api", identity=None, on_unavailable=policy)
@@ -236,7 +236,7 @@ def test_a_release_is_settled_later(store: FailingStore, clock: FakeClock, caplo
     assert (round(float(stats["tpm"]["used"] or 0)), stats["db"]["holders"]) == (2, 0)
 
 
-def test_what_was_admitted_meanwhile_is_never_given_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
+def test_amounts_admitted_during_an_outage_are_not_refunded_to_the_store(store: FailingStore, clock: FakeClock) -> None:
     on_api("local", ResourceLimit("db", 8))
     give_up(store)
     held = limits.acquire("api", entity="a")

@@ -187,7 +187,7 @@ def test_a_bad_switch_is_rejected(given: dict[str, Any], message: str) -> None:
     assert not EmergencySwitch.objects.exists()
 
 
-def test_there_is_one_row_which_the_database_checks() -> None:
+def test_database_allows_one_row() -> None:
     for fields in ({"pk": 2}, {"mode": "no"}, {"mode": "off"}):
         with pytest.raises(IntegrityError):
             EmergencySwitch.objects.create(**fields)

@@ -61,7 +61,7 @@ def test_credit_is_as_much_as_fits(algorithm: RateLimitAlgorithm) -> None:
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_what_was_credited_stays_counted_as_usage(algorithm: RateLimitAlgorithm) -> None:
+def test_credited_amounts_stay_counted_as_usage(algorithm: RateLimitAlgorithm) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600, algorithm)])
     spend(8, "user:1")
     limits.top_up("api", key="tpm", amount=5, entity="user:1")
@@ -95,7 +95,7 @@ def test_only_the_entity_itself_is_credited() -> None:
     assert (own["available"], left("tenant:acme")) == (10, 2)
 
 
-def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:
+def test_shared_limits_are_credited_to_all_and_reset_with_the_site() -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600), CallLimit(9, 3600)], shared=["tpm"])
     spend(8, "user:1")
     limits.reset("api", entity="user:1")
@@ -173,7 +173,7 @@ def test_a_key_that_cannot_be_is_an_error_before_anything_is_looked_up() -> None
         limits.reset("no such name", idempotency_key="")
 
 
-def test_what_the_store_cannot_do_can_be_asked_again_with_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_credit_can_be_repeated_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
     spend(10)
 
@@ -289,7 +289,7 @@ def events() -> int:
 
 
 @acts
-def test_what_is_rolled_back_is_not_done_and_its_key_is_free(act: Act, after: float) -> None:
+def test_rolled_back_credit_leaves_its_key_free(act: Act, after: float) -> None:
     for _ in range(2):
         with suppress(Failed), transaction.atomic():
             assert act()
@@ -301,7 +301,7 @@ def test_what_is_rolled_back_is_not_done_and_its_key_is_free(act: Act, after: fl
 
 
 @acts
-def test_what_is_committed_is_done_then_and_once(act: Act, after: float) -> None:
+def test_credit_is_given_once_after_the_commit(act: Act, after: float) -> None:
     with transaction.atomic():
         assert [act(), act()] == [True, False]
         assert left() == 0

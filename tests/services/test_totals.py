@@ -70,7 +70,7 @@ def test_keys_of_totals_are_never_demanded() -> None:
     assert limits.limit_set("search", WHO).rates == []
 
 
-def test_several_resources_charge_the_sum_of_what_they_request_and_one_call() -> None:
+def test_several_resources_charge_the_sum_of_their_amounts_and_one_call() -> None:
     limits.set_entity_limits(WHO, [TOKENS, CallLimit(9, 86_400)], counted="total")
     limits.set_resource_limits("chat", [QuotaLimit("tokens", 80, period="day"), CallLimit(9, 86_400)])
     with limits.acquire({"chat": {"tokens": 30}, "draw": {"tokens": 20}}, entity=WHO) as acquisition:
@@ -128,7 +128,7 @@ SUMS_OF_REPORTS: dict[str, tuple[str, dict[str, float], int]] = {
 
 @pytest.mark.parametrize("is_early", [False, True], ids=["reported after the extension", "reported before it"])
 @pytest.mark.parametrize(("extended", "usage", "used_up"), SUMS_OF_REPORTS.values(), ids=SUMS_OF_REPORTS)
-def test_what_an_extension_has_requested_counts_until_it_is_reported(
+def test_requested_amounts_of_an_extension_count_until_reported(
     extended: str, usage: dict[str, float], used_up: int, is_early: bool
 ) -> None:
     limits.set_entity_limits(WHO, [TOKENS], counted="total")
@@ -201,7 +201,7 @@ def test_a_total_in_shadow_mode_rejects_nothing() -> None:
     "options",
     [{"extends": True}, {"effect": "unlimited"}, {"resource": "api"}],
 )
-def test_what_a_total_cannot_be(options: dict[str, Any]) -> None:
+def test_invalid_totals_are_errors(options: dict[str, Any]) -> None:
     given = [] if "effect" in options else [CallLimit(1, 60)]
     with pytest.raises(InvalidLimit, match="A total is over"):
         limits.set_entity_limits(WHO, given, counted="total", **options)

@@ -72,7 +72,7 @@ def test_what_is_wrong_is_found_where_it_would_be_written() -> None:
         limits.set_resource_limits("api", [CallLimit(1, 60)], weekly_hours="mon-fri")
 
 
-def test_what_is_rolled_back_never_counts() -> None:
+def test_rolled_back_changes_never_apply() -> None:
     limits.set_resource_limits("api", [CallLimit(2, 60)])
     with transaction.atomic():
         limits.set_resource_limits("api", [CallLimit(9, 60)])

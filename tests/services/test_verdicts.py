@@ -85,7 +85,7 @@ def test_nothing_blocked_is_one_query_whose_text_is_made_once(
 @pytest.mark.parametrize(
     "identity", ["user:1", "key:a", "ip:10.1.2.3", "team:a", "user:2", "user:3", "ip:10.9.9.9", "tenant:x", "user:eu-1"]
 )
-def test_the_index_agrees_with_what_is_read_for_one_client(identity: str) -> None:
+def test_index_agrees_with_the_rows_of_one_client(identity: str) -> None:
     above = Entity.objects.create(identifier="tenant:x", blocked=True)
     Entity.objects.create(identifier="team:a", parent=above, cascade=True)
     Entity.objects.create(identifier="user:3", parent=above)

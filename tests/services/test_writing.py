@@ -77,7 +77,7 @@ def test_a_name_that_is_taken_is_named_where_it_changes() -> None:
     definitions.read(policy, {"resource": "chat"}, partial=True)
 
 
-def test_what_is_set_is_listed() -> None:
+def test_set_limits_are_listed() -> None:
     limits.set_resource_limits("api", LIMITS)
     limits.set_resource_limits("reports", LIMITS[:1])
     limits.set_entity_limits("user:1", LIMITS[1:2])
@@ -117,7 +117,7 @@ def test_a_policy_that_drops_broader_limits_warns(caplog: pytest.LogCaptureFixtu
     ],
     ids=["system", "resource", "entity", "plan"],
 )
-def test_what_was_set_can_be_taken_back_once(put: object, take: object, again: tuple[str, ...]) -> None:
+def test_set_limits_are_deleted_once(put: object, take: object, again: tuple[str, ...]) -> None:
     put()
     assert take(*again) is True
     assert take(*again) is False
