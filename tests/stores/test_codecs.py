@@ -150,7 +150,7 @@ def test_a_schema_that_was_never_met_is_read_from_its_definitions(met: Codecs[Co
 
 
 @pytest.mark.parametrize("definitions", [None, b"[1, [[]]]", b'[1, [["newer", 1]]]', b"?", b"1"])
-def test_what_cannot_be_read_has_no_codec(met: Codecs[Codec], definitions: bytes | None) -> None:
+def test_unreadable_definitions_have_no_codec(met: Codecs[Codec], definitions: bytes | None) -> None:
     assert met.of_record(b"a record", lambda _name: definitions) is None
 
 

@@ -54,7 +54,7 @@ def test_the_wait_goes_on_while_the_server_answers_and_ends_with_a_free_connecti
         assert waiting.result(PATIENCE)
 
 
-def test_what_is_dropped_returns_by_itself(limit: ConnectionLimit) -> None:
+def test_dropped_checkouts_return_by_themselves(limit: ConnectionLimit) -> None:
     for _ in range(2 * MOST_CONNECTIONS):
         limit.check_out(0)
     used = [limit.check_out(0) for _ in range(MOST_CONNECTIONS)]

@@ -72,7 +72,7 @@ def test_existing_clients_continue_while_the_map_is_full(tiny: ProcessStore) -> 
     assert not scope(tiny, 0).try_acquire({"x": 9})
 
 
-def test_what_is_idle_makes_room(tiny: ProcessStore, clock: FakeClock) -> None:
+def test_idle_scopes_make_room(tiny: ProcessStore, clock: FakeClock) -> None:
     number = fill(tiny, window=60)
     clock.advance(60)
     limits = scopes(tiny)
@@ -97,7 +97,7 @@ def test_idle_scopes_stay_until_a_good_part_of_the_space_is_used(tiny: ProcessSt
     assert count_entries(tiny) < 6 * written
 
 
-def test_what_is_still_counted_survives_a_full_map(tiny: ProcessStore, clock: FakeClock) -> None:
+def test_uncollected_counts_survive_a_full_map(tiny: ProcessStore, clock: FakeClock) -> None:
     quiet = limits_of(tiny, CallLimit(5, 366 * 86_400, RateLimitAlgorithm.FIXED_WINDOW), entity="quiet")
     held = limits_of(tiny, ResourceLimit("db", 1), entity="holder").try_acquire()
     assert sum(bool(quiet.try_acquire()) for _ in range(6)) == 5
@@ -120,7 +120,7 @@ def test_settling_finds_room_too(tiny: ProcessStore, clock: FakeClock) -> None:
     assert [used(one.limit_set, "x") for one in late] == [2] * 50
 
 
-def test_what_could_not_be_settled_for_want_of_room_is_settled_later(tiny: ProcessStore, clock: FakeClock) -> None:
+def test_settlement_that_finds_a_full_map_is_made_later(tiny: ProcessStore, clock: FakeClock) -> None:
     late = [scope(tiny, -1 - number, window=1).try_acquire({"x": 1}) for number in range(50)]
     clock.advance(100)
     fill(tiny)

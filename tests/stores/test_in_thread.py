@@ -149,7 +149,7 @@ def test_what_a_cancelled_task_was_given_is_released() -> None:
     give_back(store, StoreUnavailable("out of reach"))
 
 
-def test_what_cannot_be_released_now_is_settled_later_or_is_an_error() -> None:
+def test_failed_release_is_settled_later_or_is_an_error() -> None:
     store = Gone()
     claim = limits_of(store, ResourceLimit("db", 1)).try_acquire().claim
     with pytest.raises(StoreUnavailable):

@@ -288,9 +288,7 @@ class TestForeignFiles:
             limits_of(process_store, RateLimit("x", 5, 60), DB).try_acquire({"x": 1})
         assert used(limits_of(process_store, RateLimit("x", 5, 60), DB), "x") == 0
 
-    def test_what_cannot_be_opened_in_place_of_another_process_is_an_error_that_names_it(
-        self, process_store: ProcessStore
-    ) -> None:
+    def test_error_of_a_presence_file_names_the_cause(self, process_store: ProcessStore) -> None:
         (process_store.directory / "state" / f"{'08' * 8}.alive").mkdir()
         with pytest.raises(StoreUnavailable, match="Is a directory"):
             is_alive(file_of(process_store).directory, b"\10" * 8)

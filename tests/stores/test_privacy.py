@@ -78,7 +78,7 @@ def test_a_store_has_no_identifiers(
 
 
 @pytest.mark.parametrize("name", ["", "user:7", "Łódź \ud800", "x" * 255, None])
-def test_what_is_sealed_can_be_read_again(name: str | None) -> None:
+def test_sealed_text_is_opened_again(name: str | None) -> None:
     sealed = seal(name)
     assert sealed == seal(name)
     assert unseal(sealed) == name

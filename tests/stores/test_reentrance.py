@@ -84,9 +84,7 @@ def test_a_release_within_a_step_is_settled_once_and_after_the_step(
     assert (used(limits, "x"), holders(limits)) == (3, 0)
 
 
-def test_what_is_settled_twice_within_a_step_is_settled_once(
-    store: CountingStore, clock: ActingClock, limits: LimitSet
-) -> None:
+def test_second_settle_within_a_step_is_ignored(store: CountingStore, clock: ActingClock, limits: LimitSet) -> None:
     assert limits.try_acquire({"x": 5})
     claim = limits.try_acquire({"x": 2}).claim
 
@@ -126,7 +124,7 @@ def test_a_release_within_a_step_that_fails_is_settled_after_it(
     assert used(limits, "x") == 1
 
 
-def test_what_is_released_by_the_garbage_collector_in_the_middle_of_a_step_is_released(
+def test_release_by_the_garbage_collector_within_a_step_succeeds(
     store: CountingStore, clock: ActingClock, limits: LimitSet
 ) -> None:
     def holding() -> Iterator[list[object]]:
@@ -147,7 +145,7 @@ def test_what_is_released_by_the_garbage_collector_in_the_middle_of_a_step_is_re
     assert (used(limits, "x"), holders(limits)) == (1, 1)
 
 
-def test_what_is_settled_while_counts_are_collected_in_memory_is_settled_after_that(clock: ActingClock) -> None:
+def test_settle_during_collection_in_memory_follows_it(clock: ActingClock) -> None:
     store = MemoryStore(clock=clock)
     limits = limits_of(store, RateLimit("x", 10, 3600), ResourceLimit("db", 5))
     acquired = limits.try_acquire({"x": 4})
@@ -218,7 +216,7 @@ def test_a_settling_that_was_undone_is_repeated_after_the_file_was_mended(
     assert used(limits, "x") == 1
 
 
-def test_what_is_released_within_a_step_is_settled_however_much_it_is(
+def test_any_number_of_releases_within_a_step_is_settled(
     store: CountingStore, clock: ActingClock, limits: LimitSet
 ) -> None:
     many = limits_of(store, RateLimit("x", 10_000, 86_400), ResourceLimit("db", 2_000), entity="many")
@@ -263,7 +261,7 @@ def test_a_call_within_a_step_does_not_count_as_an_outage(
 
 class TestInterruptedTransactions:
     @pytest.mark.parametrize("commits", [False, True])
-    def test_what_was_not_committed_has_no_effect(self, process_store: ProcessStore, commits: bool) -> None:
+    def test_uncommitted_changes_have_no_effect(self, process_store: ProcessStore, commits: bool) -> None:
         def interrupted(txn: Txn, key: bytes) -> None:
             txn.put(key, b"value")
             if commits:

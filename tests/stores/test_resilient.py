@@ -314,7 +314,7 @@ def test_one_failure_is_forgotten_after_the_interval(site: Site, near: Near) -> 
 
 
 @pytest.mark.parametrize("is_failing", [True, False])
-def test_what_cannot_be_settled_now_is_settled_later(
+def test_failed_settlement_is_made_later(
     site: Site, near: Near, caplog: pytest.LogCaptureFixture, *, is_failing: bool
 ) -> None:
     held = [site.limits.try_acquire({"db": 1}) for _ in range(2)]
@@ -331,7 +331,7 @@ def test_what_cannot_be_settled_now_is_settled_later(
     assert site.holders() == 0
 
 
-def test_what_cannot_be_settled_in_a_task_is_settled_later() -> None:
+def test_failed_settlement_of_a_task_is_made_later() -> None:
     far = FarStore()
     site = Site(far)
 
@@ -481,7 +481,7 @@ def test_refusals_are_no_failures_for_a_timer(timed: list[Call]) -> None:
     [(gone(), True), (StaleConfiguration("changed"), False), (StoreBlocked("locked"), True)],
     ids=str,
 )
-def test_a_timer_receives_what_failed_and_nothing_that_was_not_asked(
+def test_timer_receives_failures_and_only_calls_that_were_made(
     site: Site, near: Near, timed: list[Call], error: Exception, *, failed: bool
 ) -> None:
     near.error = error

@@ -98,7 +98,7 @@ def test_two_directories_share_nothing(tmp_path: Path) -> None:
         store.close()
 
 
-def test_what_was_closed_opens_again_when_it_is_used(process_store: ProcessStore) -> None:
+def test_closed_store_opens_again_when_used(process_store: ProcessStore) -> None:
     limits = limits_of(process_store, HUNDRED)
     assert limits.try_acquire()
     process_store.close()

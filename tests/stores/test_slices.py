@@ -119,7 +119,7 @@ def test_all_of_a_quota_is_admitted_and_no_more(shared: Counted, clock: FakeCloc
     assert admitted + processes[0].acquire(10_000) == 100_000
 
 
-def test_what_is_left_is_returned_when_a_slice_ends(shared: Counted, clock: FakeClock) -> None:
+def test_rest_of_a_slice_is_returned_when_it_ends(shared: Counted, clock: FakeClock) -> None:
     process = Process(shared, DAILY)
     process.acquire(1500)
     assert process.out() > 0
@@ -561,7 +561,7 @@ def test_slices_grow_to_the_share_of_the_capacity_and_no_further(shared: Counted
 @pytest.mark.parametrize(
     ("remaining", "processes", "charged"), [(4, 1, 2), (3, 1, 1), (8, 2, 2), (7, 2, 1), (12, 3, 2), (11, 3, 1)]
 )
-def test_slice_is_at_most_half_of_what_remains_for_each_process(
+def test_slice_is_at_most_half_of_the_remaining_share_of_each_process(
     shared: Counted, remaining: int, processes: int, charged: int
 ) -> None:
     process = OneProcess(shared, QuotaLimit("units", 1000, "day"), processes=processes)
@@ -742,7 +742,7 @@ def test_no_history_admits_more_than_the_limit(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_what_a_process_held_is_not_spent_after_the_slice_has_ended(name: str) -> None:
+def test_ended_slice_is_not_spent(name: str) -> None:
     history = History(HISTORIES[name], 1)
     history.acquire(1, [80])
     assert all(process.out() for process in history.processes)

@@ -167,7 +167,7 @@ def test_a_read_only_file_system_is_an_error_with_a_hint(tmp_path: Path, monkeyp
 
 class TestADamagedFile:
     @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
-    def test_what_cannot_be_read_is_set_aside_with_a_warning(
+    def test_unreadable_file_is_set_aside_with_a_warning(
         self, tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
     ) -> None:
         path = filled(tmp_path)
@@ -185,9 +185,7 @@ class TestADamagedFile:
         assert str(aside) in record.getMessage()
 
     @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-    def test_what_turns_out_to_be_damaged_later_is_set_aside_too(
-        self, tmp_path: Path, damage: Callable[[Path], None]
-    ) -> None:
+    def test_damage_found_later_sets_the_file_aside_too(self, tmp_path: Path, damage: Callable[[Path], None]) -> None:
         path = filled(tmp_path)
         damage(path)
         # In a process of its own, so that a crash would be seen as one.
@@ -208,9 +206,7 @@ class TestADamagedFile:
 
     @pytest.mark.parametrize("damage", ["zeros_after_its_head", "noise_after_its_head"])
     @pytest.mark.parametrize("verb", FIRST)
-    def test_whatever_a_process_does_first_the_damaged_file_is_set_aside(
-        self, tmp_path: Path, damage: str, verb: str
-    ) -> None:
+    def test_any_first_verb_sets_a_damaged_file_aside(self, tmp_path: Path, damage: str, verb: str) -> None:
         path = filled(tmp_path)
         DAMAGED[damage](path)
         # In a process of its own, so that a crash would be seen as one.

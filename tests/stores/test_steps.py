@@ -34,7 +34,7 @@ def test_another_thread_that_settles_the_last_release_is_no_error_of_a_step(numb
     assert not late.waiting
 
 
-def test_what_cannot_be_settled_waits_in_its_order() -> None:
+def test_failed_settlements_wait_in_their_order() -> None:
     settled, is_down = [], [True]
 
     def settle(claim: object, _changes: object) -> None:

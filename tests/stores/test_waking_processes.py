@@ -85,7 +85,7 @@ class TestAWaiterInAnotherProcess:
                     process_store.advance_version()
             assert self.woken(waiter.hear()) == answer
 
-    def test_what_concerns_others_does_not(self, process_store: ProcessStore) -> None:
+    def test_release_of_another_entity_does_not_wake(self, process_store: ProcessStore) -> None:
         assert limits_of(process_store, TPM).try_acquire({"tpm": 10})
         with running(waiting, process_store.directory, TPM, 0.2) as waiter:
             assert waiter.hear() == "waits"

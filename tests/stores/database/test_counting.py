@@ -80,9 +80,7 @@ def test_concurrent_collectors_receive_the_same_batch(open_store: Open) -> None:
     assert one.collect_counts() is None
 
 
-def test_what_is_counted_is_what_was_charged_when_a_fifth_of_the_replies_is_lost(
-    lossy_store: DatabaseStore, loser: Loser
-) -> None:
+def test_counts_equal_charges_when_a_fifth_of_the_replies_is_lost(lossy_store: DatabaseStore, loser: Loser) -> None:
     limits = counting(lossy_store, RateLimit("units", 10**6, YEAR))
     loser.share = 0.2
     found: dict[str, Batch] = {}
@@ -124,7 +122,7 @@ def test_only_the_claim_that_is_chosen_is_counted(open_store: Open) -> None:
     assert collected(store) == {"1": 1_000, "9": 2_000}
 
 
-def test_a_scope_that_counts_is_not_idle_until_what_it_counted_is_too_old(open_store: Open) -> None:
+def test_counting_scope_is_idle_when_its_counts_are_too_old(open_store: Open) -> None:
     clock = FakeClock()
     store = open_store(clock=clock)
     rows = ScopeState._default_manager.using(ALIAS)

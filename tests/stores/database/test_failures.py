@@ -270,7 +270,7 @@ def test_a_deadlock_with_another_transaction_is_retried(
     "people",
     [pytest.param(["one"], marks=pytest.mark.release, id="one_scope"), pytest.param(["one", "two"], id="two_scopes")],
 )
-def test_what_is_acquired_and_settled_is_charged_at_most_once_each_time_when_a_fifth_of_the_replies_is_lost(
+def test_acquire_and_settle_charge_at_most_once_when_a_fifth_of_the_replies_is_lost(
     lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, people: list[str]
 ) -> None:
     parts = [scoped(lossy_store, RateLimit("units", 10**6, YEAR), entity=who) for who in people]

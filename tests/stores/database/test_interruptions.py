@@ -98,7 +98,7 @@ def test_a_release_within_a_step_that_fails_is_settled_after_it(
     assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
 
 
-def test_what_is_settled_twice_within_a_step_is_settled_once(
+def test_second_settle_within_a_step_is_ignored(
     refundable: tuple[DatabaseStore, LimitSet, Acquisition],
 ) -> None:
     store, limits, acquired = refundable

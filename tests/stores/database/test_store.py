@@ -30,7 +30,7 @@ _DIFFERENT = count(1)
 """So that each test has a store of its own."""
 
 
-def test_what_a_request_rolls_back_takes_no_count_with_it(open_store: Open) -> None:
+def test_rollback_of_a_request_keeps_its_counts(open_store: Open) -> None:
     limits = limits_of(open_store(), CallLimit(2, DAY))
     with transaction.atomic(using=ALIAS):
         connections[ALIAS].ensure_connection()

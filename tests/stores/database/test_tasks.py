@@ -78,7 +78,7 @@ def test_a_task_that_is_cancelled_while_the_database_decides_is_charged_and_refu
 
 @pytest.mark.parametrize("verb", ["acquire", "settle"])
 @pytest.mark.parametrize("watched", [True, False])
-def test_what_a_cancelled_task_could_not_give_back_is_settled_later(
+def test_refund_of_a_cancelled_task_that_failed_is_settled_later(
     store: DatabaseStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str, *, watched: bool
 ) -> None:
     limits = limits_of(store, RateLimit("units", 10, 366 * DAY))

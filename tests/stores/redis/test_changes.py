@@ -55,7 +55,7 @@ def test_a_process_with_only_the_new_limits_keeps_the_use(redis: RedisServer) ->
 
 @pytest.mark.parametrize("new", KINDS, ids=str)
 @pytest.mark.parametrize("on_cluster", [False, True], ids=["server", "cluster"])
-def test_what_a_log_has_forgotten_is_not_carried_over(
+def test_forgotten_log_entries_are_not_carried_over(
     redis: RedisServer, request: pytest.FixtureRequest, new: LimitDefinition, *, on_cluster: bool
 ) -> None:
     clock = FakeClock()

@@ -53,7 +53,7 @@ def test_a_pool_takes_one_round_trip(store: RedisStore, client: Redis, load_bala
     assert scripts_run(client) == before + 50
 
 
-def test_what_is_known_to_be_refused_is_not_asked_for(store: RedisStore, client: Redis) -> None:
+def test_request_known_to_be_rejected_is_not_sent(store: RedisStore, client: Redis) -> None:
     sets = members(store, WINDOW)
     for limits in sets:
         assert limits.try_acquire({"tokens": 8})
@@ -140,7 +140,7 @@ def test_a_server_with_an_unknown_time_receives_the_right_periods(store: RedisSt
     assert sets[1].get_stats()["tokens"]["used"] == 5
 
 
-def test_what_was_prepared_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_requests_are_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.stores.redis.calls._MOST_CHOICES", 1)
     sets = members(store, CallLimit(10, HOUR))
     pools = [LimitPool(sets, load_balancing=load_balancing) for load_balancing in ("round_robin", "least_loaded")]

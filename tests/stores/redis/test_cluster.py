@@ -47,7 +47,7 @@ def store(cluster_store: RedisClusterStore) -> RedisClusterStore:
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_what_earlier_servers_charged_is_given_back_when_a_later_one_refuses(
+def test_charges_of_earlier_servers_are_refunded_when_a_later_one_rejects(
     store: RedisClusterStore, algorithm: RateLimitAlgorithm
 ) -> None:
     limit = RateLimit("tokens", 10, HOUR, algorithm)
@@ -391,7 +391,7 @@ def test_a_lease_is_kept_when_limits_have_changed_on_another_server(
     assert used(LimitSet.composed([changed], store), "tokens") == pytest.approx(11, abs=0.1)
 
 
-def test_what_cannot_be_given_back_stays_spent_and_is_logged(
+def test_failed_refund_stays_charged_and_is_logged(
     store: RedisClusterStore,
     pair: tuple[LimitSet, list[LimitSet]],
     monkeypatch: pytest.MonkeyPatch,

@@ -55,7 +55,7 @@ def test_keys_contain_no_identifiers(store: RedisStore, client: Redis) -> None:
     assert not any(b"ada" in key for key in found)
 
 
-def test_what_was_collected_takes_no_room(store: RedisStore, client: Redis) -> None:
+def test_collected_counts_are_deleted(store: RedisStore, client: Redis) -> None:
     silent = LimitSet.composed([in_scope(store, scope_of("conformance", "silent"), CALLS, counts=False)], store)
     limits = counting(store, CALLS)
     for one in (silent, limits):
@@ -70,7 +70,7 @@ def test_what_was_collected_takes_no_room(store: RedisStore, client: Redis) -> N
     assert not [key for key in keys(client, store) if key.endswith((b":usage", b":batch"))]
 
 
-def test_what_lasts_goes_on_to_last(store: RedisStore, client: Redis) -> None:
+def test_lasting_record_never_expires(store: RedisStore, client: Redis) -> None:
     usual = counting(store, CALLS)
     own = LimitSet.composed([replace(usual.scoped[0], lasting=True)], store)
     for _ in range(2):
@@ -216,7 +216,7 @@ def test_only_the_chosen_one_is_counted(store: RedisStore) -> None:
     assert {key[1]: amount for key, amount in collected(store).items()} == {"last": 9_000}
 
 
-def test_what_a_soft_limit_lets_pass_is_counted(store: RedisStore) -> None:
+def test_overdrawn_amounts_of_a_soft_limit_are_counted(store: RedisStore) -> None:
     limits = counting(store, RateLimit("tokens", 10, HOUR, soft=True))
     for _ in range(3):
         taken(limits, {"tokens": 8})
@@ -244,7 +244,7 @@ def by_tag(store: RedisClusterStore, *limits: RateLimit | ResourceLimit) -> list
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_what_is_given_back_since_a_later_server_refused_was_never_counted(
+def test_charges_refunded_because_a_later_server_rejects_are_not_counted(
     cluster_store: RedisClusterStore, algorithm: RateLimitAlgorithm
 ) -> None:
     sets = by_tag(cluster_store, RateLimit("tokens", 10, HOUR, algorithm), ResourceLimit("db", 9))

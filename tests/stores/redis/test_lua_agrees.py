@@ -356,7 +356,7 @@ def test_use_is_carried_alike_between_each_pair_of_algorithms(
     stores[0].close()  # type: ignore[attr-defined]  # the one on the server
 
 
-def test_algorithm_without_a_script_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_algorithm_without_a_script_names_the_missing_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(LUA_ALGORITHMS, "quota")
     with pytest.raises(LookupError, match="algorithm 'quota' has no Lua implementation: add it to LUA_ALGORITHMS"):
         tag_of_rule(compile_rule(QuotaLimit.per_session("units", 3, 5), 1))

@@ -453,7 +453,7 @@ def test_refusals_of_a_configuration_are_always_asked_for(store: RedisStore) -> 
         limits.try_acquire()
 
 
-def test_what_is_remembered_is_bounded(store: RedisStore) -> None:
+def test_remembered_rejections_are_bounded(store: RedisStore) -> None:
     rejections = Rejections(most=3)
     for number in range(20):
         limits = limits_of(

@@ -36,7 +36,7 @@ def test_a_hundred_tasks_are_admitted_exactly_the_capacity(store: RedisStore, al
     assert sum(asyncio.run(all_at_once())) == 30
 
 
-def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
+def test_charges_of_tasks_are_settled_and_visible(store: RedisStore) -> None:
     limits = limits_of(store, TOKENS, ResourceLimit("db", 1))
 
     async def one_after_the_other() -> None:
@@ -115,7 +115,7 @@ def test_a_cancelled_task_is_charged_nothing(
     assert used(taken, "db") == 1
 
 
-def test_what_a_cancelled_task_settles_is_settled(store: RedisStore, redis: RedisServer, taken: LimitSet) -> None:
+def test_settlement_of_a_cancelled_task_is_completed(store: RedisStore, redis: RedisServer, taken: LimitSet) -> None:
     claim = claimed(taken, {"tokens": 50})
     assert asyncio.run(store.aacquire(claim))
     cancelled(redis, store.asettle(claim, changes_of(claim, {"tokens": 5})), redis.resume)
@@ -214,7 +214,7 @@ def test_a_silent_server_is_unavailable(store: RedisStore, redis: RedisServer) -
     assert used(limits, "tokens") <= 1  # type: ignore[operator]
 
 
-def test_what_could_not_be_sent_to_a_server_that_is_gone_is_settled_when_it_is_back() -> None:
+def test_unsent_settlement_is_sent_when_the_server_is_available_again() -> None:
     with redis_server("--appendonly", "yes", "--appendfsync", "always") as server:
         store = RedisStore(url=server.url, prefix=prefix(), **PATIENT)
         limits = limits_of(store, TOKENS)
