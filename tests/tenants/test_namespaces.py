@@ -208,7 +208,7 @@ def rejections() -> list[tuple[str, int]]:
     return [*Denial._base_manager.order_by("entity").values_list("entity", "count")]
 
 
-def test_what_one_tenant_cannot_write_is_kept_and_that_of_others_is_written(chosen: Settings) -> None:
+def test_failed_writes_of_a_tenant_are_kept_while_others_are_written(chosen: Settings) -> None:
     @contextmanager
     def broken(name: str) -> Iterator[None]:
         if name == "a":
@@ -264,7 +264,7 @@ def test_a_thread_that_does_not_enter_a_tenant_writes_nothing(
 
 
 @pytest.mark.parametrize("value", [7, "x" * 256])
-def test_what_is_no_name_is_an_error(chosen: Settings, value: Any) -> None:
+def test_invalid_name_of_a_namespace_is_an_error(chosen: Settings, value: Any) -> None:
     chosen.LIMITS = {**chosen.LIMITS, "NAMESPACE": lambda: value}
     with pytest.raises(InvalidRequest, match="must return None or text of at most 255 characters; got"):
         limits.try_acquire("api")
