@@ -56,7 +56,7 @@ def test_an_entity_that_is_not_a_user_does_not_exhaust_the_site(entity: object) 
         assert left("api") == {"call_count": 5}
 
 
-def test_what_is_exhausted_may_be_exhausted_again() -> None:
+def test_exhausted_limit_may_be_exhausted_again() -> None:
     with override_limits("api", CallLimit(5, 60)):
         assert exhaust("api")
         assert exhaust("api")
@@ -69,7 +69,7 @@ def test_blocked_resource_cannot_be_exhausted() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_a_parent_has_left_counts_too() -> None:
+def test_remaining_amount_of_a_parent_counts_too() -> None:
     parent = Entity.objects.create(identifier="team")
     Entity.objects.create(identifier="ann", parent=parent, cascade=True)
     services.set_entity_limits("team", [CallLimit(3, 60)], resource="api")

@@ -149,7 +149,7 @@ call_command("check", "--deploy", "--tag", "limits_app")
     assert "limits_app.W068" in sqlite.run("shell", "-c", code)
 
 
-def test_what_tests_leave_is_never_written(sqlite: Project, tmp_path: Path) -> None:
+def test_rejections_of_tests_are_never_written(sqlite: Project, tmp_path: Path) -> None:
     code = """
 from django.test.utils import setup_test_environment, teardown_test_environment
 from limits_app import CallLimit, limits

@@ -86,7 +86,7 @@ def test_a_store_that_was_down_is_asked_again() -> None:
         assert not store.failing
 
 
-def test_what_was_reported_once_is_reported_again() -> None:
+def test_warnings_are_reported_again_after_a_reset() -> None:
     near: list[float] = []
 
     def hear(threshold: float, **details: object) -> None:

@@ -58,7 +58,7 @@ def test_other_threads_see_it() -> None:
     assert found == [1]
 
 
-def test_clients_share_what_is_compiled_again_after_it() -> None:
+def test_clients_share_compiled_limits_again_after_it() -> None:
     with override_limits("reports", CallLimit(1, 60)), override_limits("exports", CallLimit(1, 60)):
         assert not policy_source.is_database
     assert policy_source.is_database
