@@ -30,7 +30,7 @@ def pruned(tmp_path: Path, how: str) -> list[dict[str, object]]:
     return found
 
 
-def test_a_full_disk_loses_nothing_and_leaves_what_was_written_readable(tmp_path: Path) -> None:
+def test_full_disk_loses_nothing_and_leaves_the_archive_readable(tmp_path: Path) -> None:
     early, late = pruned(tmp_path, "full")
     assert early == {"ended": "File too large", "left": 2_500, "lost": 0}
     assert late == {"left": 0, "lost": 0, "files": 2}
@@ -38,7 +38,7 @@ def test_a_full_disk_loses_nothing_and_leaves_what_was_written_readable(tmp_path
 
 @pytest.mark.release
 @pytest.mark.parametrize(("how", "ended"), [("torn", "SIGXFSZ"), ("killed", "SIGKILL")])
-def test_what_a_killed_run_left_torn_hides_no_row_that_was_deleted(how: str, ended: str, tmp_path: Path) -> None:
+def test_torn_archive_of_a_killed_run_hides_no_deleted_row(how: str, ended: str, tmp_path: Path) -> None:
     early, late = pruned(tmp_path, how)
     assert (early["ended"], early["lost"]) == (ended, 0)
     assert late == {"left": 0, "lost": 0, "files": 2}

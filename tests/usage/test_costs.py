@@ -187,7 +187,7 @@ def test_each_hour_of_a_day_has_its_price() -> None:
     assert spent(period="hour", since=START + 12 * HOUR, until=START + 14 * HOUR) == {("usd",): Decimal("0.0003075")}
 
 
-def test_given_money_costs_what_it_is_and_charges_of_budgets_are_not_added() -> None:
+def test_given_money_costs_itself_and_charges_of_budgets_are_not_added() -> None:
     add_price("llm/large", "input_tokens", "1", per=1)
     add(count("key:1", 0, input_tokens=2_000, usd=2_250_000_000), count("key:1", 1, **{given_key("usd"): 250_000_000}))
     assert spent() == {("usd",): Decimal("2.25")}

@@ -96,7 +96,7 @@ def test_refusals_are_counted_by_the_minute_with_the_first_and_the_last(noted: D
 
 
 @pytest.mark.django_db
-def test_what_is_written_later_is_added(noted: Denials, wall: Seconds) -> None:
+def test_later_writes_are_added(noted: Denials, wall: Seconds) -> None:
     for seconds in (30, 10, -35):
         wall.now += seconds
         noted.note(refusal())
@@ -224,7 +224,7 @@ def test_in_a_transaction_writing_begins_after_the_commit(noted: Denials, clock:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_left_at_the_end_of_the_process_is_written(noted: Denials) -> None:
+def test_remaining_counts_are_written_at_the_end_of_the_process(noted: Denials) -> None:
     noted.note(refusal())
     end_process(noted)
     assert [row[5] for row in rows()] == [1]

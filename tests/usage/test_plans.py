@@ -53,7 +53,7 @@ def test_shared_limits_have_no_plan() -> None:
     assert by_plan(key="tokens") == {("", ""): 4}
 
 
-def test_what_is_counted_for_entities_above_is_distinguished() -> None:
+def test_counts_of_entities_above_are_distinguished() -> None:
     pro = Plan.objects.create(name="pro")
     team = Entity.objects.create(identifier="team:x", plan=pro)
     Entity.objects.create(identifier="key:1", parent=team, cascade=True)

@@ -59,7 +59,7 @@ def spent(by: str, **where: Any) -> dict[str | None, Decimal]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_cost_in_usage_is_what_the_members_that_served_cost(seed: int, settings: Settings) -> None:
+def test_cost_in_usage_is_the_sum_of_the_serving_members(seed: int, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"USAGE_HOURS_KEPT": 24}
     with time_machine.travel(START, tick=False) as traveller:
         pool, costs, requests = PricedPool(seed), defaultdict[str | None, Decimal](Decimal), 0

@@ -93,7 +93,7 @@ def test_buckets_of_different_kinds_are_never_added_up() -> None:
     assert sorted(one.bucket for one in hourly()) == ["entity", "member", "shared"]
 
 
-def test_only_what_was_asked_for_is_summed_up() -> None:
+def test_only_chosen_rows_are_summed_up() -> None:
     put("user:1", 1)
     put("", 2)
     put("user:1", 4, resource="reports")
@@ -186,7 +186,7 @@ def test_words_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("asked", [{"most": 0}, {"since": "yesterday"}, {"until": 5}], ids=str)
 @pytest.mark.parametrize("read", [limits.denials, limits.usage])
-def test_what_cannot_be_asked_is_an_invalid_request(read: Any, asked: dict[str, Any]) -> None:
+def test_invalid_options_are_invalid_requests(read: Any, asked: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(asked))):
         read(**asked)
 
@@ -202,7 +202,7 @@ def put_denial(entity: str = "user:1", count: int = 1, minute: datetime = NOON, 
 
 
 @pytest.mark.usefixtures("site")
-def test_what_was_refused_can_be_read_when_it_is_written() -> None:
+def test_written_rejections_can_be_read() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 3600)])
     for _ in range(4):
         limits.try_acquire("api", entity="user:1")

@@ -93,7 +93,7 @@ def test_buckets_are_distinguished(store: MemoryStore) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("entity", ["a\0b", "\ud800", "x" * 255, "\0" * 255, "\U0001f9c0:'\"%s"])
-def test_whatever_an_entity_is_called_it_can_be_stored(store: MemoryStore, entity: str) -> None:
+def test_any_identifier_of_an_entity_can_be_stored(store: MemoryStore, entity: str) -> None:
     assert counting(store, scope_of("api", entity), CallLimit(10, HOUR)).try_acquire()
     roll_up(store)
     assert [row[-1] for row in snapshots()] == [1_000]
@@ -170,7 +170,7 @@ def _counts(*amounts: tuple[str, int, int], name: str) -> Batch:
 
 
 @pytest.mark.django_db
-def test_what_no_database_can_store_stops_no_other_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_unstorable_counts_do_not_stop_others(caplog: pytest.LogCaptureFixture) -> None:
     never = 10**8  # hours: beyond the calendar
     amounts = [(f"user:{number}", never if number in {3, 8} else 0, 1_000 + number) for number in range(11)]
     minutes = {f"user:{number}": never * 60 if number == 4 else int(NOON.timestamp()) // 60 for number in range(6)}

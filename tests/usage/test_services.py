@@ -51,7 +51,7 @@ def test_admissions_of_the_service_are_counted_for_all_charged_entities() -> Non
 
 
 @pytest.mark.usefixtures("site")
-def test_what_is_only_tried_is_not_counted() -> None:
+def test_requests_in_shadow_mode_alone_are_not_counted() -> None:
     limits.set_resource_limits("api", [CallLimit(2, HOUR)])
     Policy.objects.update(enforcement="shadow")
     limits.try_acquire("api", entity="user:1")
@@ -121,7 +121,7 @@ def put_hours(number: int, *, before: datetime = NOW - timedelta(days=31)) -> No
 
 
 @pytest.mark.django_db
-def test_what_is_older_than_the_settings_keep_is_deleted() -> None:
+def test_usage_older_than_the_settings_is_deleted() -> None:
     put_hours(3)
     put_hours(2, before=NOW)
     for days in (731, 733):
@@ -141,7 +141,7 @@ def test_what_is_older_than_the_settings_keep_is_deleted() -> None:
 
 
 @pytest.mark.django_db
-def test_what_is_to_be_kept_indefinitely_is(settings: Settings) -> None:
+def test_usage_without_retention_is_kept(settings: Settings) -> None:
     settings.LIMITS = {"USAGE_HOURS_KEPT": None, "USAGE_DAYS_KEPT": None, "DENIALS_HOURS_KEPT": None}
     put_hours(3)
     assert prune(now=NOW) == {}
@@ -167,7 +167,7 @@ def test_the_archive_has_every_row_that_was_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.django_db
-def test_what_cannot_be_archived_is_not_deleted(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_archived_are_not_deleted(tmp_path: Path) -> None:
     put_hours(2)
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
