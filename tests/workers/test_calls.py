@@ -105,7 +105,7 @@ def test_blocking_workers_return_results(mode: str) -> None:
         assert clerk.get_pool_stats()["max_queued_tasks"] is None
 
 
-def test_what_the_init_of_a_worker_raises_is_raised_when_it_is_made(mode: str) -> None:
+def test_exception_of_init_is_raised_when_a_worker_is_made(mode: str) -> None:
     with pytest.raises(LookupError, match="unborn"):
         Unborn.options(mode=mode, max_workers=2).init()
 

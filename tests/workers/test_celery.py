@@ -39,7 +39,7 @@ def clerk(site: CelerySite) -> Iterator[WorkerPool[Clerk]]:
         yield pool
 
 
-def test_calls_run_in_other_processes_and_give_what_they_return(clerk: WorkerPool[Clerk]) -> None:
+def test_calls_run_in_other_processes_and_return_their_results(clerk: WorkerPool[Clerk]) -> None:
     assert gather([clerk.say_name() for _ in range(10)], timeout=PATIENCE) == ["Bob"] * 10
     assert clerk.where().result(PATIENCE)[0] != os.getpid()
 
@@ -66,7 +66,7 @@ def test_stopping_ends_running_and_waiting_calls(site: CelerySite) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_what_is_sent_while_they_are_stopped_is_ended_too(
+def test_calls_sent_during_a_stop_are_ended_too(
     site: CelerySite, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(in_celery, "_MAX_THREADS", at_once)

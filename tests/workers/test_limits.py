@@ -89,7 +89,7 @@ def test_limit_sets_of_one_machine_are_no_match_for_several(mode: str, store: st
             Clerk.options(mode=mode, limits=given).init()
 
 
-def test_four_processes_get_exactly_what_a_shared_limit_has(tmp_path: Path) -> None:
+def test_four_processes_get_exactly_the_capacity_of_a_shared_limit(tmp_path: Path) -> None:
     calls = CallLimit(1000, 366 * 86_400, RateLimitAlgorithm.FIXED_WINDOW)
     store = open_process_store(tmp_path, map_megabytes=2)
     limits = LimitSet([calls], store=store)

@@ -42,7 +42,7 @@ from tests.workers.people import Clerk, memory_set
         ({"limits": [CallLimit(1, 1), memory_set()]}, "limits must be"),
     ],
 )
-def test_what_cannot_be_is_refused(options: Mapping[str, Any], message: str) -> None:
+def test_invalid_options_are_errors(options: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Clerk.options(**options)
 

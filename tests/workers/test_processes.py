@@ -126,7 +126,7 @@ def test_a_process_sets_django_up_where_it_is_set_up_here(monkeypatch: pytest.Mo
         assert mortal.has_django().result(SECONDS) is True
 
 
-def test_what_cannot_travel_is_an_error_of_its_call_and_not_the_death_of_the_worker() -> None:
+def test_unpicklable_value_is_an_error_of_its_call_and_not_the_end_of_the_worker() -> None:
     with Mortal.options(mode="process").init() as mortal:
         before = mortal.pid().result(SECONDS)
         for call, error, text in (

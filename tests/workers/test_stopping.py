@@ -16,7 +16,7 @@ from tests.workers.people import Clerk, Gatekeeper
 SECONDS = 20
 
 
-def test_what_was_submitted_is_done_when_a_block_ends(mode: str) -> None:
+def test_submitted_calls_are_done_when_a_block_ends(mode: str) -> None:
     with Clerk.options(mode=mode, max_queued_tasks=2, max_workers=2).init() as clerks:
         futures = [clerks.tell(number) for number in range(50)]
     assert all(future.done() for future in futures)
@@ -50,7 +50,7 @@ def blocked(gate: Event, mode: str = "thread") -> tuple[WorkerPool[Gatekeeper], 
 
 
 @pytest.mark.parametrize("mode", ["thread", "asyncio"])
-def test_what_has_not_begun_can_be_cancelled(gate: Event, mode: str) -> None:
+def test_calls_that_have_not_begun_can_be_cancelled(gate: Event, mode: str) -> None:
     keeper, futures = blocked(gate, mode)
     stopping = Caller(keeper.stop, cancel=True)
     with pytest.raises(CancelledError):

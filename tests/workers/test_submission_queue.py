@@ -121,7 +121,7 @@ def test_tasks_that_end_while_they_are_handed_on_are_no_recursion() -> None:
     assert desk.counts() == (0, 0)
 
 
-def test_what_was_cancelled_while_it_waited_is_passed_over() -> None:
+def test_call_cancelled_while_waiting_is_skipped() -> None:
     desk = Desk(1)
     tasks = [desk.queue.submit(call(number)) for number in range(4)]
     assert not tasks[0].future.cancel()
