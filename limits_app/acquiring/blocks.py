@@ -46,20 +46,21 @@ class Blocks:
 
 
 _NONE: Final = Blocks(None, {})  # no runner is None, so that nothing is added to them
-BLOCKS: Final[ContextVar[Blocks]] = ContextVar("limits_app_blocks", default=_NONE)
-"""The blocks around the running code that hold permits, perhaps with some whose permits were returned."""
+_BLOCKS: Final[ContextVar[Blocks]] = ContextVar("limits_app_blocks", default=_NONE)
+current_blocks: Final = _BLOCKS.get
+"""Returns the blocks around the running code that hold permits, perhaps with some whose permits were returned."""
 
 
-def enter_block(claim: Claim, limits: Nestable, *, elsewhere: bool = False) -> dict[int, Block]:
+def enter_block(claim: Claim, limits: Nestable, elsewhere: bool = False) -> dict[int, Block]:
     """Count the permits of a claim as held by the running thread or task, until they are removed from the result.
 
     `elsewhere` is for a block that may run in another one, within the same context.
     """
     runner = [] if elsewhere else running()
-    blocks = BLOCKS.get()
+    blocks = current_blocks()
     if elsewhere or blocks.runner != runner:
         blocks = Blocks(runner, blocks.by_number)
-        BLOCKS.set(blocks)
+        _BLOCKS.set(blocks)
     by_number = blocks.by_number
     by_number[claim.number] = limits, runner
     return by_number
@@ -73,7 +74,7 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
     """
     held: set[Bucket] = set()
     here = running()
-    by_number = BLOCKS.get().by_number
+    by_number = current_blocks().by_number
     for number, (of_block, runner) in by_number.copy().items():  # a copy, which no other thread changes
         claim = of_block.store.renewer.find(number)
         if claim is None:  # it was released or lost, or is that of the parent of a forked child

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Self
 
-from limits_app.acquiring.blocks import BLOCKS, held_here
+from limits_app.acquiring.blocks import current_blocks, held_here
 from limits_app.acquiring.store import Store, is_remote
 from limits_app.engine import (
     MOST_SHAPES,
@@ -195,7 +195,7 @@ class BoundLimits:
 
         `unheld` is the shape where nothing is held, if it was compiled.
         """
-        held = held_here(self) if BLOCKS.get().by_number else frozenset()
+        held = held_here(self) if current_blocks().by_number else frozenset()
         if unheld is not None and not held:
             return unheld
         positions = enumerate(self.scopes)

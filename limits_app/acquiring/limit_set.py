@@ -8,7 +8,7 @@ from typing import Self
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
-from limits_app.acquiring.blocks import BLOCKS
+from limits_app.acquiring.blocks import current_blocks
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.choice import Choice
 from limits_app.acquiring.free_acquisition import FreeAcquisition
@@ -232,18 +232,20 @@ class LimitSet(BoundLimits):
             raise LimitTimeout.of(acquisition)
         return acquisition
 
-    def prepare(self, requested: Mapping[str, GivenAmount] | None, *, checks: bool = True) -> Acquisition:
+    def prepare(self, requested: Mapping[str, GivenAmount] | None, checks: bool = True) -> Acquisition:
         """Return an acquisition that no store has decided on.
 
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
-        keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
-        shape, plans = self._shapes.by_keys.get(keys), self._plans
-        if shape is None or (shape.permits and BLOCKS.get().by_number):
-            shape = self._shape_of(requested, shape)
-        plan = plans[shape] if shape in plans else self._plan(shape)
+        keys: tuple[str, ...] | None = ()
         if requested is None:
-            requested = NOTHING
+            keys, requested = None, NOTHING
+        elif type(requested) is dict:
+            keys = tuple(requested)
+        shape, plans = self._shapes.by_keys.get(keys), self._plans
+        if shape is None or (shape.permits and current_blocks().by_number):
+            shape = self._shape_of(None if keys is None else requested, shape)
+        plan = plans[shape] if shape in plans else self._plan(shape)
         amounts, fits = shape.fixed_amounts, shape.fits
         if amounts is None:
             amounts, fits = shape.amounts(requested)

@@ -12,7 +12,7 @@ from limits_app.engine.keys import holder_in
 from limits_app.engine.plan import Amounts, Bucket, PlannedLimit, RequestPlan
 from limits_app.engine.record import Holder
 
-_next_number: Final = count(1).__next__
+_CLAIM_NUMBERS: Final = count(1)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -60,7 +60,7 @@ class Claim:
         self.unanswered = False
         self.undoes = False
         if shape.permits:
-            self.number = self.holder = _next_number()
+            self.number = self.holder = next(_CLAIM_NUMBERS)
             if shape.token_lease is not None:
                 self.holder = holder_in(plan.scope_keys[shape.token_lease.scope_index])
 

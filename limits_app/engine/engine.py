@@ -45,29 +45,29 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     shape, amounts, holder = claim.shape, claim.amounts, claim.holder
     charged_states: list[State] = []
     for limit in shape.limits:
-        rule, states = limit.rule, records[limit.scope_index].states
-        charged = rule.take(states[limit.index], now, amounts[limit.position])
+        rule, state, amount = limit.rule, records[limit.scope_index].states[limit.index], amounts[limit.position]
+        charged = rule.take(state, now, amount)
         if charged is None and not rule.is_soft:
             return _reject(claim, records, now, is_gone)
-        charged_states.append(charged or rule.settle(states[limit.index], now, amounts[limit.position]))
+        charged_states.append(charged or rule.settle(state, now, amount))
     if shape.token_lease is not None:
         _check_extended(claim, shape.token_lease, records, now)
         _note_leases(claim, charged_states, now)
     for limit in shape.limits:
-        record, index, amount = records[limit.scope_index], limit.index, amounts[limit.position]
+        record, index, position = records[limit.scope_index], limit.index, limit.position
         counted = record.amounts
         if counted is not None and not (
-            0 < record.counted_until - now <= HOUR_US and counted[index] + amount <= _FULL_USAGE_PARTS
+            0 < record.counted_until - now <= HOUR_US and counted[index] + amounts[position] <= _FULL_USAGE_PARTS
         ):
             counted = _begin_hour(record, now)
         # Without a call in between, where a signal handler could raise: charged amounts are counted.
-        record.states[index] = charged_states[limit.position]
+        record.states[index] = charged_states[position]
         if counted is not None:
-            counted[index] += amount
+            counted[index] += amounts[position]
         if limit.is_permit:
             rule = limit.rule
             lease_us = rule.lease_us if shape.token_lease is None else leased_us(rule, holder)
-            record.leases[rule.key, holder] = amount, now + lease_us, now + rule.hold_us
+            record.leases[rule.key, holder] = amounts[position], now + lease_us, now + rule.hold_us
         record.changed = True
     claim.decided_at, claim.states, claim.admitted = now, charged_states, True
     return True
@@ -95,30 +95,32 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     Nothing is changed for a token whose lease is not there any more: the claim `is_over`.
     """
     shape, taken_at, unanswered, kept_leases = claim.shape, claim.decided_at, claim.unanswered, True
-    is_usual = not (shape.is_credit or claim.undoes)
+    is_usual, counts_usage = not (shape.is_credit or claim.undoes), shape.counts_usage and not unanswered
     for limit in () if shape.token_lease is not None and _is_over(claim, records, now) else shape.limits:
         change, is_permit = changes[limit.position], limit.is_permit
         if not (change or is_permit):
             continue
         record = records[limit.scope_index]
-        if is_permit:
-            settles = record.leases.pop((limit.rule.key, claim.holder), None) is not None
-            kept_leases = kept_leases and (settles or unanswered)
-        else:
-            settles = change > 0 or not (unanswered or (record.reset_at and _is_forgotten(record, claim)))
-        counted, finished = 0, record.finished
-        # Permits that are returned were used.
-        if shape.counts_usage and not (unanswered or (is_permit and not claim.undoes)):
-            counted, finished = _counted(record, limit, change, taken_at)
+        settles = (
+            record.leases.pop((limit.rule.key, claim.holder), None) is not None
+            if is_permit
+            else change > 0 or not (unanswered or (record.reset_at and _is_forgotten(record, claim)))
+        )
+        kept_leases = kept_leases and (settles or unanswered or not is_permit)
+        usage = None
+        if counts_usage and (claim.undoes or not is_permit):  # permits that are returned were used
+            usage = _counted(record, limit, change, taken_at)
         if settles and is_usual and record.schema is limit.schema:
             states, index = record.states, limit.index
             states[index] = limit.rule.settle(states[index], now, change, taken_at)
         elif settles:
             _settle_otherwise(record, limit, change, now=now, claim=claim)
         # Without a call in between, where a signal handler could raise: refunds are not counted.
-        if counted and record.amounts is not None:
-            record.amounts[limit.index] += counted
-        record.finished, record.changed = finished, True
+        if usage is not None:
+            counted, record.finished = usage
+            if counted and record.amounts is not None:
+                record.amounts[limit.index] += counted
+        record.changed = True
     return kept_leases
 
 
