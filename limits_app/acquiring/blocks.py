@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from threading import get_ident
 from typing import Final, Protocol
@@ -100,12 +100,25 @@ def _are_same(limits: Nestable, others: Nestable) -> bool:
     return limits is others or limits.nesting_key == others.nesting_key
 
 
+_running_loop: Callable[[], object] | None = None
+"""The function of asyncio that returns the running loop, once it was found."""
+
+
 def running() -> object:
     """Return a weak reference to the running task of asyncio, or else the identifier of the running thread."""
-    # Only programs that use asyncio pay for its import; while another thread imports it, it has no function yet.
-    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    running_loop = _running_loop or _find_running_loop()
     if running_loop is None or running_loop() is None:
         return get_ident()
     task = sys.modules["asyncio"].current_task()
     # A callback of the event loop runs in no task: a new object equals no runner.
     return object() if task is None else ref(task)
+
+
+def _find_running_loop() -> Callable[[], object] | None:
+    """Return the function of asyncio that returns the running loop; None where the program has not imported asyncio.
+
+    Only programs that use asyncio pay for its import; while another thread imports it, it has no function yet.
+    """
+    global _running_loop  # noqa: PLW0603 - found once in a process
+    _running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return _running_loop
