@@ -247,6 +247,15 @@ def normalized_text(text: str) -> str:
     return normalize("NFKC", text.strip()[:_LONGEST_COMPARED]).strip()
 
 
+def compared_text(text: str) -> str:
+    """Return a value of a request as it is counted.
+
+    Texts that differ in case, or that Django's forms take as equal, are the same; the end of a long one stays as it is.
+    """
+    stripped = text.strip()
+    return normalized_text(stripped).casefold() + stripped[_LONGEST_COMPARED:]
+
+
 def client_of(request: HttpRequest) -> str:
     """Return `ip:<address>`, of IPv6 the network.
 

@@ -25,7 +25,13 @@ from django.utils.module_loading import import_string
 from limits_app.engine.errors import InvalidLimit
 from limits_app.integrations.calls import is_awaited, report_response
 from limits_app.integrations.holding import CallBlock
-from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
+from limits_app.integrations.identity import (
+    client_of,
+    compared_text,
+    entity_of_user,
+    normalize_entity,
+    resource_named,
+)
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
 from limits_app.integrations.request_parts import readable
@@ -177,7 +183,7 @@ def _entity(key: RateLimitKey, group: str, request: HttpRequest) -> str:
         return _CLIENTS[key](request)
     if isinstance(key, str) and key.startswith(tuple(_VALUES)):
         prefix = prefixes.prefix_of(key)
-        value = readable(_VALUES[prefix], request, key.removeprefix(prefix))
+        value = compared_text(readable(_VALUES[prefix], request, key.removeprefix(prefix)))
         return value and f"{key}:{value}"
     function = import_string(key) if isinstance(key, str) and "." in key else key
     if not callable(function):

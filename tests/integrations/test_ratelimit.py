@@ -126,6 +126,25 @@ def test_posted_field_may_be_the_key() -> None:
     assert posted == [200, 200, 429]
 
 
+@pytest.mark.parametrize("spelling", [" ann", "ann\t", "ANN", "\uff41nn", "\u00a0Ann\u2003"])
+@pytest.mark.parametrize("kind", ["post", "get"])
+def test_no_spelling_of_a_value_has_a_counter_of_its_own(kind: str, spelling: str) -> None:
+    view = ratelimit(key=f"{kind}:name", rate="1/m")(fine)
+    send = getattr(RequestFactory(), kind)
+    assert [view(send("/", {"name": name})).status_code for name in ("ann", spelling, "anna", "")] == [
+        200,
+        429,
+        200,
+        200,
+    ]
+
+
+def test_long_values_that_differ_at_their_end_have_counters_of_their_own() -> None:
+    view = ratelimit(key="header:authorization", rate="1/m")(fine)
+    tokens = [f"Bearer {'e' * 2000}{end}" for end in ("A", "B", "A")]
+    assert [get(view, headers={"Authorization": token}).status_code for token in tokens] == [200, 200, 429]
+
+
 @pytest.mark.parametrize("charset", ["base64", "undefined"])
 def test_a_form_that_cannot_be_read_is_counted_for_its_client(charset: str) -> None:
     view = ratelimit(key="post:email", rate="1/m")(fine)
