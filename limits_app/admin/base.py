@@ -242,8 +242,11 @@ def confirmation(
     template: str = "confirm_action",
     **context: Any,
 ) -> TemplateResponse:
-    """Return a page that shows a form and asks for confirmation; `context` has further values of the template."""
-    values = {"opts": page.opts, "media": page.media + form.media, "menu": menu(page.admin_site, request), **context}
+    """Return a page that shows a form and asks for confirmation; `context` has further values of the template.
+
+    The model is `listed`, since django-unfold shows the name of the list that `opts` is about in place of the title.
+    """
+    values = {"listed": page.opts, "media": page.media + form.media, "menu": menu(page.admin_site, request), **context}
     return site_page(page.admin_site, request, template, title=title, form=form, **values)
 
 

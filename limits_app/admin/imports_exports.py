@@ -29,6 +29,7 @@ from tablib import Dataset
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.base import AuditedAdmin
+from limits_app.admin.menu import menu
 from limits_app.admin.own_blocks import CONFIRM, ConfirmBlock, block_problem
 from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource, registered
 from limits_app.models.limit import limit_texts
@@ -331,6 +332,7 @@ class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of 
     def import_action(self, request: HttpRequest, **options: Any) -> HttpResponse:
         """Show what a file changes, with the box that confirms blocks only where it is needed."""
         response: Any = super().import_action(request, **options)
+        response.context_data["menu"] = menu(self.admin_site, request)
         form = response.context_data.get("confirm_form")
         if form is not None:
             problem = block_problem(request, response.context_data["result"].changes)

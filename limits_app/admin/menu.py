@@ -84,7 +84,7 @@ MENU: Final[Mapping[type[Model], tuple[Tab, ...]]] = {
         _list(Denial),
         _list(UsageSnapshot),
         _page("live", _("live"), Action.VIEW_USAGE),
-        _list(AuditEvent),
+        _list(AuditEvent, _("audit log")),
     ),
     AlertsEntry: (_list(AlertRule), _list(Alert)),
     SettingsEntry: (_list(Pool), _page("exemptions", _("exemptions"), Action.VIEW_LIMITS), _list(EmergencySwitch)),

@@ -262,8 +262,8 @@ class AuditEvent(models.Model):
     """The text of a copy that pages show, as that of configuration."""
 
     class Meta:
-        verbose_name = _("audit event")
-        verbose_name_plural = _("audit events")
+        verbose_name = _("audit log entry")
+        verbose_name_plural = _("audit log entries")
         ordering = ["-number"]
         base_manager_name = "objects"
         default_permissions = ("view",)

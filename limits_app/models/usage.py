@@ -165,8 +165,8 @@ class EvaluationKind(models.TextChoices):
     """Why the limits of a policy are counted: in shadow mode, as a candidate, or after a promotion."""
 
     SHADOW = "shadow", _("shadow mode")
-    CANDIDATE = "candidate", _("candidate")
-    PROMOTED = "promoted", _("promoted")
+    CANDIDATE = "candidate", _("trial")
+    PROMOTED = "promoted", _("enforced trial")
 
 
 class EvaluationCount(models.Model):

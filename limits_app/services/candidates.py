@@ -198,7 +198,7 @@ def _reverted(policy: Policy, candidate: Candidate) -> None:
     if policy.effect != PolicyEffect.LIMITS or {*_limits_of(policy).split()} != {
         *map(_text, noted_limits(candidate.limits))
     }:
-        raise InvalidLimit(f"the limits of {policy} were changed after the promotion: set them again")
+        raise InvalidLimit(f"the limits of {policy} were changed since the candidate was enforced: set them again")
     candidate.state, candidate.watched_until = CandidateState.REVERTED, None
     _set(policy, candidate.previous_effect, candidate.previous_limits)
 

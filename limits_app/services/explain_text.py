@@ -164,7 +164,7 @@ def _candidate(candidate: CandidateValue) -> str:
     limits = " ".join(map(limit_text, candidate.limits))
     if candidate.watched_until is None:
         return f"with the candidate {limits}"
-    return f"with the promoted candidate {limits}, watched until {candidate.watched_until:%Y-%m-%d %H:%M} UTC"
+    return f"with the enforced candidate {limits}, watched until {candidate.watched_until:%Y-%m-%d %H:%M} UTC"
 
 
 def _name(limit: ExplainedLimit) -> str:

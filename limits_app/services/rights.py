@@ -35,7 +35,7 @@ class Action(StrEnum):
     LIMIT_SOMETHING = "use the page Limit something"
     VIEW_CANDIDATES = "view candidates"
     SET_CANDIDATE = "set the candidate of a policy"
-    DECIDE_CANDIDATE = "promote, revert or discard a candidate"
+    DECIDE_CANDIDATE = "enforce, revert or discard a candidate"
     VIEW_EMERGENCY = "view the emergency switch"
     SET_EMERGENCY = "set the emergency switch"
     REVERT = "revert a change of the audit log"

@@ -159,6 +159,9 @@ def test_a_file_is_shown_as_differences_before_anything_is_changed(admin_client:
     page = shown.content.decode()
     assert re.search(r"<del>100?</del>|<ins>25</ins>|<ins>250</ins>", page)
     assert " style=" not in page
+    for one in (shown, admin_client.get(address("policy_import"))):
+        assert [entry["label"] for entry in one.context["menu"]["entries"] if entry["is_here"]] == ["Limits"]
+        assert 'class="limits-tabs"' in one.content.decode()
     assert Limit.objects.get().definition().capacity == 100
     assert events() == []
     confirm(admin_client, "policy", shown)

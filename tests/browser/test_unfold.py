@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.release, pytest.mark.product]
 
 PHONE = (390, 844)
 PAGES = [name for name in OURS if name != "live"]  # it is filled by a script, and looks like the others
-_WITHOUT_MENU = {"index", "import"}
+_WITHOUT_MENU = {"index"}
 _FIELDS = """
     const light = (color) => {
         const [red, green, blue, alpha] = color.match(/[\\d.]+/g).map(Number);
@@ -71,6 +71,13 @@ def test_a_page_does_not_need_the_styles_of_the_stock_admin(name: str, unfolded:
             assert unfolded.barriers() == []
             assert unfolded.run(_FIELDS) == []
             assert unfolded.run("return document.documentElement.scrollWidth") <= size[0]
+
+
+@pytest.mark.parametrize(("name", "title"), [("boost", "Grant a boost"), ("revert", "Undo “")])
+def test_the_bar_has_the_title_of_a_page_that_asks_for_confirmation(name: str, title: str, unfolded: Browser) -> None:
+    unfolded.resize(DESKTOP)
+    unfolded.open(OURS[name])
+    assert title in unfolded.text("#header-inner")
 
 
 @pytest.mark.parametrize("name", ["policies", "resources", "entities", "endpoints"])

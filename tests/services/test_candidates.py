@@ -74,7 +74,7 @@ def test_explain_names_a_candidate_that_is_tested_or_watched(policy: Policy) -> 
     tested = {"limits": ["calls=1/h"], "percent": 100, "promoted": False, "watched_until": None}
     assert candidates_of_explanation() == [tested]
     limits.promote_candidate(policy)
-    assert "(limits, with the promoted candidate calls=1/h, watched until " in limits.explain("api").text()
+    assert "(limits, with the enforced candidate calls=1/h, watched until " in limits.explain("api").text()
     [watched] = candidates_of_explanation()
     assert watched is not None
     assert watched == {**tested, "promoted": True, "watched_until": watched["watched_until"]}
@@ -180,7 +180,7 @@ def test_a_policy_that_was_changed_since_is_not_reverted(policy: Policy) -> None
     limits.set_candidate(policy, "calls=1/h")
     limits.promote_candidate(policy)
     limits.set_resource_limits("api", [CallLimit(2, 3600)])
-    with pytest.raises(InvalidLimit, match="were changed after the promotion"):
+    with pytest.raises(InvalidLimit, match="were changed since the candidate was enforced"):
         limits.revert_candidate(policy)
 
 

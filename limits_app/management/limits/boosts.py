@@ -224,7 +224,7 @@ def _list(options: Namespace, out: Output) -> None:
     _POLICY,
     argument("limits", nargs="+", metavar="LIMIT", help="such as calls=100/min"),
     argument("--percent", type=percent, default=100, help="percentage of entities to evaluate (100)"),
-    argument("--revert-percent", type=percent, help="once promoted, revert above this share of rejections"),
+    argument("--revert-percent", type=percent, help="once enforced, revert above this share of rejections"),
     argument("--revert-minutes", type=positive, default=10, help="how long rejections are counted (10)"),
     examples=("candidates set 7 calls=50/min --revert-percent 5",),
     writes=True,
@@ -248,12 +248,12 @@ def _change(verb: str, change: Callable[[Policy], Any], text: str) -> Subcommand
 
 
 CANDIDATES: Final = Subcommand(
-    "evaluate other limits beside those of a policy, and promote, revert or discard them",
+    "evaluate other limits beside those of a policy, and enforce (promote), revert or discard them",
     verbs={
         "list": _list,
         "set": _set,
-        "promote": _change("promote", limits.promote_candidate, "give a policy the limits of its candidate"),
-        "revert": _change("revert", limits.revert_candidate, "give a policy its limits from before the promotion"),
+        "promote": _change("promote", limits.promote_candidate, "enforce the limits of the candidate of a policy"),
+        "revert": _change("revert", limits.revert_candidate, "restore the limits from before that"),
         "discard": _change("discard", limits.discard_candidate, "delete the candidate of a policy"),
     },
 )
