@@ -10,8 +10,13 @@ import pytest
 import yaml
 from django.core import checks
 from django.core.management import call_command
+from django.http import HttpResponse
+from django.urls import path
 from pytest_django import Settings
 
+from limits_app import CallLimit, limits
+from limits_app.models import Endpoint, Resource
+from limits_app.testing import SiteClient
 from tests.docs.pages import DOCS, blocks
 from tests.servers.redis import redis_server
 
@@ -82,6 +87,22 @@ def test_a_process_store_on_kubernetes_is_a_warning(settings: Settings, monkeypa
     assert problems() == []
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert problems() == ["limits_app.W058"]
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(("page", "url"), [(PAGE, "/health/"), (DOCS / "metrics.md", "/metrics")])
+def test_url_rules_do_not_count_probes_and_prometheus(page: Path, url: str) -> None:
+    (code,) = [block.text for block in blocks(page, "python") if "urlpatterns = [" in block.text]
+    shown: dict[str, Any] = {"__name__": "shop.urls"}
+    exec(code.replace("metrics.record(recorder())", ""), shown)  # noqa: S102 - it is our own documentation
+    limits.set_resource_limits("pages", [CallLimit.per_hour(1)])
+    Endpoint.objects.create(name="all pages", path="/*", resource=Resource.objects.get(name="pages"))
+    middleware = ["limits_app.integrations.middleware.LimitsMiddleware"]
+    client = SiteClient(
+        [*shown["urlpatterns"], path("page", lambda _: HttpResponse())], settings={"MIDDLEWARE": middleware}
+    )
+    assert {client.get("/page").status_code for _ in range(2)} >= {429}
+    assert [client.get(url, headers={"host": "localhost"}).status_code for _ in range(2)] == [200, 200]
 
 
 @pytest.mark.usefixtures("site")

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import Mock
 
 import lmdb
 import pytest
@@ -401,6 +402,23 @@ class TestTheDirectory:
         assert open_store("process") is store
         assert isinstance(store, ProcessStore)
         store.close()
+
+    @as_root
+    def test_there_is_a_default_where_nothing_can_be_written(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o700)
+        with running(naming_the_default_as_nobody, tmp_path) as process:
+            assert process.hear() == [str(Path("/tmp").resolve()), True]  # noqa: S108 - nothing is written there
+
+
+def naming_the_default_as_nobody(pipe: Connection, directory: Path) -> None:
+    """Name the default directory of a user who may write to no directory, and whether it is temporary."""
+    os.setuid(NOBODY)
+    os.environ["XDG_STATE_HOME"] = str(directory / "closed" / "state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", None)
+        patch.setattr(os, "open", Mock(side_effect=PermissionError))
+        default = default_directory()
+        pipe.send([str(default.parent), is_temporary(default)])
 
 
 def opening_as_nobody(pipe: Connection, directory: Path) -> None:

@@ -59,13 +59,21 @@ def default_directory() -> Path:
     neither can be written, in that for temporary files.
     """
     bases = [base for base in (_state_home(), Path("/var/lib")) if base is not None and _can_be_written(base)]
-    base = bases[0] if bases else Path(tempfile.gettempdir())
+    base = bases[0] if bases else _temporary_files()
     return base.resolve() / f"limits_app-{_user_name()}"
 
 
 def is_temporary(directory: Path) -> bool:
     """Whether a directory is in that for temporary files."""
-    return Path(tempfile.gettempdir()).resolve() in directory.resolve().parents
+    return _temporary_files().resolve() in directory.resolve().parents
+
+
+def _temporary_files() -> Path:
+    """The directory for temporary files, or the usual one where none can be written: opening a store reports that."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:  # in a container with a read-only file system
+        return Path(os.sep, "tmp")
 
 
 def _state_home() -> Path | None:
@@ -87,7 +95,10 @@ def _state_home() -> Path | None:
 
 def _can_be_written(directory: Path) -> bool:
     """Whether a directory can be written or made."""
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    try:
+        existing = next(path for path in (directory, *directory.parents) if path.exists())
+    except PermissionError:  # a directory above it belongs to another user
+        return False
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
