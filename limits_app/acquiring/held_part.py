@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from weakref import ref
@@ -131,9 +132,9 @@ class HeldPart(Claim):
             self._decided = self.states, outcome_of(self)
         return self._decided[1] if self._is_alone else self._shown_with_companion(self._decided[1])
 
+    @abstractmethod
     def _shown_with_companion(self, outcome: Outcome) -> Outcome:
         """Return the outcome of this part with what accompanies it, if anything."""
-        return outcome
 
     def check_fits(self) -> None:
         """Raise NeverAdmissible for amounts that the limits can never admit."""

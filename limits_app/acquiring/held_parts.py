@@ -129,9 +129,7 @@ class HeldParts(Generic[P]):
                 stack.callback(part.settle_all)
 
     def _note_extensions(self) -> None:
-        first = self._first()
-        if first is not None:
-            first.is_extended = bool(self.extensions)
+        self.all()[0].is_extended = bool(self.extensions)
 
     def _add_up(self) -> None:
         """Add up the use of several keys again: what an extension has requested counts as used until it is reported."""

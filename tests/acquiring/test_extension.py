@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from decimal import Decimal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.held_parts import HeldParts
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.pool import LimitPool
 from limits_app.engine import LEASE_KEY, LimitUse
@@ -26,6 +28,7 @@ from limits_app.engine.errors import (
     StoreUnavailable,
     UsageNotReported,
 )
+from limits_app.engine.holders import token_holder
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.plan import Amounts
@@ -39,6 +42,7 @@ from tests.acquiring.sets import DB, TPM, limit_set, used
 from tests.acquiring.test_remote_stores import FarStore
 from tests.forking import exit_code_of_child
 from tests.interrupting import Interrupted, interrupted_at_event
+from tests.replacing import at_next_call
 
 Extend = Callable[[Acquisition, Mapping[str, Any]], None]
 
@@ -203,6 +207,7 @@ def test_unknown_keys_are_skipped(store: MemoryStore, extend: Extend, caplog: py
     assert used(limits) == {"tpm": 1, "db": 1}
     free = LimitSet().try_acquire()
     extend(free, {"tpm": 5})
+    assert not free.release_unless_held()
     assert not free.extensions
     with pytest.raises(LimitsError):
         extend(free, {"tpm": -5})
@@ -265,6 +270,47 @@ def test_a_lost_lease_is_reported(clock: FakeClock, store: MemoryStore, caplog: 
     acquisition.release()
     assert acquisition.lost_lease
     assert "the lease of db ran out" in caplog.text
+
+
+def test_extension_whose_acquisition_nothing_refers_to_reports_no_lost_lease(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    acquisition = limit_set(store, DB).try_acquire({"db": 1})
+    acquisition.extend({"db": 1})
+    [extension] = acquisition.extensions
+    del acquisition
+    gc.collect()
+    extension.lose_lease()
+    assert "ran out" not in caplog.text
+
+
+def test_threads_that_extend_an_acquisition_at_the_same_time_hold_both_extensions(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = limit_set(store, DB)
+    acquisition = limits.try_acquire({"db": 1})
+
+    def extend_meanwhile(make: Callable[..., None], *args: Any) -> None:
+        acquisition.extend({"db": 1})
+        make(*args)
+
+    at_next_call(monkeypatch, HeldParts, "__init__", extend_meanwhile)
+    acquisition.extend({"db": 1})
+    assert len(acquisition.extensions) == 2
+    acquisition.release()
+    assert used(limits) == {"db": 0}
+
+
+def test_acquisition_that_is_held_elsewhere_has_the_limits_that_were_charged(store: MemoryStore) -> None:
+    claim = limit_set(store, DB).try_acquire({"db": 1}).claim
+    with pytest.raises(InvalidRequest, match="not those that were charged"):
+        Acquisition.held_elsewhere(
+            limit_set(store, DB, TPM),
+            {"tpm": 1, "db": 1},
+            claim.amounts,
+            holder=token_holder(60_000_000),
+            decided_at=claim.decided_at,
+        )
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

@@ -338,6 +338,22 @@ def test_nothing_is_settled_for_a_limit_that_has_become_another_kind(
     assert scope.used() == {"db": 1}
 
 
+@pytest.mark.parametrize("limit", METERED.values(), ids=METERED)
+def test_held_permits_are_no_use_of_a_limit_that_replaces_them(limit: AnyLimit) -> None:
+    scope = OneScope(ResourceLimit("key", 10))
+    scope.charge(key=3)
+    scope.change(limit)
+    assert scope.used() == {"key": 0}
+
+
+def test_units_that_are_only_counted_delay_no_retry() -> None:
+    scope = OneScope(TPM, CountedUnit("key", "key"), counts_usage=True)
+    scope.charge(tpm=10, key=5)
+    rejected = scope.charge(tpm=3, key=5)
+    assert not rejected.admitted
+    assert rejected.retry_us() == 3 * SECOND
+
+
 def test_merged_records_have_the_use_and_the_holders_of_both() -> None:
     scope, other = OneScope(TPM, DB, WINDOW), OneScope(DB, FINER)
     scope.charge(tpm=2, window=3)
