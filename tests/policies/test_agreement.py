@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
+from django.db import connection
 
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, QuotaLimit, ResourceLimit
-from limits_app.models import CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
+from limits_app.models import MAX_LEVELS, CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import Subject, dropped_keys
 from limits_app.policies.precedence import CODE
 from limits_app.policies.proposed import proposed_collector
@@ -237,3 +238,15 @@ def test_rows_in_memory_give_the_chains_of_the_query(seed: int) -> None:
         for link, of_query in zip(found, stored, strict=True):
             policies = [replace(one, policy_id=keys.get(one.policy_id or 0)) for one in link.policies]
             assert sorted(policies, key=repr) == sorted(of_query.policies, key=repr), (resource, client, plan)
+
+
+def test_parents_that_were_written_as_a_cycle_past_the_models_end_at_the_highest_level() -> None:
+    Resource.objects.create(name="api")
+    team = Entity.objects.create(identifier="team:1", cascade=True)
+    user = Entity.objects.create(identifier="user:1", parent=team, cascade=True)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE limits_app_entity SET parent_id = %s WHERE id = %s", [user.pk, team.pk])
+    collector = proposed_collector(proposed_rows(list(stored_content("default").values())), "default")
+    links = [link.entity for link in collector.links("api", "user:1")]
+    assert links == ["user:1", "team:1"] * (MAX_LEVELS // 2)
+    assert links == [link.entity for link in policies_for(Subject("api", "user:1"), "default", NOW).links]

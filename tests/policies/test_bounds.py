@@ -37,6 +37,15 @@ def test_clients_beyond_those_that_are_kept_cost_no_query(rounds: int) -> None:
     assert capacity(names[0]) == 1000
 
 
+def test_limits_of_clients_beyond_those_whose_sets_are_kept_are_the_same() -> None:
+    names = [f"key:{number}" for number in range(300)]
+    for first in range(0, 300, 100):
+        some = names[first : first + 100]
+        assert [capacity(name) for name in (*some, *some)] == [1000] * 200
+    assert queries(*names) == 0
+    assert capacity(names[0]) == 1000
+
+
 def test_more_changed_clients_than_are_noted_are_read_again() -> None:
     limits.set_entity_limits("user:own", [CallLimit(500, HOUR)], resource="api")
     assert capacity("user:own") == 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -19,7 +20,7 @@ from limits_app.policies.identifiers import KnownIdentifiers
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.opened import put_store
-from tests.policies.test_following import CLIENT, capacity, read_all
+from tests.policies.test_following import CLIENT, capacity, queries, read_all
 from tests.replacing import at_next_call
 from tests.seconds import Seconds
 from tests.services.failing import FailingStore, recover_by
@@ -126,6 +127,16 @@ def test_latest_rows_that_cannot_be_read_at_a_change_are_read_later(monkeypatch:
     read_all()
     assert configuration.current().known.is_complete
     assert [bool(limits.try_acquire("api", entity=name)) for name in ("key:8", "user:2")] == [False, True]
+
+
+def test_limits_that_are_kept_while_a_finalizer_applies_changes_are_read_again() -> None:
+    limits.set_entity_limits("user:own", [CallLimit(900, HOUR)], resource="api")
+    read_all()
+    assert capacity("user:own") == 900
+    assert queries("user:own") == 0
+    sync = configuration.current().sync
+    assert sync.keep(sync.seen, partial(sync.apply, ()))
+    assert queries("user:own") > 0
 
 
 def test_limits_that_were_read_before_a_change_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
