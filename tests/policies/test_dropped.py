@@ -14,8 +14,9 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 
 from limits_app import CallLimit, RateLimit, limits
+from limits_app.engine import Noted
 from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
-from limits_app.policies import dropped_by_each, dropped_keys, resolve
+from limits_app.policies import dropped_by_each, dropped_keys, lost_by_new, resolve
 from limits_app.services.limits_file import plan as plan_file
 from limits_app.services.limits_file import read_content
 from limits_app.services.limits_file.proposed import dropped_limits
@@ -358,3 +359,33 @@ def test_a_plan_drops_limits_of_patterns_that_match_its_members(member: str) -> 
     entries = stored_content("default")
     own = [one for (section, _), one in entries.items() if section == "policies" and one.pk == policy.pk]
     assert len([*dropped_limits(entries.values(), own, "default")]) == is_dropped
+
+
+def lost(policy: Policy, limit: RateLimit) -> list[tuple[str, float, str]]:
+    """The key, the capacity and the level of each limit that is lost by a new policy with a limit."""
+    limits_lost = lost_by_new(policy, [Noted(limit)], using="default")
+    return [(some.noted.limit.key, some.noted.limit.capacity, str(some.policy or "code")) for some in limits_lost]
+
+
+DAILY = RateLimit.per_day("daily", 9)
+
+
+def test_limits_that_a_new_policy_replaces(api: Resource, user: Entity) -> None:
+    limits.try_acquire("api", default_limits=[CallLimit(7, 3600)])
+    assert lost(Policy(resource=api), DAILY) == [("call_count", 7, "code")]
+    rate(make(None, None), "tpm", "5/min").save()
+    rate(make(api, None), "daily", "4/d").save()
+    assert lost(Policy(resource=api, entity=user), DAILY) == []
+    assert lost(Policy(resource=api, entity=user), RateLimit.per_day("other", 9)) == [("daily", 4, API)]
+    assert lost(Policy(resource=api, entity=user, extends=True), DAILY) == []
+
+
+@pytest.mark.parametrize(("of_users", "of_teams"), [(5, 8), (8, 5)])
+def test_of_several_limits_of_a_key_that_a_new_policy_replaces_the_lowest_is_lost(of_users: int, of_teams: int) -> None:
+    plan = Plan.objects.create(name="free")
+    for kind, most in (("user", of_users), ("team", of_teams)):
+        Entity.objects.create(identifier=f"{kind}:1", plan=plan)
+        policy = make(None, Entity.objects.create(identifier=f"{kind}:*"), counted="total")
+        rate(policy, "tpm", f"{most}/min").save()
+    lowest = "user" if of_users < of_teams else "team"
+    assert lost(Policy(plan=plan, counted="total"), DAILY) == [("tpm", 5, f"pattern {lowest}:* in total")]
