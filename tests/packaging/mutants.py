@@ -8,10 +8,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections import defaultdict
+from fnmatch import fnmatch
 from pathlib import Path
+from time import perf_counter, sleep
 from typing import Final
+
+import pytest
+from _pytest.runner import runtestprotocol
+from mutmut.configuration import config
+from mutmut.mutation.data import SourceFileMutationData
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.mutation.trampoline import set_mutant_under_test
+from mutmut.state import state
+from mutmut.utils.file_utils import change_cwd
+from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
 ENGINE: Final = ("tests/engine", "tests/stores/test_conformance.py::TestMemoryStore")
 HELD: Final = (
@@ -93,7 +107,14 @@ TESTS: Final = {
     "limits_app.stores.slices": ("tests/stores/test_slice_simulation.py", "tests/stores/test_slices.py"),
 }
 """The tests of each module."""
-CHILDREN: Final = os.environ.get("LIMITS_MUTANTS_CHILDREN", "2")
+CHILDREN: Final = 2
+"""How many mutants are tested at the same time."""
+SURVIVED: Final = "survived"
+NOTICED: Final = "noticed"
+NO_TESTS: Final = "no tests"
+_PASSED: Final = 100
+"""The exit code of a child whose tests have passed; others are the number of the test that failed."""
+_MOST_NUMBER: Final = 99
 
 
 def main(names: list[str]) -> int:
@@ -116,28 +137,117 @@ def module_of(name: str) -> str:
 
 def change(module: str, name: str) -> int:
     """Change one module, and print the changes that no test of it notices."""
-    # They read the command line, or the configuration, when they are imported.
+    # It reads the command line when it is imported.
     from mutmut import __main__ as mutmut
-    from mutmut.configuration import config
-    from mutmut.mutation.data import SourceFileMutationData
-    from mutmut.mutation.diff_apply import get_diff_for_mutant
-    from mutmut.stats import status_by_exit_code
+    from mutmut.utils.file_utils import copy_also_copy_files, copy_src_dir, setup_source_paths
 
-    shutil.rmtree("mutants", ignore_errors=True)
     path = Path(module.replace(".", "/") + ".py")
     config().only_mutate = [str(path)]
-    config().pytest_add_cli_args_test_selection = list(TESTS[module])
-    pattern = f"{name}.*" if name == module else name
-    mutmut.run(["--max-children", CHILDREN, pattern], standalone_mode=False)
-    mutants = SourceFileMutationData(path=path)
-    mutants.load()
-    status = {mutant: status_by_exit_code[code] for mutant, code in mutants.exit_code_by_key.items()}
-    left = {mutant: word for mutant, word in status.items() if word not in {"killed", "timeout", "not checked"}}
-    checked = sum(word != "not checked" for word in status.values())
+    shutil.rmtree("mutants", ignore_errors=True)
+    copy_src_dir()
+    copy_also_copy_files()
+    setup_source_paths()
+    mutmut.create_mutants(1)
+    made = SourceFileMutationData(path=path)
+    made.load()
+    mutants = [mutant for mutant in made.exit_code_by_key if name == module or fnmatch(mutant, name)]
+    changes = Changes(mutants)
+    with change_cwd("mutants"):
+        options = ["-q", "--rootdir=.", "-p", "no:randomly", "-p", "no:xdist", *config().pytest_add_cli_args]
+        if code := pytest.main([*options, *TESTS[module]], plugins=[changes]):
+            return int(code)
+    left = {mutant: changes.words.get(mutant, NO_TESTS) for mutant in mutants}
+    left = {mutant: word for mutant, word in left.items() if word in {SURVIVED, NO_TESTS}}
     lines = [f"# {mutant}: {word}\n{get_diff_for_mutant(mutant, path=path)}" for mutant, word in left.items()]
-    lines += [f"{module}: {checked} mutants, {checked - len(left)} killed, {len(left)} left"]
+    lines += [f"{module}: {len(mutants)} mutants, {len(mutants) - len(left)} noticed, {len(left)} not noticed"]
     sys.stdout.write("\n".join([*lines, ""]))
     return bool(left)
+
+
+class Changes:
+    """A plugin of pytest that runs the tests once, and then for each mutant in a child of this process.
+
+    A child runs the tests that called the changed function until one of them fails: first those that have noticed
+    another change of it, then the quickest ones.
+    """
+
+    def __init__(self, mutants: list[str]) -> None:
+        self._mutants = mutants
+        self._seconds: dict[pytest.Item, float] = {}
+        self._tests: dict[str, list[pytest.Item]] = defaultdict(list)
+        """The tests that called a function."""
+        self._running: dict[int, tuple[str, float]] = {}
+        """The mutants by the process that tests it, and when that has to end."""
+        self.words: dict[str, str] = {}
+        """What became of each mutant."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests, and then those of each mutant."""
+        self._run_unchanged(session)
+        for number, mutant in enumerate(self._mutants):
+            tests = self._tests[mangled_name_from_mutant_name(mutant)]
+            while len(self._running) >= CHILDREN:
+                self._wait()
+            if tests:
+                self._start(mutant, tests)
+            sys.stderr.write(f"{number + 1} of {len(self._mutants)}, {self._survived()} survived\n")
+        while self._running:
+            self._wait()
+        session._setupstate.teardown_exact(None)
+        return True
+
+    def _run_unchanged(self, session: pytest.Session) -> None:
+        set_mutant_under_test("stats")
+        for item, following in zip(session.items, [*session.items[1:], session.items[0]], strict=True):
+            state()._stats.clear()
+            start = perf_counter()
+            if not passes(item, following):
+                raise pytest.UsageError(f"{item.nodeid} fails without a change")
+            self._seconds[item] = perf_counter() - start
+            for function in state()._stats:
+                self._tests[function].append(item)
+        for tests in self._tests.values():
+            tests.sort(key=self._seconds.__getitem__)
+        set_mutant_under_test("")
+
+    def _start(self, mutant: str, tests: list[pytest.Item]) -> None:
+        sys.stdout.flush()
+        child = os.fork()
+        if child:
+            seconds = sum(self._seconds[item] for item in tests)
+            self._running[child] = mutant, perf_counter() + 5 * seconds + 30
+            return
+        set_mutant_under_test(mutant)
+        for number, (item, following) in enumerate(zip(tests, [*tests[1:], tests[0]], strict=True)):
+            item.session._setupstate.teardown_exact(item)
+            if not passes(item, following):
+                os._exit(min(number, _MOST_NUMBER))
+        os._exit(_PASSED)
+
+    def _wait(self) -> None:
+        """Wait until a child ends, or took too long."""
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child in self._running:
+            mutant, _ = self._running.pop(child)
+            number = os.waitstatus_to_exitcode(status)
+            self.words[mutant] = SURVIVED if number == _PASSED else NOTICED
+            if 0 <= number < _MOST_NUMBER:
+                tests = self._tests[mangled_name_from_mutant_name(mutant)]
+                tests.insert(0, tests.pop(number))
+            return
+        for late in [child for child, (_, until) in self._running.items() if perf_counter() > until]:
+            os.kill(late, signal.SIGKILL)
+        sleep(0.01)
+
+    def _survived(self) -> int:
+        return sum(word == SURVIVED for word in self.words.values())
+
+
+def passes(item: pytest.Item, following: pytest.Item) -> bool:
+    """Run a test, and return whether it passes; what `following` needs too is kept."""
+    reports = runtestprotocol(item, log=False, nextitem=following)
+    return not any(report.failed for report in reports)
 
 
 if __name__ == "__main__":
