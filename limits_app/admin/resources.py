@@ -373,21 +373,34 @@ def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
             "count them all."
         )
         messages.info(request, note % {"path": rule.path, "urls": ", ".join(other_urls[:MOST_SHOWN_URLS])})
-    if rule.enabled and rule.is_escaped and not rule.is_bounded():
-        warning = gettext(
-            "A client can send other values of what this rule combines, and so has its limits up to 1,024 times: add a "
-            "rule for the same path that counts by IP address or user alone."
-        )
-        messages.warning(request, warning)
-    if rule.enabled and rule.undoes_in_buckets:
-        warning = gettext(
-            "This rule counts certain responses in a bucket. Requests that run at the same time use up a part of it, "
-            "also those that do not count: add “:sliding_window” to its limits."
-        )
-        messages.warning(request, warning)
+    if rule.enabled:
+        _warn_of_counting(request, rule)
     if (first := rule.hidden_by()) is not None:
         warning = gettext(
             "The rule “%(first)s” comes first and skips later rules, so this one never applies: "
             "give this one a lower order, other methods, or delete one of them."
         )
         messages.warning(request, warning % {"first": first})
+
+
+def _warn_of_counting(request: HttpRequest, rule: Endpoint) -> None:
+    """Add a message for each reason why a client may have more, or less, than the limits of a rule."""
+    if rule.is_escaped and not rule.is_bounded():
+        warning = gettext(
+            "A client can send other values of what this rule combines, and so has its limits up to 1,024 times: add a "
+            "rule for the same path that counts by IP address or user alone."
+        )
+        messages.warning(request, warning)
+    if rule.counts_by_choice and not rule.is_bounded():
+        warning = gettext(
+            "A client that sends a new header or starts a new session with each request has no limit: add a rule for "
+            "the same path that counts by IP address or user, unless a proxy sets the header or a log-in protects the "
+            "view."
+        )
+        messages.warning(request, warning)
+    if rule.undoes_in_buckets:
+        warning = gettext(
+            "This rule counts certain responses in a bucket. Requests that run at the same time use up a part of it, "
+            "also those that do not count: add “:sliding_window” to its limits."
+        )
+        messages.warning(request, warning)

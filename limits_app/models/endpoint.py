@@ -68,6 +68,10 @@ class CountedBy(models.TextChoices):
     EVERYONE = "everyone", _("everyone together")
 
 
+_CHOSEN: Final = (CountedBy.HEADER, CountedBy.SESSION)
+"""What a client can choose again for each request."""
+
+
 def lines_of(text: str) -> tuple[str, ...]:
     """The lines of a text that are not empty, without spaces around them, each once."""
     return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
@@ -355,12 +359,17 @@ class Endpoint(Configuration):
         """Whether a client can change what it is counted by, and so get the limit many times."""
         return any(part.is_chosen for part in parts_of(self.combined_with))
 
+    @property
+    def counts_by_choice(self) -> bool:
+        """Whether it counts by a header or a session, of which a client can send a new one with each request."""
+        return self.counted_by in _CHOSEN
+
     def is_bounded(self) -> bool:
         """Whether another enabled rule for the same requests counts a client whatever it sends."""
         others = Endpoint.objects.using(self._state.db or router.db_for_read(Endpoint)).filter(
             enabled=True, path=self.path, view_name=self.view_name
         )
-        fixed = others.exclude(pk=self.pk).exclude(counted_by__in=[CountedBy.HEADER, CountedBy.SESSION])
+        fixed = others.exclude(pk=self.pk).exclude(counted_by__in=_CHOSEN)
         return any(not rule.is_escaped for rule in fixed)
 
     @property

@@ -23,7 +23,7 @@ from pytest_django import Settings
 
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, RateLimit
-from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource, UsageSnapshot
+from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource, UsageSnapshot
 from limits_app.stores import registry
 from project.urls import urlpatterns
 from tests.admin.browsing import act, address, changelist, policy_form, said
@@ -232,6 +232,17 @@ def test_rule_for_some_methods_of_a_function_view_is_warned_of(admin_client: Cli
     done = admin_client.post(address("endpoint_add"), {**rule, "methods": "POST", "enabled": "on", "order": 1})
     [warning] = [one for one in said(done) if "counts" in one]
     assert warning.startswith("The view answers every method, and this rule counts POST only: leave the methods empty")
+
+
+@pytest.mark.parametrize("counted_by", ["header", "session"])
+@pytest.mark.parametrize("has_other", [False, True])
+def test_rule_by_what_clients_choose_is_warned_of(admin_client: Client, counted_by: str, has_other: bool) -> None:
+    if has_other:
+        Endpoint.objects.create(name="by address", path="/search/", limits="9/min", counted_by="ip")
+    header = "X-Device" if counted_by == "header" else ""
+    rule = {"name": "r", "path": "/search/", "limits": "5/min", "amounts": "{}", "counted_by": counted_by}
+    done = admin_client.post(address("endpoint_add"), {**rule, "header": header, "enabled": "on", "order": 1})
+    assert any("has no limit" in message for message in said(done)) is not has_other
 
 
 def test_other_urls_of_the_view_of_a_rule_are_named(admin_client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -112,6 +113,32 @@ def test_the_doctor_finds_rules_that_clients_escape_from(
         Endpoint.objects.create(name="other", **(fields | other))
     messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D034"]
     assert bool(messages) is is_found
+
+
+@pytest.mark.parametrize(
+    ("counted_by", "others", "is_found"),
+    [
+        ("header", [], True),
+        ("session", [], True),
+        ("session", [{"counted_by": "header", "header": "X-T"}], True),
+        ("header", [{"counted_by": "ip"}], False),
+        ("session", [{"counted_by": "user"}], False),
+        ("header", [{"counted_by": "ip", "combined_with": "cookie:c"}], True),
+        ("header", [{"counted_by": "ip", "enabled": False}], True),
+        ("user", [], False),
+        ("everyone", [], False),
+    ],
+)
+def test_the_doctor_finds_rules_by_what_clients_choose(
+    counted_by: str, others: list[dict[str, object]], is_found: bool
+) -> None:
+    fields: dict[str, Any] = {"path": "/search/", "limits": "5/min"}
+    header = "X-Device" if counted_by == "header" else ""
+    Endpoint.objects.create(name="search", counted_by=counted_by, header=header, **fields)
+    for other in others:
+        Endpoint.objects.create(name="other", **(fields | other))
+    messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D036"]
+    assert any("the rule 'search'" in message for message in messages) is is_found
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ def configured(using: str, show: ShowChecked) -> Iterator[Finding]:
     yield from islice(pointless(endpoints), MOST_LISTED)
     yield from islice(hidden(endpoints), MOST_LISTED)
     yield from escaped(using)
+    yield from chosen(using)
     yield from undone_in_buckets(using)
     parts = filter(None, chain([policies], client_policies(using)))
     yield from _of_policies(parts, pools, using, show)
@@ -337,6 +338,20 @@ def escaped(using: str) -> Iterator[Finding]:
             f"the rule {rule.name!r} combines a part of the request that clients choose: by other values a client has "
             "its limits up to 1,024 times",
             "Add a rule for the same path that counts by IP address or user alone, with higher limits.",
+        )
+
+
+def chosen(using: str) -> Iterator[Finding]:
+    """Rules by a header or session that clients may choose, where no other rule counts clients whatever they send."""
+    rules = Endpoint.objects.using(using).filter(enabled=True)
+    for rule in islice((rule for rule in rules if rule.counts_by_choice and not rule.is_bounded()), MOST_LISTED):
+        yield Finding(
+            "limits_app.D036",
+            Severity.INFO,
+            f"the rule {rule.name!r} counts by {rule.get_counted_by_display()}: a client that sends a new one with "
+            "each request has no limit",
+            "Add a rule for the same path that counts by IP address or user. No action is required if a proxy sets the "
+            "header, or a log-in protects the view.",
         )
 
 
