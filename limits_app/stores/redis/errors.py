@@ -23,6 +23,8 @@ class ErrorKind(Enum):
     READ_ONLY = "READONLY"
     MASTER_DOWN = "MASTERDOWN"
     LOADING = "LOADING"
+    NO_REPLICAS = "NOREPLICAS"
+    NOT_SAVED = "MISCONF"
     OUT_OF_MEMORY = "OOM"
     NO_PERMISSION = "NOPERM"
     MOVED = "MOVED"
@@ -32,8 +34,12 @@ class ErrorKind(Enum):
     OTHER = "ERR"
 
 
-NOT_PRIMARY: Final = frozenset({ErrorKind.READ_ONLY, ErrorKind.MASTER_DOWN, ErrorKind.LOADING})
-"""Of a server that decides nothing now: a replica, or one that has just started. Another may be the primary."""
+NOT_PRIMARY: Final = frozenset(
+    {ErrorKind.READ_ONLY, ErrorKind.MASTER_DOWN, ErrorKind.LOADING, ErrorKind.NO_REPLICAS},
+)
+"""Of a server that decides nothing now: a replica, one that has just started, or one that has lost the replicas which
+`min-replicas-to-write` demands. Another may be the primary.
+"""
 SLOT_MOVED: Final = frozenset({ErrorKind.MOVED, ErrorKind.ASK, ErrorKind.TRY_AGAIN})
 """Of a server of a cluster whose keys are, or will soon be, on another one."""
 

@@ -79,6 +79,11 @@ def test_replicas(client: Redis) -> None:
     assert kinds(lambda: client.get("k"), lambda: client.eval(READ, 1, "k")) == {ErrorKind.MASTER_DOWN}
 
 
+def test_a_primary_without_the_replicas_that_it_needs(client: Redis) -> None:
+    client.config_set("min-replicas-to-write", 1)
+    assert kinds(lambda: client.set("k", "v"), lambda: client.eval(WRITE, 1, "k")) == {ErrorKind.NO_REPLICAS}
+
+
 def test_rights_of_a_user_whose_name_is_an_error(server: RedisServer, client: Redis) -> None:
     rights = ("on", ">secret", "~own*", "resetchannels", "+@all", "-hset", "-get")
     client.execute_command("ACL", "SETUSER", "OOM", *rights)
@@ -124,6 +129,8 @@ def test_clusters(redis_binary: str) -> None:
         ),
         (exceptions.ResponseError("Error running script: @user_script: 7: -ASK 3999 127.0.0.1:6381"), ErrorKind.ASK),
         (exceptions.ResponseError("LOADING Redis is loading the dataset in memory script: 0"), ErrorKind.LOADING),
+        (exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots, but"), ErrorKind.NOT_SAVED),
+        (exceptions.ResponseError("@user_script: 172: -MISCONF Errors writing to the AOF file"), ErrorKind.NOT_SAVED),
         (exceptions.ResponseError("ERR ACL failure in script: User OOM has no permissions"), ErrorKind.NO_PERMISSION),
         (exceptions.ResponseError("unknown command 'ASK', with args beginning with: 'OOM'"), ErrorKind.OTHER),
         (exceptions.ResponseError("wrong number of arguments for 'hset' command"), ErrorKind.OTHER),

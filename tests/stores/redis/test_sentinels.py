@@ -17,7 +17,7 @@ from limits_app.engine.limits import CallLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.machine import HOST
 from tests.servers.redis import redis_sentinel
-from tests.stores.redis.support import prefix
+from tests.stores.redis.support import idle_of, prefix
 from tests.stores.support import limits_of
 
 pytestmark = [pytest.mark.product, pytest.mark.server]
@@ -93,3 +93,19 @@ def test_a_sentinel_that_was_without_an_answer_is_not_forgotten() -> None:
             with pytest.raises(StoreUnavailable):
                 limits.try_acquire()
         assert len(connections) == 2
+
+
+def test_an_isolated_primary_is_left_for_the_new_one() -> None:
+    with redis_sentinel() as (primary, replica, sentinel), Redis(port=sentinel.port) as watcher:
+        manager = Sentinel([(HOST, sentinel.port)])
+        store = RedisStore(client=manager.master_for("limits"), prefix=prefix(), **SECONDS)
+        with closing(store), Redis(port=primary.port) as old, Redis(port=replica.port) as new:
+            limits = limits_of(store, CallLimit(5, HOUR))
+            assert limits.try_acquire()
+            new.replicaof("NO", "ONE")
+            watcher.execute_command("SENTINEL REMOVE limits")
+            watcher.execute_command(f"SENTINEL MONITOR limits {HOST} {replica.port} 1")
+            old.config_set("min-replicas-to-write", 1)
+            assert limits.try_acquire()
+            [connection] = idle_of(store)
+            assert connection.port == replica.port
