@@ -6,6 +6,7 @@ module has its own tests, since a run of all tests takes longer than its mutants
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -28,6 +29,15 @@ from mutmut.utils.file_utils import change_cwd
 from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
 ENGINE: Final = ("tests/engine", "tests/stores/test_conformance.py::TestMemoryStore")
+RECORDS: Final = (
+    "tests/engine/test_charging.py",
+    "tests/engine/test_engine.py",
+    "tests/engine/test_money.py",
+    "tests/engine/test_plan.py",
+    "tests/engine/test_quotas_and_soft_limits.py",
+    "tests/engine/test_token_leases.py",
+    "tests/stores/test_conformance.py::TestMemoryStore",
+)
 HELD: Final = (
     "tests/acquiring/test_acquisition.py",
     "tests/acquiring/test_extension.py",
@@ -62,9 +72,9 @@ TESTS: Final = {
     },
     "limits_app.engine.charging": ("tests/engine", "tests/services/test_charging.py"),
     "limits_app.engine.costs": ("tests/engine", "tests/usage/test_costs.py", "tests/usage/test_request_costs.py"),
-    "limits_app.engine.engine": ENGINE,
+    "limits_app.engine.engine": RECORDS,
     "limits_app.engine.holders": ("tests/engine", "tests/services/test_tokens.py"),
-    "limits_app.engine.plan": ("tests/engine", *HELD),
+    "limits_app.engine.plan": (*RECORDS, *HELD),
     "limits_app.engine.prices": ("tests/engine", "tests/policies/test_prices.py"),
     "limits_app.engine.priorities": ("tests/engine", "tests/acquiring/test_priorities.py"),
     "limits_app.engine.sealing": ("tests/engine", "tests/services/test_tokens.py", "tests/api/test_decisions.py"),
@@ -153,7 +163,8 @@ def change(module: str, name: str) -> int:
     mutants = [mutant for mutant in made.exit_code_by_key if name == module or fnmatch(mutant, name)]
     changes = Changes(mutants)
     with change_cwd("mutants"):
-        options = ["-q", "--rootdir=.", "-p", "no:randomly", "-p", "no:xdist", *config().pytest_add_cli_args]
+        options = ["-q", "--rootdir=.", "--tb=native", "--assert=plain", "-p", "no:randomly", "-p", "no:xdist"]
+        options += config().pytest_add_cli_args
         if code := pytest.main([*options, *TESTS[module]], plugins=[changes]):
             return int(code)
     left = {mutant: changes.words.get(mutant, NO_TESTS) for mutant in mutants}
@@ -210,6 +221,7 @@ class Changes:
         for tests in self._tests.values():
             tests.sort(key=self._seconds.__getitem__)
         set_mutant_under_test("")
+        gc.freeze()
 
     def _start(self, mutant: str, tests: list[pytest.Item]) -> None:
         sys.stdout.flush()
