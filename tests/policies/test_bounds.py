@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, limits
 from limits_app.engine import HOUR
-from limits_app.models import CodeLimits, Entity
+from limits_app.models import CodeLimits, Entity, Policy
 from limits_app.policies import AccessTable, access_by_identities, client_resolver, configuration, resolver
 from limits_app.policies.access_by_policies import Access
 from tests.policies.test_following import capacity, queries, read_all
@@ -75,6 +75,18 @@ def test_verdicts_on_more_clients_than_are_kept_are_the_same(
         table.verdict([(names[-1], None)])
     assert table.is_limited(["key:4"])
     assert not table.is_limited(["key:1"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_verdict_that_was_read_in_a_transaction_is_not_kept_when_it_is_rolled_back() -> None:
+    limits.set_entity_limits("user:1", [], effect="blocked")
+    resolver.get(("api", None, (), None))
+    table = AccessTable.read("default")
+    with transaction.atomic():
+        Policy.objects.filter(entity__identifier="user:1").delete()
+        assert table.verdict([("user:1", None)]).access is Access.LIMITED
+        transaction.set_rollback(True)
+    assert table.verdict([("user:1", None)]).access is Access.BLOCKED
 
 
 def test_limits_of_code_beyond_those_that_are_noted_are_all_written(monkeypatch: pytest.MonkeyPatch) -> None:
