@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.db import transaction
 from django.utils import timezone
 from pytest_django import Settings
@@ -13,6 +15,7 @@ from rest_framework.test import APIClient
 
 from limits_app import CallLimit, InvalidLimit, limits
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource
+from limits_app.policies import AccessTable
 from limits_app.services.url_matching import endpoints
 from tests.api.site import ROOT
 from tests.stores.database.databases import ALIAS
@@ -45,6 +48,16 @@ def test_a_change_counts_on_the_next_acquire() -> None:
     Policy.objects.using("default").update(enforcement="off")
     assert limits.try_acquire("api")
     assert not Policy.objects.exists()
+
+
+def test_groups_of_a_user_in_another_database_which_announces_no_change_are_read_each_time() -> None:
+    user = get_user_model().objects.using(ALIAS).create(username="ada")
+    group = Group.objects.using(ALIAS).create(name="customers")
+    user.groups.through.objects.using(ALIAS).create(user_id=user.pk, group_id=group.pk)
+    table = AccessTable()
+    assert table.groups_of(user) == {str(group.pk): "customers"}
+    Group.objects.using(ALIAS).update(name="partners")
+    assert table.groups_of(user) == {str(group.pk): "partners"}
 
 
 def test_a_chain_is_read_where_it_was_written() -> None:
