@@ -14,7 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from limits_app import limits
 from limits_app.models import Price
 from limits_app.models.price import hour_us
-from limits_app.policies import ResolvedSet, price_lists, resolver, stored_prices
+from limits_app.policies import ProposedLimits, ProposedRows, ResolvedSet, price_lists, resolver, stored_prices
+from limits_app.stores.memory import MemoryStore
 from tests.services.wall import Wall
 
 pytestmark = pytest.mark.django_db
@@ -118,3 +119,11 @@ def test_site_without_prices_makes_no_query_for_them() -> None:
     with CaptureQueriesContext(connection) as queries:
         resolved("llm")
     assert len(queries) == 0
+
+
+def test_proposed_limits_change_with_the_next_price() -> None:
+    add("api", "1")
+    add("api", "2", NOON + 2 * HOUR)
+    proposed = ProposedLimits(ProposedRows(), "default", MemoryStore())
+    changes = [proposed.of("api", "user:1", NOON + hours * HOUR)[1] for hours in (1, 3)]
+    assert changes == [NOON + 2 * HOUR, None]
