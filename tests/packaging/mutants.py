@@ -202,7 +202,8 @@ class Changes:
                 self._wait()
             if tests:
                 self._start(mutant, tests)
-            sys.stderr.write(f"{number + 1} of {len(self._mutants)}, {self._survived()} survived\n")
+            if number % 50 == 49:
+                sys.stderr.write(f"{number + 1} of {len(self._mutants)}\n")
         while self._running:
             self._wait()
         session._setupstate.teardown_exact(None)
@@ -244,6 +245,8 @@ class Changes:
             mutant, _ = self._running.pop(child)
             number = os.waitstatus_to_exitcode(status)
             self.words[mutant] = SURVIVED if number == _PASSED else NOTICED
+            if number == _PASSED:
+                sys.stderr.write(f"{mutant} survived\n")
             if 0 <= number < _MOST_NUMBER:
                 tests = self._tests[mangled_name_from_mutant_name(mutant)]
                 tests.insert(0, tests.pop(number))
@@ -251,9 +254,6 @@ class Changes:
         for late in [child for child, (_, until) in self._running.items() if perf_counter() > until]:
             os.kill(late, signal.SIGKILL)
         sleep(0.01)
-
-    def _survived(self) -> int:
-        return sum(word == SURVIVED for word in self.words.values())
 
 
 def passes(item: pytest.Item, following: pytest.Item) -> bool:
