@@ -27,6 +27,8 @@ from limits_app.models import Denial, Entity, Limit, Pool, PoolMember, Resource,
 from limits_app.models.namespaces import MOST_NAMESPACES, current_namespace
 from limits_app.policies import configuration, resolver
 from limits_app.policies.identifiers import KnownIdentifiers
+from limits_app.policies.kept import KeyLocks
+from limits_app.policies.kept_configuration import CurrentConfiguration, KeptConfiguration
 from limits_app.policies.reading import IdentifierReader, entities, members_of_groups
 from limits_app.stores.process import open_process_store
 from limits_app.stores.registry import instead, resilient_store
@@ -35,6 +37,7 @@ from limits_app.usage import rollup
 from limits_app.usage.denial_counter import Denials, denials
 from limits_app.usage.pruning import Archive
 from tests.commands.running import run
+from tests.replacing import at_next_call
 
 HOUR = 3600
 TENANT: ContextVar[str | None] = ContextVar("tenant", default=None)
@@ -362,6 +365,22 @@ def test_which_clients_have_rows_is_read_of_each_tenant_that_a_thread_can_enter(
         "which clients have rows is unknown, so that the rows of each are queried: LIMITS['NAMESPACE_CONTEXT'] must "
         "enter the namespace 'a': in its context, the namespace is 'b'"
     ]
+
+
+@pytest.mark.usefixtures("chosen")
+def test_threads_that_begin_with_a_tenant_at_the_same_time_share_what_is_kept_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configurations, begun = CurrentConfiguration(), list[KeptConfiguration]()
+
+    def begin_meanwhile(locked: Callable[..., AbstractContextManager[None]], *args: Any) -> Any:
+        begun.append(configurations.current())
+        return locked(*args)
+
+    at_next_call(monkeypatch, KeyLocks, "locked", begin_meanwhile)
+    with tenant("a"):
+        assert configurations.current() is begun[0]
+        assert configurations.current() is begun[0]
 
 
 @pytest.mark.usefixtures("chosen")
