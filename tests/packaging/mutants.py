@@ -19,7 +19,7 @@ from time import perf_counter, sleep
 from typing import Final
 
 import pytest
-from _pytest.runner import runtestprotocol
+from _pytest.runner import pytest_runtest_teardown, runtestprotocol
 from mutmut.configuration import config
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
@@ -206,18 +206,19 @@ class Changes:
                 sys.stderr.write(f"{number + 1} of {len(self._mutants)}\n")
         while self._running:
             self._wait()
-        session._setupstate.teardown_exact(None)
+        pytest_runtest_teardown(session.items[0], None)
         return True
 
     def _run_unchanged(self, session: pytest.Session) -> None:
         set_mutant_under_test("stats")
+        called: set[str] = vars(state())["_stats"]
         for item, following in zip(session.items, [*session.items[1:], session.items[0]], strict=True):
-            state()._stats.clear()
+            called.clear()
             start = perf_counter()
             if not passes(item, following):
                 raise pytest.UsageError(f"{item.nodeid} fails without a change")
             self._seconds[item] = perf_counter() - start
-            for function in state()._stats:
+            for function in called:
                 self._tests[function].append(item)
         for tests in self._tests.values():
             tests.sort(key=self._seconds.__getitem__)
@@ -233,7 +234,7 @@ class Changes:
             return
         set_mutant_under_test(mutant)
         for number, (item, following) in enumerate(zip(tests, [*tests[1:], tests[0]], strict=True)):
-            item.session._setupstate.teardown_exact(item)
+            pytest_runtest_teardown(item, item)
             if not passes(item, following):
                 os._exit(min(number, _MOST_NUMBER))
         os._exit(_PASSED)
