@@ -27,7 +27,7 @@ from limits_app.acquiring.runtime import (
     on_fork,
     start_thread,
 )
-from limits_app.acquiring.store import CountingStore, RemoteStore, Store, is_counting, is_remote
+from limits_app.acquiring.store import MOST_COLLECTORS, CountingStore, RemoteStore, Store, is_counting, is_remote
 from limits_app.acquiring.survey import survey_scopes
 from limits_app.acquiring.timed_block import TimedBlock
 from limits_app.acquiring.waiting import WaitingLine

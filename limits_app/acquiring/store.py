@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol, TypeGuard
+from typing import Final, Protocol, TypeGuard
 
 from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.waiting import WaitingLine
@@ -91,6 +91,10 @@ class Store(Protocol):
 
         See `ChangeLog.since`. What is announced again because a reply was lost may be there twice.
         """
+
+
+MOST_COLLECTORS: Final = 8
+"""How many processes can collect from a store at the same time, where they can share it at all."""
 
 
 class CountingStore(Store, Protocol):

@@ -149,7 +149,7 @@ class Migration(migrations.Migration):
                 ('states', models.BinaryField()),
                 ('logs', models.BinaryField(null=True)),
                 ('kept', models.BinaryField(null=True)),
-                ('counted_until', models.BigIntegerField(null=True)),
+                ('counting', models.BigIntegerField(null=True)),
                 ('label', models.BinaryField(null=True)),
                 ('namespace', models.BigIntegerField(null=True)),
             ],
@@ -157,7 +157,7 @@ class Migration(migrations.Migration):
                 'db_table': 'limits_app_state',
                 'abstract': False,
                 'default_permissions': (),
-                'indexes': [models.Index(fields=['namespace', 'counted_until'], name='limits_app_state_counting')],
+                'indexes': [models.Index(fields=['namespace', 'counting'], name='limits_app_state_counting')],
             },
         ),
         migrations.CreateModel(
@@ -176,14 +176,16 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='WaitingBatch',
             fields=[
-                ('id', models.BigIntegerField(primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=32)),
+                ('name', models.CharField(max_length=32, primary_key=True, serialize=False)),
+                ('namespace', models.BigIntegerField()),
+                ('collector', models.SmallIntegerField()),
                 ('counts', models.BinaryField()),
             ],
             options={
                 'db_table': 'limits_app_batch',
                 'abstract': False,
                 'default_permissions': (),
+                'constraints': [models.UniqueConstraint(fields=('namespace', 'collector'), name='limits_app_batch_once')],
             },
         ),
         migrations.CreateModel(

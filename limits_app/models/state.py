@@ -40,21 +40,21 @@ class ScopeState(StoreTable):
     """The record of one scope: the states of its limits with the leases of permits, and their logs.
 
     `kept` is the use of limits that the scope had before.
-    `counted_until` is set while the states may include counted usage, and `label` names the scope that it is for, in
-    `namespace`, which is a number as that of StoreVersion.
+    `counting` is set while the states may include counted usage, to the place by which such rows are found in order;
+    `label` names the scope that it is for, in `namespace`, which is a number as that of StoreVersion.
     """
 
     scope = DigestField(max_length=16, primary_key=True)
     states = models.BinaryField()
     logs = models.BinaryField(null=True)
     kept = models.BinaryField(null=True)
-    counted_until = models.BigIntegerField(null=True)
+    counting = models.BigIntegerField(null=True)
     label = models.BinaryField(null=True)
     namespace = models.BigIntegerField(null=True)
 
     class Meta(StoreTable.Meta):
         db_table = "limits_app_state"
-        indexes = (models.Index(fields=["namespace", "counted_until"], name="limits_app_state_counting"),)
+        indexes = (models.Index(fields=["namespace", "counting"], name="limits_app_state_counting"),)
 
 
 class LayoutDefinition(StoreTable):
@@ -92,11 +92,15 @@ class ScopeCount(StoreTable):
 
 
 class WaitingBatch(StoreTable):
-    """Counts that were collected together, until they are stored elsewhere; one row for each namespace, or none."""
+    """Counts that were collected together, until they are stored elsewhere: for each collector of a namespace one row,
+    or none.
+    """
 
-    id = models.BigIntegerField(primary_key=True)
-    name = models.CharField(max_length=32)
+    name = models.CharField(max_length=32, primary_key=True)
+    namespace = models.BigIntegerField()
+    collector = models.SmallIntegerField()
     counts = models.BinaryField()
 
     class Meta(StoreTable.Meta):
         db_table = "limits_app_batch"
+        constraints = (models.UniqueConstraint(fields=["namespace", "collector"], name="limits_app_batch_once"),)

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Final, TypeVar
 
 from limits_app import conf
+from limits_app.acquiring import MOST_COLLECTORS
 from limits_app.engine import EntityName, short_key
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.models import UsagePeriod, note_scheduled, recent_helpers
@@ -34,7 +35,7 @@ T = TypeVar("T", By, UsagePeriod)
 ROLL_UP: Final = "roll_up"
 """The name of the job."""
 _PLACE_LENGTH: Final = 16
-ROLL_UP_HELPERS: Final = range(1, 8)
+ROLL_UP_HELPERS: Final = range(1, MOST_COLLECTORS)
 """The numbers of the processes that may help with it; each is another collector of a store."""
 
 

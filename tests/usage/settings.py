@@ -11,4 +11,8 @@ INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "limits_
 LIMITS = _GIVEN["LIMITS"]
 if "DATABASE" in _GIVEN:
     DATABASES = {"default": _GIVEN["DATABASE"]}
+    if DATABASES["default"]["ENGINE"].endswith("mysql"):
+        import pymysql
+
+        pymysql.install_as_MySQLdb()
 LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"limits_app": {"level": "ERROR"}}}

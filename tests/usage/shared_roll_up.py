@@ -1,6 +1,7 @@
-"""A site whose processes share a roll-up, of which some are killed with a batch; run by `test_shared_roll_up`.
+"""A site whose processes share a roll-up; run by `test_shared_roll_up`.
 
-Then it is down for days, for nearly as long as the store keeps a batch, before the next roll-up.
+`in_turn`, some of them are killed with a batch; then it is down for days, for nearly as long as the store keeps a
+batch, before the next roll-up. `together`, they roll up at the same time, and one is killed in a transaction.
 It prints what was counted by whom, and the sum of the snapshots, as JSON.
 """
 
@@ -12,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, Final
 
@@ -21,21 +23,79 @@ from django.db import connections
 from django.db.models import F
 
 RESOURCE: Final = "shared"
+_SCOPES_TOGETHER: Final = 50
 
 
-def main(clients: int) -> None:
+def main(how: str, clients: int) -> None:
     """Count a request of each client, and add the counts with several processes."""
     django.setup()
     call_command("migrate", verbosity=0)
     _count(clients)
     _fall_behind()
+    roll_up = {"in_turn": _in_turn, "together": _together}[how]
+    print(json.dumps({**roll_up(), **_sums()}))  # noqa: T201
+
+
+def _in_turn() -> dict[str, Any]:
     # The first one gets the job, and takes what the others leave; each of the others helps.
     kinds = (_die_before_adding, _die_before_forgetting, _help)
     first = _started(_lease_only)
     helpers = {kind.__name__: _started(kind) for kind in kinds}
     _be_down(timedelta(days=8))
     rolled_up = _started(_roll_up)
-    print(json.dumps({"codes": {"lease": first, **helpers, "roll up": rolled_up}, **_sums()}))  # noqa: T201
+    return {"codes": {"lease": first, **helpers, "roll up": rolled_up}}
+
+
+def _together() -> dict[str, Any]:
+    """The first collector and three helpers take a batch each; one helper is killed with the next, and others go on."""
+    connections.close_all()
+    context: Any = get_context("fork")
+    has_batch, is_killed, shares = context.Barrier(4), context.Event(), context.SimpleQueue()
+    runs = [partial(_collect, number, has_batch, is_killed, shares) for number in (None, 1, 2)]
+    runs.append(partial(_die_with_locked_rows, 3, has_batch))
+    processes = [context.Process(target=run) for run in runs]
+    for process in processes:
+        process.start()
+    processes[-1].join()
+    is_killed.set()
+    for process in processes:
+        process.join()
+    return {"codes": [process.exitcode for process in processes], "shares": [shares.get() for _ in range(3)]}
+
+
+def _collect(number: int | None, has_batch: Any, is_killed: Any, shares: Any) -> None:
+    """Add what waits, and put how much that was."""
+    from limits_app.services.usage import add_counts
+    from limits_app.usage import rollup
+
+    add = rollup.add
+
+    def add_and_wait(batch: Any) -> int:
+        rollup.add = add
+        added = add(batch)
+        has_batch.wait()
+        is_killed.wait()
+        return added
+
+    rollup.add = add_and_wait
+    shares.put(add_counts(helper=number).added["default"])
+
+
+def _die_with_locked_rows(number: int, has_batch: Any) -> None:
+    from limits_app.services.usage import add_counts
+    from limits_app.stores.database.transaction import Transaction
+    from limits_app.usage import rollup
+
+    add = rollup.add
+
+    def add_and_prepare(batch: Any) -> int:
+        Transaction.commit = lambda _transaction: _die()
+        added = add(batch)
+        has_batch.wait()
+        return added
+
+    rollup.add = add_and_prepare
+    add_counts(helper=number)
 
 
 def _count(clients: int) -> None:
@@ -47,8 +107,10 @@ def _count(clients: int) -> None:
 
     store = resilient_store("default").open()
     schema = schema_of((CallLimit.per_hour(100),), store.lease_us, counts_usage=True)
-    for number in range(clients):
-        assert LimitSet.composed([ScopedLimits(scope_of(RESOURCE, f"user:{number}"), schema)], store).try_acquire()
+    for first in range(0, clients, _SCOPES_TOGETHER):
+        numbers = range(first, min(first + _SCOPES_TOGETHER, clients))
+        scopes = [scope_of(RESOURCE, f"user:{number}") for number in numbers]
+        assert LimitSet.composed([ScopedLimits(scope, schema) for scope in scopes], store).try_acquire()
 
 
 def _fall_behind() -> None:
@@ -141,4 +203,4 @@ def _sums() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1], int(sys.argv[2]))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import postgres_server
 from tests.servers.redis import redis_server
 
@@ -30,8 +31,9 @@ def site(store: str, directory: Path) -> Iterator[dict[str, str]]:
             # A busy machine may take longer than the default, and usage lacks the debt of unanswered releases.
             yield given({"KIND": "redis", "URL": redis.url, "REPLY_TIMEOUT_SECONDS": 10}) | sqlite
     else:
-        with postgres_server() as postgres:
-            yield given({"KIND": "database"}, DATABASE=postgres.settings)
+        with postgres_server() if store == "postgresql" else mariadb_server() as server:
+            patient = {"LOCK_TIMEOUT_SECONDS": 10, "CONNECT_TIMEOUT_SECONDS": 10}
+            yield given({"KIND": "database", **patient}, DATABASE=server.settings)
 
 
 def given(store: dict[str, Any], **more: Any) -> dict[str, str]:
@@ -40,7 +42,7 @@ def given(store: dict[str, Any], **more: Any) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.release
-@pytest.mark.parametrize("store", ["process", "redis", "postgresql"])
+@pytest.mark.parametrize("store", ["process", "redis", "postgresql", "mariadb"])
 def test_snapshots_are_exact_when_processes_are_killed(store: str, tmp_path: Path) -> None:
     with site(store, tmp_path) as of_site:
         environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.usage.settings", **of_site}

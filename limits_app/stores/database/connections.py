@@ -89,6 +89,8 @@ class StoreConnection(ABC):
     begin_sql: ClassVar[str] = "BEGIN"
     lock_sql: ClassVar[str] = " FOR UPDATE"
     clock_sql: ClassVar[str] = "0"
+    by_place_sql: ClassVar[str] = ""
+    """What makes the database look for rows that count from a place on, rather than from the first one on."""
     is_local: ClassVar[bool] = False
     """Whether this process writes the file itself: it has one writer, no replies to lose, and the machine's clock."""
     session_sql: ClassVar[str | None] = None

@@ -63,10 +63,9 @@ class RowHousekeeping:
             rows = transaction.lock_next(self._position, number)
             self._position = rows[-1][0] if len(rows) == number else b""
             idle = {key for key, stored in rows if stored is None or _is_unused(stored.record, clock)}
-            for key, stored in rows:
-                # States that were written before the clock was set back are idle some time after they were moved.
-                if stored is not None and key not in idle and stored.record.changed:
-                    transaction.change(stored)
+            # States that were written before the clock was set back are idle some time after they were moved.
+            kept = [stored for key, stored in rows if stored is not None and key not in idle]
+            transaction.change([stored for stored in kept if stored.record.changed])
             _delete(idle, transaction)
 
     def make_room(self, transaction: Transaction) -> bool:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from limits_app.engine import Scope
     from limits_app.stores.database.connections import StoreConnection
 
-ROW: Final = ("limits_app_state", "scope, states, logs, kept, counted_until, label, namespace")
+ROW: Final = ("limits_app_state", "scope, states, logs, kept, counting, label, namespace")
+_MARK: Final = ("counting", "label", "namespace")
 COUNT: Final = ("limits_app_count", "hour, label, namespace, amounts")
 """Tables with their columns."""
 COUNT_COLUMNS: Final = 4
@@ -55,19 +56,17 @@ class StoredRecord:
         self._logs = [] if codec is None else codec.logs_of(record)
         self._until = record.counted_until
 
-    def change(self, codec: Codec) -> tuple[str, list[object]]:
-        """Return the statement that saves the record in its row, with its values."""
-        values: list[object] = [_states(codec, self.record)]
+    def changes(self, codec: Codec) -> dict[str, object]:
+        """Return the columns of the row that save the record, and their values."""
+        changes: dict[str, object] = {"states": _states(codec, self.record)}
         logs = codec.logs_of(self.record)
-        changed = codec is not self._codec or any(map(is_not, logs, self._logs))
-        if changed:
-            values.append(pack_logs(logs))
+        if codec is not self._codec or any(map(is_not, logs, self._logs)):
+            changes["logs"] = pack_logs(logs)
         if self.record.kept_changed:
-            values.append(pack_kept(self.record.kept))
-        is_marked = self.record.counted_until != self._until
-        if is_marked:
-            values += self._mark()
-        return change_row(logs=changed, kept=self.record.kept_changed, mark=is_marked), [*values, self.key]
+            changes["kept"] = pack_kept(self.record.kept)
+        if self.record.counted_until != self._until:
+            changes |= zip(_MARK, self._mark(), strict=True)
+        return changes
 
     def new_row(self, codec: Codec) -> list[object]:
         """Return the values of `ROW`."""
@@ -83,9 +82,8 @@ class StoredRecord:
         ]
 
     def _mark(self) -> tuple[int | None, bytes | None, int | None]:
-        """Return the columns by which rows with counted usage are found: until when they count, and for which scope."""
-        until = self.record.counted_until
-        return (until, *self._label()) if until else (None, None, None)
+        """Return the columns by which rows that count are found: their place, and the scope that they are of."""
+        return (place_of(self.key), *self._label()) if self.record.counted_until else (None, None, None)
 
     def _label(self) -> tuple[bytes, int]:
         if self.label is None and self.scope is not None:
@@ -141,10 +139,41 @@ def rows_sql(number: int, read: str) -> str:
 
 
 @cache
-def change_row(*, logs: bool, kept: bool, mark: bool) -> str:
-    """Return the SQL that saves the states of a row, and its logs, kept use and mark where they have changed."""
-    columns = ["states"] + ["logs"] * logs + ["kept"] * kept + ["counted_until", "label", "namespace"] * mark
-    return f"UPDATE limits_app_state SET {', '.join([f'{column} = %s' for column in columns])} WHERE scope = %s"  # noqa: S608 - names only
+def next_counting_sql(columns: str, by_place: str) -> str:
+    """Return the SQL that reads the next rows of a namespace that count, after a place up to another one."""
+    return (
+        f"SELECT {columns} FROM limits_app_state {by_place}"  # noqa: S608 - names only
+        "WHERE namespace = %s AND counting > %s AND counting <= %s ORDER BY counting LIMIT %s"
+    )
+
+
+def place_of(key: bytes) -> int:
+    """Return the place of a row among those that count."""
+    return int.from_bytes(key[:8]) >> 1
+
+
+def change_rows(keys: Sequence[bytes], changes: Sequence[Mapping[str, object]]) -> tuple[str, list[object]]:
+    """Return the statement that saves the changes of rows, which are to the same columns, with its values.
+
+    A column that is set to NULL is so in all of them.
+    """
+    nulls = tuple([value is None for value in changes[0].values()])
+    sql = _change_rows_sql(tuple(changes[0]), nulls, len(keys))
+    columns = [column for column, is_null in zip(changes[0], nulls, strict=True) if not is_null]
+    if len(keys) == 1:
+        return sql, [*[changes[0][column] for column in columns], *keys]
+    values = [
+        value for column in columns for key, row in zip(keys, changes, strict=True) for value in (key, row[column])
+    ]
+    return sql, [*values, *keys]
+
+
+@cache
+def _change_rows_sql(columns: tuple[str, ...], nulls: tuple[bool, ...], number: int) -> str:
+    value = "%s" if number == 1 else f"CASE scope{' WHEN %s THEN %s' * number} END"
+    sets = [f"{column} = {'NULL' if is_null else value}" for column, is_null in zip(columns, nulls, strict=True)]
+    rows = "= %s" if number == 1 else f"IN ({marks(number)})"
+    return f"UPDATE limits_app_state SET {', '.join(sets)} WHERE scope {rows}"  # noqa: S608 - names only
 
 
 def _states(codec: Codec, record: Record) -> bytes:

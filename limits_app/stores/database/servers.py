@@ -151,6 +151,7 @@ class MySQLConnection(StoreConnection):
 
     begin_sql = "START TRANSACTION"
     clock_sql = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+    by_place_sql = "FORCE INDEX (limits_app_state_counting) "
 
     def django_options(self, site: Mapping[str, object]) -> dict[str, object]:
         """With timeouts in whole seconds; rows are locked, but not the gaps between them."""

@@ -8,7 +8,7 @@ from os import urandom
 from typing import Final
 
 from limits_app import engine
-from limits_app.acquiring import Renewer, WaitingLine, on_fork
+from limits_app.acquiring import MOST_COLLECTORS, Renewer, WaitingLine, on_fork
 from limits_app.engine import (
     ALL,
     HOLDER_LENGTH,
@@ -58,7 +58,6 @@ class DatabaseStore(AskedInThread):
 
     remote = True
     counting = True
-    collectors = 1
     poll_us: tuple[int, int] | None = _POLL_US
 
     def __init__(
@@ -78,6 +77,7 @@ class DatabaseStore(AskedInThread):
             self._connections, RecordTable(), RowHousekeeping(), self._clock(clock), settle=self._settle_after_step
         )
         self.clock = self._runner.clock
+        self.collectors = 1 if self._connections.kind.is_local else MOST_COLLECTORS
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -87,6 +87,7 @@ class DatabaseStore(AskedInThread):
     def after_fork(self) -> None:
         """Choose a random number for this process, to which the number of a claim is added for its holder in leases."""
         self._first_holder = int.from_bytes(urandom(8))
+        self._rounds = counts.CollectorRounds()
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._open_again is None:
@@ -153,8 +154,8 @@ class DatabaseStore(AskedInThread):
     def add_rejections(self, rejections: RejectionCounts, namespace: str = "") -> None:
         counts.add_rejections(self._runner, rejections, namespace)
 
-    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:  # noqa: ARG002 - there is one
-        return counts.collect(self._runner, namespace)
+    def collect_counts(self, namespace: str = "", collector: int = 0) -> Batch | None:
+        return counts.collect(self._runner, self._rounds, namespace, collector)
 
     def forget_counts(self, name: str, namespace: str = "") -> None:  # noqa: ARG002 - the name of a batch is unique
         counts.forget(self._runner, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limits_app import engine
 from limits_app.engine import Clock, namespace_digest, new_record
@@ -19,6 +19,8 @@ from limits_app.stores.database.records import (
     ROW,
     RecordTable,
     StoredRecord,
+    change_rows,
+    next_counting_sql,
     rows_sql,
 )
 from limits_app.stores.database.versions import VERSION
@@ -139,10 +141,10 @@ class Transaction:
             records.append(stored.record)
         return records
 
-    def lock_rows(self, keys: Iterable[bytes], *, skip_locked: bool = False) -> list[StoredRecord]:
-        """Begin, and lock the rows that some scopes have; with `skip_locked` without those that are locked."""
+    def lock_rows(self, keys: Iterable[bytes]) -> list[StoredRecord]:
+        """Begin, and lock the rows that some scopes have."""
         self.begin()
-        self._load(keys, self.connection.skip_locked_sql if skip_locked else self.connection.lock_sql)
+        self._load(keys, self.connection.lock_sql)
         return list(self._stored.values())
 
     def lock_next(self, key: bytes, number: int) -> list[tuple[bytes, StoredRecord | None]]:
@@ -150,6 +152,27 @@ class Transaction:
         self.begin()
         rows = self.connection.execute(NEXT_ROWS + self.connection.skip_locked_sql, (key, number))
         return [(bytes(row[0]), self._table.read(self.connection, row)) for row in rows]
+
+    def lock_counting(
+        self, namespace: int, places: tuple[int, int], number: int
+    ) -> tuple[dict[bytes, int], list[StoredRecord]]:
+        """Begin, and lock the next rows of a namespace that count, but for locked ones.
+
+        Returns the place of each, and those that can be read. They are after the first of the `places`, up to the
+        second one; `namespace` is its number.
+        """
+        self.begin()
+        connection = self.connection
+        columns = f"scope, states, logs, kept, {connection.clock_sql}, counting, label"
+        sql = next_counting_sql(columns, connection.by_place_sql) + connection.skip_locked_sql
+        rows = connection.execute(sql, (namespace, *places, number))
+        if rows:
+            self._set_time(max([int(row[COLUMNS]) for row in rows]))
+        self._keep(rows)
+        for key, *_, label in rows:
+            if (stored := self._stored.get(bytes(key))) is not None:
+                stored.label = bytes(label), namespace
+        return {bytes(row[0]): int(row[COLUMNS + 1]) for row in rows}, list(self._stored.values())
 
     def read(self, claim: Claim) -> list[Record]:
         """Return the records of a claim's scopes, as they are at one moment, without a lock."""
@@ -163,11 +186,9 @@ class Transaction:
         Raises RowExistsError when another process has created one of the rows meanwhile, and StaleConfiguration when
         the version has changed since the rows were locked.
         """
-        counts: list[object] = []
         changed = sorted([stored for stored in self._stored.values() if stored.record.changed], key=_key)
-        for stored in changed:
-            self.change(stored)
-            counts += stored.counts()
+        self.change(changed)
+        counts = [value for stored in changed for value in stored.counts()]
         if counts:
             self.connection.execute(insert_sql(*COUNT, rows=len(counts) // COUNT_COLUMNS), counts)
             self.counted = True
@@ -178,15 +199,24 @@ class Transaction:
         if self.write():
             self.commit()
 
-    def change(self, stored: StoredRecord) -> None:
-        """Write a record that has changed."""
-        connection, codec = self.connection, self._table.codec(stored.record)
-        if stored.is_new:
-            if not connection.insert(*ROW, stored.new_row(codec)):
-                raise RowExistsError
-            self.added += 1
-            return
-        sql, values = stored.change(codec)
+    def change(self, changed: Iterable[StoredRecord]) -> None:
+        """Write records that have changed: rows that change in the same columns by one statement."""
+        together = dict[tuple[tuple[str, bool], ...], list[tuple[bytes, dict[str, object]]]]()
+        for stored in changed:
+            codec = self._table.codec(stored.record)
+            if stored.is_new:
+                if not self.connection.insert(*ROW, stored.new_row(codec)):
+                    raise RowExistsError
+                self.added += 1
+            else:
+                changes = stored.changes(codec)
+                columns = tuple([(column, value is None) for column, value in changes.items()])
+                together.setdefault(columns, []).append((stored.key, changes))
+        for rows in together.values():
+            self._update(*change_rows(*zip(*rows, strict=True)))
+
+    def _update(self, sql: str, values: Sequence[object]) -> None:
+        connection = self.connection
         if self._checked_version is None:
             connection.execute(sql, values)
             return
@@ -205,15 +235,22 @@ class Transaction:
         times = [row[COLUMNS:] for row in rows] or connection.execute(f"SELECT {read}", (self._namespace_id,))
         # A row is read again after a wait for its lock: the latest time is that of the last lock.
         now, self.version = max([int(row[0]) for row in times]), int(times[0][1])
+        self._set_time(now)
+        self._keep(rows)
+
+    def _set_time(self, now: int) -> None:
+        """Set the time, which is that of the server, or of another clock."""
         if isinstance(self.clock, DatabaseClock):
             self.clock.set(now)
             self.now = now
         else:
             self.now = self.clock()
+
+    def _keep(self, rows: Iterable[Sequence[Any]]) -> None:
         self._stored.clear()
         self._unreadable.clear()
         for row in rows:
-            stored = self._table.read(connection, row)
+            stored = self._table.read(self.connection, row)
             if stored is None:
                 self._unreadable.add(bytes(row[0]))
             else:

@@ -12,7 +12,7 @@ from functools import partial
 from struct import Struct, iter_unpack
 from typing import Any, Final
 
-from limits_app.acquiring import Renewer, on_fork
+from limits_app.acquiring import MOST_COLLECTORS, Renewer, on_fork
 from limits_app.engine import ALL, SECOND_US, Amounts, Change, Changes, Claim, Clock, as_clock, lease_us_of, short_key
 from limits_app.engine.errors import LeaseEnded, NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.engine.locks import RLock
@@ -25,7 +25,7 @@ from limits_app.stores.redis.hints import Rejections, ScriptClock
 from limits_app.stores.redis.opening import DEFAULTS, ConnectionSource, KeyNames, open_store
 from limits_app.stores.redis.states import TIME
 from limits_app.stores.redis.task_connections import TaskConnections
-from limits_app.stores.redis.usage import COLLECTORS, UsageCollector
+from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.versions import StoredVersions
 from limits_app.stores.redis.waking import RedisWaking
 from limits_app.stores.steps import GRACE_US
@@ -60,7 +60,7 @@ class RedisStore(AskedInThread):
 
     remote = True
     counting = True
-    collectors = COLLECTORS
+    collectors = MOST_COLLECTORS
     clustered = False
     """Whether scopes are on several servers, so that those of several plans cannot be decided on in one step."""
 

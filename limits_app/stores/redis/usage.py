@@ -33,8 +33,6 @@ _TIME_AT: Final = 1
 _KEY_AT: Final = 14
 """Where entries of scopes that count have their keys; see usage.lua."""
 _FULL: Final = b"full"
-COLLECTORS: Final = 8
-"""How many processes can collect at the same time, each with a batch for each tag."""
 _DIGITS: Final = "01234567"
 """What the name of a batch has behind the tag: the number of the collector."""
 _REJECTED: Final = "rejected"

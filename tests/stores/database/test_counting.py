@@ -12,13 +12,13 @@ from django.db import connections, transaction
 from limits_app.engine import HOUR_US, engine
 from limits_app.engine.claims import Claim
 from limits_app.engine.counting import KEPT_HOURS, Batch
-from limits_app.engine.keys import short_key
+from limits_app.engine.keys import scope_of, short_key
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.models import LayoutDefinition, ScopeCount, ScopeState
 from limits_app.stores.database import DatabaseStore, counts
 from limits_app.stores.database.connections import namespace_id
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import claim_of, counting, settle, taken
+from limits_app.testing.conformance.contract import claim_of, counting, in_scope, limits_in, settle, taken
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, in_step
 from tests.stores.support import Loser, again, connections_of, until, used
@@ -59,7 +59,7 @@ def test_a_locked_row_is_waited_for_and_delays_no_other_caller(open_store: Open)
             cursor.execute("UPDATE limits_app_state SET label = label WHERE scope = %s", [scope])
             found = executor.submit(collected, store)
             if not connections_of(store).kind.is_local:  # a server has more than one writer at a time
-                until(lambda: free.filter(counted_until=None).exists())
+                until(lambda: free.filter(counting=None).exists())
                 taken(sets["free"])
             assert not found.done()
         assert found.result(20)["locked"] == 1_000
@@ -72,12 +72,48 @@ def test_concurrent_collectors_receive_the_same_batch(open_store: Open) -> None:
         taken(counting(store, CallLimit(9, YEAR)))
     first = one.collect_counts()
     # The other has looked for one before the first had made it.
-    make = partial(counts.make_batch, namespace_id(b""), is_full=False)
+    make = partial(counts.make_batch, namespace_id(b""), 0, is_full=False)
     assert first is not None
     assert in_step(other, make) == first == other.collect_counts()
     other.forget_counts(first.name)
     assert in_step(other, make) is None
     assert one.collect_counts() is None
+
+
+def test_collectors_have_their_own_batches_and_take_each_count_once(open_store: Open) -> None:
+    stores = [open_store() for _ in range(3)]
+    for number in range(30):
+        taken(counting(stores[0], CallLimit(9, YEAR), entity=f"{number}"))
+    first = stores[0].collect_counts("", 0)
+    taken(counting(stores[0], CallLimit(9, YEAR), entity="later"))
+    second = stores[1].collect_counts("", 1)
+    assert first is not None
+    assert second is not None
+    assert stores[2].collect_counts("", 0) == first
+    assert stores[2].collect_counts("", 1) == second
+    assert sorted(str(count.entity) for count in first.counts) == sorted(map(str, range(30)))
+    assert [count.entity for count in second.counts] == ["later"]
+    stores[1].forget_counts(first.name)
+    assert stores[0].collect_counts("", 0) is None
+    assert stores[0].collect_counts("", 1) == second
+
+
+def test_usage_that_is_counted_meanwhile_is_left_to_the_next_round(open_store: Open) -> None:
+    store = open_store(clock=FakeClock())
+    names, together = [f"{number}" for number in range(1_200)], 60
+    scopes = [in_scope(store, scope_of("api", name), CallLimit(99, YEAR), counts=True) for name in names]
+    sets = [limits_in(store, *scopes[first : first + together]) for first in range(0, len(scopes), together)]
+    for limits in sets:
+        taken(limits)
+    seen = Counter[str | None]()
+    while (batch := store.collect_counts()) is not None:
+        seen.update([count.entity for count in batch.counts])
+        for limits in sets:
+            taken(limits)
+        store.forget_counts(batch.name)
+        if not batch.is_full:
+            break
+    assert seen == dict.fromkeys(names, 1)
 
 
 def test_counts_equal_charges_when_a_fifth_of_the_replies_is_lost(lossy_store: DatabaseStore, loser: Loser) -> None:
@@ -145,7 +181,7 @@ def test_what_cannot_be_read_stays_where_it_is(open_store: Open) -> None:
     taken(counting(open_store(), CallLimit(3, YEAR)))
     LayoutDefinition._default_manager.using(ALIAS).all().delete()
     assert open_store().collect_counts() is None
-    assert ScopeState._default_manager.using(ALIAS).exclude(counted_until=None).count() == 1
+    assert ScopeState._default_manager.using(ALIAS).exclude(counting=None).count() == 1
 
 
 def test_old_counts_are_swept_once_an_hour(open_store: Open) -> None:
