@@ -72,7 +72,7 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
     A nested request does not take these again, since it would wait for itself. Permits that were held for the longest
     time that their limit allows do not count: other holders may have them.
     """
-    held: set[Bucket] = set()
+    buckets: set[Bucket] = set()
     here = running()
     by_number = current_blocks().by_number
     for number, (of_block, runner) in by_number.copy().items():  # a copy, which no other thread changes
@@ -83,8 +83,8 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
             continue
         now = limits.store.clock()
         lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]
-        held.update([claim.plan.buckets[limit.position] for limit in lasting])
-    return frozenset(held)
+        buckets.update([claim.plan.buckets[limit.position] for limit in lasting])
+    return frozenset(buckets)
 
 
 def _is_run_here(runner: object, here: object) -> bool:

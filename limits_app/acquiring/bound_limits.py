@@ -195,11 +195,11 @@ class BoundLimits:
 
         `unheld` is the shape where nothing is held, if it was compiled.
         """
-        held = held_here(self) if current_blocks().by_number else frozenset()
-        if unheld is not None and not held:
+        buckets = held_here(self) if current_blocks().by_number else frozenset()
+        if unheld is not None and not buckets:
             return unheld
         positions = enumerate(self.scopes)
-        places = [(at, key) for at, scope in positions for scope_key, key in held if scope_key == scope.key]
+        places = [(at, key) for at, scope in positions for scope_key, key in buckets if scope_key == scope.key]
         return self._shapes.find(requested, frozenset(places))
 
     def _plan(self, shape: PlanShape) -> RequestPlan:

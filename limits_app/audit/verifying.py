@@ -202,15 +202,15 @@ def sign(*, using: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """An object that differs from its last event; `told` is None without an event, and `found` after a deletion."""
+    """An object that differs from its last event; `told` is None without an event, and `current` after a deletion."""
 
     object_type: str
     object_id: str
     told: Snapshot | None
-    found: Snapshot | None
+    current: Snapshot | None
 
     def __str__(self) -> str:
-        done = "created" if self.told is None else "deleted" if self.found is None else "changed"
+        done = "created" if self.told is None else "deleted" if self.current is None else "changed"
         return f"{self.object_type} {self.object_id} was {done} without an event"
 
 

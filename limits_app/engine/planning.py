@@ -155,7 +155,7 @@ class Shapes:
         self,
         keys: tuple[str, ...] | None,
         requested: Mapping[str, object],
-        held: frozenset[LimitPlace],
+        holding: frozenset[LimitPlace],
         priority: str | None = None,
     ) -> PlanShape:
         named = self._named(requested)
@@ -163,7 +163,7 @@ class Shapes:
         permit_keys = frozenset(self._permits.values())
         left_out = permit_keys.intersection([key for key in named if _milli(requested[key]) == 0])
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
-        nested = frozenset([position for position in held if self._permits.get(position) not in {None, *named}])
+        nested = frozenset([position for position in holding if self._permits.get(position) not in {None, *named}])
         many_calls = self._many_calls(named, requested)
         shape = self._compiled(tuple(named), left_out, nested, many_calls, priority=priority)
         # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
@@ -189,19 +189,19 @@ class Shapes:
         self,
         named: tuple[str, ...],
         left_out: frozenset[str],
-        held: frozenset[LimitPlace],
+        holding: frozenset[LimitPlace],
         many_calls: frozenset[str],
         *,
         priority: str | None = None,
     ) -> PlanShape:
-        form = (named, left_out, held, many_calls, priority)
+        form = (named, left_out, holding, many_calls, priority)
         shape = self._by_form.get(form)
         if shape is None:
             if len(self._by_form) >= MOST_SHAPES:
                 self._by_form.clear()
                 self.by_keys.clear()
             shape = self._by_form[form] = _shape(
-                self._scoped, named, left_out=left_out, held=held, many_calls=many_calls, priority=priority
+                self._scoped, named, left_out=left_out, holding=holding, many_calls=many_calls, priority=priority
             )
         return shape
 
@@ -292,12 +292,12 @@ def _shape(
     named: Collection[str],
     *,
     left_out: Collection[str],
-    held: Collection[LimitPlace] = (),
+    holding: Collection[LimitPlace] = (),
     many_calls: Collection[str] = (),
     is_credit: bool = False,
     priority: str | None = None,
 ) -> PlanShape:
-    """Compile the shape of such a request; permits that are `held` are not taken, unless they are named.
+    """Compile the shape of such a request; permits of `holding` are not taken, unless they are named.
 
     Of `many_calls` more than one is requested, so that their usage must be reported. `priority` is the class of the
     request; None for that of each scope.
@@ -305,7 +305,7 @@ def _shape(
     limits: list[PlannedLimit] = []
     scopes: list[PlannedScope] = []
     positions: list[int] = []
-    form = _Form(named, {*named, *_default_keys(scoped, left_out, held)}, left_out, held, is_credit)
+    form = _Form(named, {*named, *_default_keys(scoped, left_out, holding)}, left_out, holding, is_credit)
     ranks = [0 if priority is None else rank_of(priority)]
     for position, scope in enumerate(scoped):
         before, of_class = len(limits), known_priority(scope.priority) if priority is None else priority

@@ -162,15 +162,15 @@ class Record:
         With `is_gone`, without those whose holder is gone. The leases are counted again after one lease of the rule at
         the latest, since that may be shorter than the leases of tokens.
         """
-        held = holders = earliest = 0
+        permits = holders = earliest = 0
         for (key, holder), (amount, expires_at, _) in self.leases.items():
             if key == rule.key and expires_at > now and not (is_gone is not None and is_gone(holder)):
-                held += amount
+                permits += amount
                 holders += 1
                 earliest = min(earliest, expires_at) if earliest else expires_at
         if now and earliest - now > 2 * rule.lease_us:
             earliest = now + rule.lease_us
-        return held, holders, state[2], earliest
+        return permits, holders, state[2], earliest
 
 
 def new_record(schema: Schema) -> Record:

@@ -130,7 +130,7 @@ def stored_chains(subjects: Sequence[Subject], using: str, now: datetime) -> lis
         parameters += [resource, exact, client, plan if plan is not None and can_be_stored(plan) else None]
         if has_groups:
             parameters.append(None if person is None else user_model()._meta.pk.get_db_prep_value(person, connection))
-    sql = _sql(connection, tuple([len(one) for one in networks]), has_groups=has_groups)
+    sql = _sql(connection, tuple([len(identifiers) for identifiers in networks]), has_groups=has_groups)
     values = [*parameters, *chain.from_iterable(networks), to_column(now, connection)]
     # Each subject has a row, since `subject` in the query always has one.
     rows: list[Row] = read(using, lambda: _rows(connection, sql, values), [])

@@ -306,14 +306,14 @@ class MemoryStore:
         if self._counts.give_way():
             return True
         keys = list(islice(self._to_check, _CHECKED_IN_FULL_STORE))
-        known = self._records
-        give_way = set(that_give_way({key: known[key] for key in keys if key in known}, now))
+        records = self._records
+        give_way = set(that_give_way({key: records[key] for key in keys if key in records}, now))
         self._era = object()
         for key in keys:
             if key in give_way:
                 self._counts.drop(key)
-                del known[key]
-            if key in known:
+                del records[key]
+            if key in records:
                 self._to_check.rotate(-1)
             else:
                 self._to_check.popleft()

@@ -108,7 +108,7 @@ def test_decisions_are_those_of_the_live_stores(texts: list[str], live: tuple[St
         clock.move(event.now_us - clock.now_us)
         if event.entity not in sets:
             sets[event.entity] = LimitSet.composed(scoped(texts, event.entity), store)
-        asked = {key: milli // 1000 for key, milli in event.wanted if key in " ".join(texts)}
+        asked = {key: milli // 1000 for key, milli in event.requested if key in " ".join(texts)}
         assert admits(sets[event.entity], asked) is admitted, event
 
 
@@ -344,9 +344,9 @@ def test_recorded_usage_is_spread_over_its_hours() -> None:
     recorded(0, "t", 0.005)
     recorded(1, "t", 1440, "")
     events = [*recorded_events()]
-    assert sum(dict(event.wanted).get("call_count", 0) for event in events) == 3000
-    assert sum(dict(event.wanted).get("t", 0) for event in events if event.entity == "u") == 5
-    assert {event.wanted for event in events if event.entity is None} == {(("t", 2000),)}
+    assert sum(dict(event.requested).get("call_count", 0) for event in events) == 3000
+    assert sum(dict(event.requested).get("t", 0) for event in events if event.entity == "u") == 5
+    assert {event.requested for event in events if event.entity is None} == {(("t", 2000),)}
     assert [event.now_us for event in events] == sorted(event.now_us for event in events)
     later = datetime(2026, 3, 1, 1, tzinfo=UTC)
     assert {event.entity for event in recorded_events(since=later)} == {None}

@@ -15,8 +15,8 @@ from limits_app.engine.limits import ResourceLimit
 
 def may_have_expired(state: State, now: int) -> bool:
     """Return whether a lease of these permits may have run out."""
-    held, _, _, earliest = state
-    return held > 0 and earliest <= now
+    permits, _, _, earliest = state
+    return permits > 0 and earliest <= now
 
 
 class Permits(Rule):
@@ -34,20 +34,20 @@ class Permits(Rule):
 
     def current(self, state: State, now: int) -> State:
         """Leases that end so late that they were written later than now plus a lease are counted again."""
-        held, holders, fence, earliest = state
-        return (held, holders, fence, now) if held and earliest - now > 2 * self.lease_us else state
+        permits, holders, fence, earliest = state
+        return (permits, holders, fence, now) if permits and earliest - now > 2 * self.lease_us else state
 
     def take(self, state: State, now: int, amount: int) -> State | None:
         """The fence is at least the clock, so that it still grows after idle state was removed."""
-        held, holders, fence, earliest = state
-        if held + amount > self.ceiling_parts:
+        permits, holders, fence, earliest = state
+        if permits + amount > self.ceiling_parts:
             return None
         ends = now + self.lease_us
-        if held == 0:
+        if permits == 0:
             earliest = ends
         elif ends < earliest:  # the clock was set back
             earliest = min(self.current(state, now)[3], ends)
-        return held + amount, holders + 1, now if now > fence else fence + 1, earliest
+        return permits + amount, holders + 1, now if now > fence else fence + 1, earliest
 
     def wait(self, state: State, now: int, amount: int) -> int:
         """No release can be foreseen, so this is when the next lease may run out."""
@@ -55,10 +55,10 @@ class Permits(Rule):
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         """The change is minus the permits of one holder."""
-        held, holders, fence, earliest = state
-        if earliest > now + self.lease_us and held:  # perhaps the clock was set back
+        permits, holders, fence, earliest = state
+        if earliest > now + self.lease_us and permits:  # perhaps the clock was set back
             earliest = self.current(state, now)[3]
-        return held + change, holders - 1, fence, earliest
+        return permits + change, holders - 1, fence, earliest
 
     def credit(self, state: State, now: int, parts: int) -> State:
         """Return the state as it is: permits stay with their holders."""

@@ -80,7 +80,7 @@ def _question(planned: FilePlan) -> str:
 
 
 def _change(step: Step) -> block_confirmation.BlockedChange:
-    before, after = (None if entry is None else entry.values for entry in (step.stored, step.wanted))
+    before, after = (None if entry is None else entry.values for entry in (step.stored, step.proposed))
     return step.entry.section.model, before, after
 
 

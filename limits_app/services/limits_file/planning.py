@@ -44,17 +44,17 @@ class Step:
 
     change: PlannedChange
     stored: FileEntry | None
-    wanted: FileEntry | None
+    proposed: FileEntry | None
 
     @property
     def entry(self) -> FileEntry:
         """The object as it is to be, or as it was."""
-        return self.wanted or self.stored  # type: ignore[return-value]  # one of them is there
+        return self.proposed or self.stored  # type: ignore[return-value]  # one of them is there
 
     def differences(self) -> Iterator[tuple[str, Any, Any]]:
         """Each field that differs, before and after; parts and limits one by one."""
         before = _flat(self.stored.state if self.stored else {})
-        after = _flat(self.wanted.state if self.wanted else {})
+        after = _flat(self.proposed.state if self.proposed else {})
         nothing = {} if self.change is PlannedChange.UPDATE else _flat(_left_out(self.entry))
         for name in before | after:
             was, becomes = before.get(name, nothing.get(name)), after.get(name, nothing.get(name))
@@ -123,7 +123,7 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> FileP
     steps = [*_steps(proposed, stored), *[Step(PlannedChange.DELETE, entry, None) for entry in deleted.values()]]
     changed = [step for step in steps if step.change is not PlannedChange.UNCHANGED]
     warnings += _of_changes(changed, using)
-    if policies := [step.entry for step in changed if step.wanted and step.entry.section.name == "policies"]:
+    if policies := [step.entry for step in changed if step.proposed and step.entry.section.name == "policies"]:
         objects.read_replaced(policies)
         warnings += dropped_limits(_after(stored, proposed, deleted).values(), policies, using)
     adopted, keys = _adopted(proposed, stored), {name: entry.pk for name, entry in stored.items()}
@@ -337,7 +337,7 @@ def _of_changes(changed: Collection[Step], using: str) -> Iterator[str]:
     for step in stored:
         assert step.stored is not None  # noqa: S101 - those are chosen above
         if limits := tested.get(step.stored.pk):
-            stays = "is deleted with it" if step.wanted is None else "stays, and is compared with the changed policy"
+            stays = "is deleted with it" if step.proposed is None else "stays, and is compared with the changed policy"
             yield f"{step.entry.label}: its candidate {limits} {stays}"
-        if step.wanted and (why := weakened(step.stored.state, step.entry.state)):
+        if step.proposed and (why := weakened(step.stored.state, step.entry.state)):
             yield f"{step.entry.label}: {why.removesuffix('.')}"

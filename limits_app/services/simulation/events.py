@@ -34,7 +34,7 @@ def share_of(amount: int, step: int, steps: int) -> int:
     return amount * (step + 1) // steps - amount * step // steps
 
 
-Wanted = tuple[tuple[str, int], ...]
+RequestedMilli = tuple[tuple[str, int], ...]
 """Amounts in thousandths, by limit key."""
 
 _KNOWN: Final = ("time", "entity", "resource", "seconds")
@@ -52,7 +52,7 @@ class SimulatedRequest(NamedTuple):
     now_us: int
     resource: str
     entity: str | None
-    wanted: Wanted
+    requested: RequestedMilli
     hold_us: int = 0
     implied: bool = True
 
@@ -110,7 +110,7 @@ class _Columns:
         rest = self._read(tuple(row))
         return SimulatedRequest(_moment_us(time), *rest)
 
-    def _rest(self, row: tuple[str, ...]) -> tuple[str, str | None, Wanted, int]:
+    def _rest(self, row: tuple[str, ...]) -> tuple[str, str | None, RequestedMilli, int]:
         cells = dict(zip(self._names, row, strict=True))
         entity, resource, seconds = (cells.get(name, "") for name in ("entity", "resource", "seconds"))
         amounts = tuple((key, _usage(key, cells[name])) for name, key in self._keys.items() if cells[name].strip())

@@ -21,12 +21,12 @@ from limits_app.engine import (
     new_record,
     plan_for,
 )
-from limits_app.services.simulation.events import SimulatedRequest, Wanted
+from limits_app.services.simulation.events import RequestedMilli, SimulatedRequest
 from limits_app.services.simulation.proposal import Proposal, Tried
 from limits_app.services.simulation.simulation_report import EVENTS, SimulationReport, costs_of
 
 
-def _as_requested(recorded: Wanted, tried: Tried) -> Wanted:
+def _as_requested(recorded: RequestedMilli, tried: Tried) -> RequestedMilli:
     """Recorded usage by the keys of requests: without money that was charged for units, which is charged again."""
     amounts = dict(recorded)
     for price in tried.prices:
@@ -52,7 +52,7 @@ class RequestForm:
     A scope is None for the requesting entity.
     """
 
-    def __init__(self, tried: Tried, requested: Wanted, *, implied: bool, holds: bool) -> None:
+    def __init__(self, tried: Tried, requested: RequestedMilli, *, implied: bool, holds: bool) -> None:
         named = {key for key, _ in requested}
         left_out = set()
         scoped = []
@@ -65,9 +65,9 @@ class RequestForm:
                     left_out.add(key)
         self.plan = plan_for(scoped, named, left_out=left_out)
         self.keys = [tried.parts[position][0] for position in self.plan.shape.positions]
-        self._amounts: dict[Wanted, tuple[list[int], tuple[str, ...]]] = {}
+        self._amounts: dict[RequestedMilli, tuple[list[int], tuple[str, ...]]] = {}
 
-    def amounts(self, key_amounts: Wanted) -> tuple[list[int], tuple[str, ...]]:
+    def amounts(self, key_amounts: RequestedMilli) -> tuple[list[int], tuple[str, ...]]:
         """Return the amounts of a request in parts, and the keys that can never admit as much."""
         amounts = self._amounts.get(key_amounts)
         if amounts is None:
@@ -134,18 +134,18 @@ class _Machine:
         minute, report = event.now_us // _MINUTE_US, self.report
         tried = self._road_at(event).tried
         if not event.implied:
-            event = event._replace(wanted=_as_requested(event.wanted, tried))
+            event = event._replace(requested=_as_requested(event.requested, tried))
         if event.implied:
             keys, never = self._charge(event)
             refused = dict.fromkeys(keys, MILLI)
             report.add(EVENTS, minute, MILLI, MILLI if refused else 0)
-            report.cost(tried.prices, event.wanted, event.wanted if refused else (), calls=MILLI)
+            report.cost(tried.prices, event.requested, event.requested if refused else (), calls=MILLI)
         else:
             refused, never, self._rest = Counter(), False, Counter()
             self._charge_parts(event, refused)
-            for key, milli in event.wanted:
+            for key, milli in event.requested:
                 report.add(key, minute, milli, refused[key])
-            report.cost(tried.prices, event.wanted, tuple(self._rest.items()))
+            report.cost(tried.prices, event.requested, tuple(self._rest.items()))
         road = self._roads[event.resource, event.entity]
         for key, milli in refused.items():
             road.refused = True
@@ -160,13 +160,13 @@ class _Machine:
         keys, _ = self._charge(event)
         if not keys:
             return ()
-        halves = {key: milli // MILLI // 2 * MILLI for key, milli in event.wanted}
-        rest = event.wanted
+        halves = {key: milli // MILLI // 2 * MILLI for key, milli in event.requested}
+        rest = event.requested
         if all(halves.values()):
-            keys = self._charge_parts(event._replace(wanted=tuple(halves.items())), refused)
-            rest = tuple((key, milli - halves[key]) for key, milli in event.wanted)
+            keys = self._charge_parts(event._replace(requested=tuple(halves.items())), refused)
+            rest = tuple((key, milli - halves[key]) for key, milli in event.requested)
             if not keys:
-                return self._charge_parts(event._replace(wanted=rest), refused)
+                return self._charge_parts(event._replace(requested=rest), refused)
         refused.update({key: milli for key, milli in rest if key in keys})
         prices = self._road_at(event).tried.prices
         for currency in {price.currency for price in prices}.intersection(keys):

@@ -21,7 +21,7 @@ from limits_app.engine import (
     exact_decimal,
     units_of_usage,
 )
-from limits_app.services.simulation.events import Wanted
+from limits_app.services.simulation.events import RequestedMilli
 
 EVENTS: Final = "events"
 """What a file of events is counted in; recorded usage is counted in the units of each limit key."""
@@ -88,7 +88,7 @@ class SimulationReport:
     _refused: dict[tuple[str, str | None, str], list[int]] = field(default_factory=dict)
     _costs: dict[str, list[Fraction]] = field(default_factory=dict)
 
-    def cost(self, prices: Prices, asked: Wanted, refused: Wanted, *, calls: int = 0) -> None:
+    def cost(self, prices: Prices, asked: RequestedMilli, refused: RequestedMilli, *, calls: int = 0) -> None:
         """Count what the requested amounts cost, and the rejected ones; `calls` are made without naming them."""
         for index, amounts in enumerate((asked, refused)):
             for currency, amount in costs_of(prices, amounts, calls=calls if amounts or not index else 0).items():
@@ -182,7 +182,7 @@ class SimulationReport:
         }
 
 
-def costs_of(prices: Prices, requested: Wanted, *, calls: int = 0) -> dict[str, Fraction]:
+def costs_of(prices: Prices, requested: RequestedMilli, *, calls: int = 0) -> dict[str, Fraction]:
     """What amounts cost by currency, with those under the currencies themselves."""
     amounts = dict(requested)
     costs: dict[str, Fraction] = {}

@@ -301,8 +301,8 @@ class ThreadConnections:
 
     def _own(self) -> StoreConnection | None:
         """Return the connection of the calling thread, if it has one."""
-        held: _ClosedWithThread | None = getattr(self._of_thread, "closed_at_end", None)
-        return None if held is None else held.connection
+        closed_at_end: _ClosedWithThread | None = getattr(self._of_thread, "closed_at_end", None)
+        return None if closed_at_end is None else closed_at_end.connection
 
     def _close_old(self, **_: object) -> None:
         connection = self._own()
