@@ -117,14 +117,14 @@ class Renewer:
         idle = 0
         while idle < _IDLE_ROUNDS or not self._retire():
             try:
-                sleep(self._pause_us() / SECOND_US)
+                sleep(self.pause_us() / SECOND_US)
                 self.run()
             except Exception:  # whatever the store raises: without this thread all permits would be lost
                 logger.exception("renewing permits failed; trying again")
                 sleep(self._period_us / SECOND_US)
             idle = 0 if self.held() else idle + 1
 
-    def _pause_us(self) -> int:
+    def pause_us(self) -> int:
         """Return how long to sleep until the next round; a clock that was set back does not make that longer."""
         left_us = self._due(self.held()) - self._clock()
         return min(max(left_us, 0), self._period_us)

@@ -231,6 +231,11 @@ def _users(spellings: Sequence[str], fields: Sequence[str]) -> list[object]:
     return [*keys]
 
 
+def forget_attempt() -> None:
+    """Forget the last attempt of this thread or task, whose stores may be others now, as in the next test."""
+    _ATTEMPT.set(_NO_ATTEMPT)
+
+
 def _keep(**_: object) -> None:
     """Keep the charge of an attempt that has failed; one that was rejected has no charge."""
     _ATTEMPT.get().keep()

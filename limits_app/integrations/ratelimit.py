@@ -127,7 +127,7 @@ class _RatelimitRule(NamedTuple):
     def announce(self) -> None:
         """Note the window of a rate that is known before the first request."""
         if isinstance(self.rate, tuple) or (isinstance(self.rate, str) and "." not in self.rate):
-            window = _limits(self.rate)[1]
+            window = limits_and_window(self.rate)[1]
             _LONGEST[self._name] = max(window, _LONGEST.get(self._name, window))
 
     def refusal(self, request: HttpRequest) -> HttpResponseBase | None:
@@ -154,7 +154,7 @@ class _RatelimitRule(NamedTuple):
             rate = cast(Rate, call_sync(rate, self.group, request))
         if rate is None:
             return
-        default_limits, window = _limits(rate)
+        default_limits, window = limits_and_window(rate)
         # The client where the key is empty, since all requests would share that.
         entity = normalize_entity(_entity(self.key, self.group, request) or client_of(request))
         is_longest = rate is self.rate and window == _LONGEST[self._name]
@@ -193,7 +193,7 @@ def _entity(key: RateLimitKey, group: str, request: HttpRequest) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _limits(rate: str | tuple[int, int]) -> tuple[tuple[LimitDefinition, ...], float]:
+def limits_and_window(rate: str | tuple[int, int]) -> tuple[tuple[LimitDefinition, ...], float]:
     """The limits of a rate, and its window in seconds: 0 for a rate of 0, which blocks everything."""
     count, seconds = _parsed(rate) if isinstance(rate, str) else rate
     if seconds <= 0:

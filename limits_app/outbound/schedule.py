@@ -94,7 +94,7 @@ class PaceSchedule:
     max_gap: float = 0.05
     max_hold: float = 3600.0
     in_flight: int = 0
-    _windows: dict[str, Window] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
     _next: float = -inf
     _held_until: float = -inf
     _lesson: int = 0
@@ -109,12 +109,12 @@ class PaceSchedule:
     @property
     def has_room(self) -> bool:
         """Whether the slow start allows another request; if not, the next response may."""
-        return bool(self._windows) or self.in_flight < self._concurrency
+        return bool(self.windows) or self.in_flight < self._concurrency
 
     def opens_at(self, now: float, requests_before: int = 0) -> float:
         """Return the earliest time at which the request with so many others before it can be sent."""
         evenly = max(self._next, now) + requests_before * self._gap()
-        windows = [window.opens_at(now, self.in_flight + requests_before) for window in self._windows.values()]
+        windows = [window.opens_at(now, self.in_flight + requests_before) for window in self.windows.values()]
         return max(evenly, self._held_until, *windows)
 
     def depart(self, now: float) -> Departure:
@@ -122,7 +122,7 @@ class PaceSchedule:
         self._next = max(self._next, now - self.max_gap) + self._gap()
         self.in_flight += 1
         expected = {}
-        for name, window in self._windows.items():
+        for name, window in self.windows.items():
             window.charged += 1
             expected[name] = self.in_flight + window.responded(now) - window.charged
         return Departure(self._lesson, expected)
@@ -130,7 +130,7 @@ class PaceSchedule:
     def withdraw(self) -> None:
         """Record that a request was not sent after all."""
         self.in_flight -= 1
-        for window in self._windows.values():
+        for window in self.windows.values():
             window.charged -= 1
 
     def arrive(self, now: float, departure: Departure) -> RateLimitUpdate:
@@ -142,7 +142,7 @@ class PaceSchedule:
         self.in_flight -= 1
         if hints.refused:
             return RateLimitUpdate(quotas, self._refused(now, departure, hints, has_quota=bool(quotas)))
-        for window in (self._answered, *self._windows.values()):
+        for window in (self._answered, *self.windows.values()):
             window.record(now)
         if departure.hints is not None:
             self._refusals = 0
@@ -154,12 +154,12 @@ class PaceSchedule:
 
     def learn(self, quota: Quota) -> bool:
         """Adopt a quota; returns whether it is new or changed."""
-        window = self._windows.get(quota.name)
+        window = self.windows.get(quota.name)
         if window is None:
-            self._windows.pop(_GUESS, None)
-            if len(self._windows) >= _MAX_QUOTAS:
-                del self._windows[next(iter(self._windows))]
-            self._windows[quota.name] = Window(quota)
+            self.windows.pop(_GUESS, None)
+            if len(self.windows) >= _MAX_QUOTAS:
+                del self.windows[next(iter(self.windows))]
+            self.windows[quota.name] = Window(quota)
             return True
         # Upstreams that report the time to the end of a window report less and less of it.
         seconds = max(quota.window_seconds, window.seconds)
@@ -169,12 +169,12 @@ class PaceSchedule:
         return True
 
     def _gap(self) -> float:
-        evenly = max((window.seconds / window.capacity for window in self._windows.values()), default=0.0)
+        evenly = max((window.seconds / window.capacity for window in self.windows.values()), default=0.0)
         return min(self.max_gap, evenly * _OVERSHOOT_FACTOR)
 
     def _charge_others(self, now: float, departure: Departure, quota: Quota) -> None:
         """Charge what the upstream has counted in addition to the requests of this schedule, for other clients."""
-        window = self._windows.get(quota.name)  # None: replaced by another quota of the same response
+        window = self.windows.get(quota.name)  # None: replaced by another quota of the same response
         if quota.remaining is None or window is None:
             return
         expected = departure.expected.get(quota.name)
@@ -199,10 +199,10 @@ class PaceSchedule:
 
     def _guess(self, now: float) -> None:
         answered = self._answered.responded(now)
-        guess = self._windows.get(_GUESS)
+        guess = self.windows.get(_GUESS)
         if guess is None:
             capacity = max(1, answered * 9 // 10)
-            guess = self._windows[_GUESS] = Window(Quota("guess", capacity, 1.0))
+            guess = self.windows[_GUESS] = Window(Quota("guess", capacity, 1.0))
             if answered:
                 guess.record(now, answered)
         else:
@@ -211,7 +211,7 @@ class PaceSchedule:
 
     def _grow(self) -> None:
         """Allow one more request per round trip, or per second of a guess."""
-        guess = self._windows.get(_GUESS)
+        guess = self.windows.get(_GUESS)
         self._responses += 1
         if self._responses >= (self._concurrency if guess is None else guess.capacity):
             self._responses = 0

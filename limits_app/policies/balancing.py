@@ -56,6 +56,7 @@ class Balancers:
 
     Cool-downs stay in this process where `shares_cool_downs` is False, as in tests with their own stores.
     `clock` returns seconds, and decides when cool-downs are read again; `read` reads those of a pool, by member.
+    A thread waits `wait_seconds` for another one that reads them.
     """
 
     def __init__(
@@ -64,11 +65,13 @@ class Balancers:
         *,
         clock: Callable[[], float] = monotonic,
         read: Callable[[str], Mapping[str, Cooling]] = cool_downs,
+        wait_seconds: float = _WAIT_SECONDS,
     ) -> None:
         self.shares_cool_downs = True
         self.clock = clock
         self._most = most
         self._read = read
+        self._wait_seconds = wait_seconds
         self._by_pool: dict[tuple[Namespace, str], _Used] = {}
         self.after_fork()
         on_fork(self)
@@ -135,7 +138,7 @@ class Balancers:
         if used is None or not self._must_read(used):
             return
         reading = used.reading
-        is_held = reading.acquire(timeout=_WAIT_SECONDS)
+        is_held = reading.acquire(timeout=self._wait_seconds)
         try:
             for _ in range(_MOST_READS):
                 if self._must_read(used):

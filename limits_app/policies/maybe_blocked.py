@@ -74,7 +74,7 @@ class AccessIndex:
     resources: frozenset[str] = frozenset()
     shared: tuple[PolicyValue, ...] = ()
     switch: Emergency = ENFORCED
-    _digests: array[int] = field(default_factory=lambda: array("Q"))
+    digests: array[int] = field(default_factory=lambda: array("Q"))
     _patterns: Patterns = field(default_factory=Patterns)
     _by_pattern: Mapping[str, Mapping[str, tuple[PolicyValue, ...]]] = field(default_factory=dict)
 
@@ -85,12 +85,12 @@ class AccessIndex:
         """Whether the policies of an identity have to be read, since it has its own configuration, or a plan."""
         if plan is not None and (plan in self.plans or identity in self._patterns):
             return True
-        return bool(self._digests) and any(map(self._has, identifiers_of_client(identity)))
+        return bool(self.digests) and any(map(self._has, identifiers_of_client(identity)))
 
     def _has(self, identifier: str) -> bool:
         digest = _digest(identifier)
-        index = bisect_left(self._digests, digest)
-        return index < len(self._digests) and self._digests[index] == digest
+        index = bisect_left(self.digests, digest)
+        return index < len(self.digests) and self.digests[index] == digest
 
     def policies_of(self, identity: str, resource: str | None) -> EntityPolicies | None:
         """The policies of an identity without its own row; None where nothing blocks or exempts it."""
@@ -136,7 +136,7 @@ def read_access_index(using: str, now: datetime) -> AccessIndex:
         resources=resources,
         shared=shared,
         switch=emergency(using, now),
-        _digests=array("Q", sorted(digests)),
+        digests=array("Q", sorted(digests)),
         _patterns=Patterns(by_pattern),
         _by_pattern=by_pattern,
     )

@@ -259,7 +259,7 @@ def test_a_renewer_that_starts_immediately_renews_nothing_early() -> None:
     store, pauses = Counting(lease_seconds=HOUR), list[int]()
 
     def started_at_once(*_: object) -> threading.Thread:
-        pauses.append(store.renewer._pause_us())
+        pauses.append(store.renewer.pause_us())
         return threading.current_thread()
 
     store.renewer.start_thread = started_at_once

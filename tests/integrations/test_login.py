@@ -9,7 +9,6 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -543,7 +542,6 @@ def test_users_of_django_allauth_are_limited_by_name_and_address() -> None:
 @pytest.fixture(autouse=True)
 def _no_attempt() -> Iterator[None]:
     """Forget the attempt of the test before, whose store is another one."""
-    forget = partial(login._ATTEMPT.set, login._NO_ATTEMPT)
-    forget()
+    login.forget_attempt()
     yield
-    forget()
+    login.forget_attempt()

@@ -28,7 +28,7 @@ def told(departure: Departure, *quotas: Quota, refused: bool = False, retry_afte
 
 def windows_of(schedule: PaceSchedule) -> Any:
     """The windows that a schedule keeps, by name."""
-    return schedule._windows
+    return schedule.windows
 
 
 def test_without_a_known_quota_one_request_leaves_and_one_more_with_each_round_trip() -> None:

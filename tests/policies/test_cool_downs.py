@@ -357,10 +357,9 @@ def test_a_thread_waits_for_the_read_of_another_one() -> None:
     assert reads.count == 1
 
 
-def test_a_read_that_hangs_delays_others_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balancing, "_WAIT_SECONDS", 0.01)
+def test_a_read_that_hangs_delays_others_only_for_a_while() -> None:
     reads = SlowReads()
-    used, reads.rows = Balancers(read=reads), OLD
+    used, reads.rows = Balancers(read=reads, wait_seconds=0.01), OLD
     with ThreadPoolExecutor(2) as pool:
         decided = {seen_by_a_thread(used, pool)}
         assert reads.began.acquire(timeout=20)

@@ -16,7 +16,7 @@ from limits_app.engine.limit_checks import MAX_WINDOW_MILLI
 from limits_app.engine.record import schema_of
 from limits_app.engine.scoped_limits import ScopedLimits
 from limits_app.integrations.drf.rates import SimpleRateThrottle
-from limits_app.integrations.ratelimit import _limits as ratelimit_limits
+from limits_app.integrations.ratelimit import limits_and_window
 from limits_app.policies import ResolvedSet, VersionedStore
 from limits_app.services.simulation.forecast import STEP_SECONDS, in_steps
 from limits_app.services.unavailable import fallback_of
@@ -90,7 +90,7 @@ class Computed(SimpleRateThrottle):
 
 def test_windows_that_a_site_computes() -> None:
     for seconds in (*WINDOWS, *[window * 0.95 for window in WINDOWS], 1 / 3, 0.1 + 0.2, 2e-6, 1e12):
-        [of_throttle], ([of_decorator], _) = Computed(seconds).default_limits, ratelimit_limits((3, seconds))  # type: ignore[arg-type]
+        [of_throttle], ([of_decorator], _) = Computed(seconds).default_limits, limits_and_window((3, seconds))  # type: ignore[arg-type]
         expected = min(seconds, MAX_WINDOW_MILLI / 1000)
         assert expected - 1e-6 <= of_throttle.window_seconds <= expected + 0.001
         assert of_decorator.window_seconds == of_throttle.window_seconds

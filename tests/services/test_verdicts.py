@@ -34,7 +34,7 @@ def test_many_blocked_clients_take_eight_bytes_each_and_others_no_query(
 ) -> None:
     Entity.objects.bulk_create([Entity(identifier=f"user:{number}", blocked=True) for number in range(20_000)])
     found = table()
-    digests = found.index._digests
+    digests = found.index.digests
     assert len(digests) * digests.itemsize == 160_000
     with django_assert_num_queries(0):
         assert found.verdict([("user:x", None), ("ip:192.0.2.1", None)]).access is Access.LIMITED

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -177,7 +177,7 @@ class TestWaitersOfOneProcess:
         process_store.advance_version()
         assert entries(process_store, b"watch") == []
         # Nobody is forgotten twice.
-        file_of(process_store).transact(waking._delete, [(b"?" * 16, b"\1" * ID_LENGTH)])
+        file_of(process_store).transact(waking.delete_watchers, [(b"?" * 16, b"\1" * ID_LENGTH)])
         assert entries(process_store, b"watch") == []
 
     def test_a_message_about_a_scope_wakes_the_first_of_its_line(self, process_store: ProcessStore) -> None:
@@ -244,12 +244,9 @@ def present(pipe: Connection, directory: Path) -> None:
     pipe.recv()
 
 
-def note_watcher(txn: object, scope: str, process: bytes) -> None:
+def note_watcher(txn: Any, scope: str, process: bytes) -> None:
     """Write down that a process watches a scope."""
-
-    put: Callable[..., bool] = txn.put  # type: ignore[attr-defined]
-    put(waking._PREFIX + short_key(scope) + process, b"")
-    waking._count(txn, 1)  # type: ignore[arg-type]
+    waking.add_watcher(txn, (short_key(scope), process))
 
 
 def test_a_permit_that_changes_hands_between_processes_is_never_held_twice(process_store: ProcessStore) -> None:

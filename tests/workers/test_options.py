@@ -9,6 +9,7 @@ import pytest
 
 from limits_app.engine.limits import CallLimit
 from limits_app.workers import ExecutionMode, Worker, modes
+from tests.replacing import without_package
 from tests.workers.people import Clerk, memory_set
 
 
@@ -65,12 +66,11 @@ def elsewhere() -> type[modes.BackEnd]:
 
 
 def test_a_mode_without_its_package_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = modes.WorkerMode(elsewhere, extra="elsewhere")
-    monkeypatch.setattr(modes, "MODES", {"elsewhere": missing})
-    options = Clerk.options(mode="elsewhere")
+    without_package(monkeypatch, "ray")
+    options = Clerk.options(mode="ray")
     with pytest.raises(
         ValueError,
-        match=r"mode 'elsewhere' requires a package: pip install 'limits-app\[elsewhere\]'",
+        match=r"mode 'ray' requires a package: pip install 'limits-app\[ray\]'",
     ):
         options.init()
 

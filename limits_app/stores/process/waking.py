@@ -39,12 +39,12 @@ class ProcessWaking:
         short = short_key(scope)
         self._watched[short] = scope
         if self._file.listen(self._receive):
-            self._file.transact(_add, short + self._file.identity())
+            self._file.transact(add_watcher, (short, self._file.identity()))
 
     def _unwatch(self, scope: str) -> None:
         short = short_key(scope)
         self._watched.pop(short, None)
-        self._file.transact(_delete, [(short, self._file.identity())])
+        self._file.transact(delete_watchers, [(short, self._file.identity())])
 
     def _receive(self, short: bytes) -> None:
         """Wake the waiters of a scope; called by the thread that reads the pipe."""
@@ -57,14 +57,14 @@ class ProcessWaking:
 
     def _forget(self, txn: Txn, short: bytes) -> None:
         if short not in self._watched:
-            _delete(txn, [(short, self._file.identity())])
+            delete_watchers(txn, [(short, self._file.identity())])
 
     def _send(self, others: Sequence[Watcher]) -> None:
         own, directory = self._file.presence, self._file.directory
         foreign = [watcher for watcher in others if own is None or watcher[1] != own.identity]
         gone = [(scope, process) for scope, process in foreign if not wake(directory, process, scope)]
         if gone:
-            self._file.transact(_delete, gone)
+            self._file.transact(delete_watchers, gone)
 
 
 def any_watchers(txn: Txn) -> bool:
@@ -78,12 +78,14 @@ def watchers(txn: Txn, scopes: Iterable[bytes] = (b"",)) -> list[Watcher]:
     return [(key[len(_PREFIX) : -ID_LENGTH], key[-ID_LENGTH:]) for key in keys]
 
 
-def _add(txn: Txn, watcher: bytes) -> None:
-    if txn.put(_PREFIX + watcher, b"", overwrite=False):
+def add_watcher(txn: Txn, watcher: Watcher) -> None:
+    """Note that a process waits in a scope."""
+    if txn.put(_PREFIX + b"".join(watcher), b"", overwrite=False):
         _count(txn, 1)
 
 
-def _delete(txn: Txn, gone: Iterable[Watcher]) -> None:
+def delete_watchers(txn: Txn, gone: Iterable[Watcher]) -> None:
+    """Forget that processes wait in scopes."""
     for scope, process in gone:
         if txn.delete(_PREFIX + scope + process):
             _count(txn, -1)

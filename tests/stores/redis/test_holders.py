@@ -9,11 +9,12 @@ from functools import partial
 from threading import Event
 
 import pytest
+import time_machine
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.limits import CallLimit, LimitDefinition, QuotaLimit
-from limits_app.stores.redis import RedisStore, hints, open_redis_store
+from limits_app.stores.redis import RedisStore, open_redis_store
 from tests.servers.redis import RedisServer
 from tests.stores.holding import DB, LEASE, Holders, signalled
 from tests.stores.redis.support import PATIENT, store_on
@@ -55,10 +56,10 @@ def elsewhere(
     request: pytest.FixtureRequest, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RedisStore]:
     """A store on a machine whose clock is wrong by an hour, and whose server's is right."""
-    monkeypatch.setattr(hints, "time_ns", lambda: time.time_ns() + request.param * 10**9)
-    store = store_on(redis)
-    yield store
-    store.close()
+    with time_machine.travel(time.time() + request.param):
+        store = store_on(redis)
+        yield store
+        store.close()
 
 
 @pytest.mark.parametrize("limit", [CallLimit(10, 60), QuotaLimit("calls", 10, period="hour")], ids=["rate", "quota"])
