@@ -62,7 +62,7 @@ def test_each_kind_of_limit_has_a_sentence(user: User, limit: LimitDefinition, t
     assert f"<td>{text}</td>" in page
 
 
-@pytest.mark.parametrize("resources", [2, 60])
+@pytest.mark.parametrize("resources", [2, pytest.param(60, marks=pytest.mark.slow)])
 def test_limits_of_a_user_take_a_constant_number_of_queries(
     user: User, resources: int, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:

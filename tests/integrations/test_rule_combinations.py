@@ -155,6 +155,7 @@ def use(tokens: int, value: object) -> int:
     return Client().get("/x/", headers=sent, REMOTE_ADDR="192.0.2.1").status_code
 
 
+@pytest.mark.slow
 def test_each_of_a_thousand_values_has_its_counter_and_no_more(rule: Any) -> None:
     rule("cookie:device", limits="1/h")
     assert {ask(number) for number in range(TIMES_OF_A_CLIENT)} == {200}, "no two values share a counter"

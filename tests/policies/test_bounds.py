@@ -46,6 +46,7 @@ def test_limits_of_clients_beyond_those_whose_sets_are_kept_are_the_same() -> No
     assert capacity(names[0]) == 1000
 
 
+@pytest.mark.slow
 def test_more_changed_clients_than_are_noted_are_read_again() -> None:
     limits.set_entity_limits("user:own", [CallLimit(500, HOUR)], resource="api")
     assert capacity("user:own") == 500

@@ -371,6 +371,7 @@ def test_a_read_that_hangs_delays_others_only_for_a_while() -> None:
         assert [thread.result() for thread in decided] == [NEW, NEW]
 
 
+@pytest.mark.slow
 def test_each_thread_decides_by_the_last_change_before_it(seconds: Seconds) -> None:
     """The number of a change is the end of the cool-down."""
     changes = {"a": Cooling(0, 1)}

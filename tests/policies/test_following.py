@@ -93,6 +93,7 @@ def test_clients_without_rows_share_compiled_limits(api: None) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resource", ["api", "unlimited"])
 def test_client_that_is_not_seen_again_leaves_the_garbage_collector_nothing(resource: str, api: None) -> None:
     def request(names: Iterable[str]) -> int:

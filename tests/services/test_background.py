@@ -262,6 +262,7 @@ def test_each_process_rolls_up_the_counts_of_its_memory(settings: Settings) -> N
     assert UsageSnapshot.objects.get(period=UsagePeriod.HOUR).admitted == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("site_database")
 def test_of_processes_that_look_at_the_same_time_one_gets_the_lease(site: Site) -> None:
     def run(process: BackgroundJobs) -> bool:

@@ -29,10 +29,10 @@ def allowed(value: object, client: str | None = "ip:192.0.2.1") -> bool:
     "limits",
     [
         "calls=1/h",
-        "calls=1/h:burst=1:gcra",
-        "calls=1/h:sliding_window",
-        "calls=1/day",
-        "calls=1/h db=9:permits",
+        pytest.param("calls=1/h:burst=1:gcra", marks=pytest.mark.slow),
+        pytest.param("calls=1/h:sliding_window", marks=pytest.mark.slow),
+        pytest.param("calls=1/day", marks=pytest.mark.slow),
+        pytest.param("calls=1/h db=9:permits", marks=pytest.mark.slow),
     ],
 )
 def test_each_of_a_thousand_values_has_its_counter_and_no_more(limits: str) -> None:
@@ -49,12 +49,14 @@ def test_values_of_a_soft_limit_are_bounded_too() -> None:
     assert not allowed(TIMES_OF_A_CLIENT)
 
 
+@pytest.mark.slow
 def test_rejected_values_leave_the_bound_of_their_client_as_it_is() -> None:
     services.set_resource_limits("log-in", "calls=2/h:sliding_window")
     assert [allowed("a") for _ in range(9)] == [True, True, *[False] * 7]
     assert [allowed(number) for number in range(2 * TIMES_OF_A_CLIENT)].count(True) == 2 * TIMES_OF_A_CLIENT - 2
 
 
+@pytest.mark.slow
 def test_values_of_a_policy_in_shadow_mode_are_bounded_too() -> None:
     services.set_resource_limits("log-in", "calls=1/h", enforcement="shadow")
     before = sum(services.shadow_refusals().get("log-in", {}).values())
@@ -64,6 +66,7 @@ def test_values_of_a_policy_in_shadow_mode_are_bounded_too() -> None:
     assert sum(services.shadow_refusals().get("log-in", {}).values()) == before + 1
 
 
+@pytest.mark.slow
 def test_an_erased_client_has_new_values_in_shadow_mode_too() -> None:
     services.set_resource_limits("log-in", "calls=1/h", enforcement="shadow")
     assert all(map(allowed, range(TIMES_OF_A_CLIENT)))
@@ -73,6 +76,7 @@ def test_an_erased_client_has_new_values_in_shadow_mode_too() -> None:
     assert sum(services.shadow_refusals().get("log-in", {}).values()) == before
 
 
+@pytest.mark.slow
 def test_all_clients_together_have_more_values() -> None:
     services.set_resource_limits("log-in", "calls=1/h")
     assert all(allowed(number, None) for number in range(2 * TIMES_OF_A_CLIENT))

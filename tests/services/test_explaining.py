@@ -241,6 +241,7 @@ def test_the_status_of_a_resource_sums_its_known_entities() -> None:
     assert status.used_by_all == {"call_count": 3, "tpm": 6}
 
 
+@pytest.mark.slow
 def test_the_status_of_a_resource_adds_up_no_more_than_10000_entities(
     capsys: pytest.CaptureFixture[str], django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
@@ -255,6 +256,7 @@ def test_the_status_of_a_resource_adds_up_no_more_than_10000_entities(
     assert "The usage of more than 10,000 known entities is not added up" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_status_of_a_resource_looks_at_many_entities_at_a_time(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
