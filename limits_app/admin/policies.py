@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.admin.options import ModelAdmin
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -38,84 +35,17 @@ from limits_app.admin.formatting import STANDINGS, boost_in_words, written_limit
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
 from limits_app.admin.limit_links import LimitsChangeList, full_form_address, limit_address
 from limits_app.admin.own_blocks import ConfirmedBlocks
+from limits_app.admin.policy_filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.engine.errors import LimitsError
-from limits_app.models import Counted, Endpoint, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
-from limits_app.models.policy_rules import not_ended
+from limits_app.models import Counted, Endpoint, Enforcement, Limit, Policy, PolicyEffect, PolicyScope
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.clients import client_names
 from limits_app.services.display import moment
-from limits_app.services.limit_fields import LimitKind, of_kind
 from limits_app.services.limit_sentences import rule_of
 from limits_app.services.policy_warnings import overriding_block
 from limits_app.services.policy_words import policies_in_words, row_in_words
 from limits_app.services.rights import Action, may, may_change_rows, to_create_entity, to_replace_row
-
-_HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
-    "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),
-    "dates": (_("between dates"), lambda now: Q(valid_from__isnull=False)),
-    "now": (
-        _("between dates, now"),
-        lambda now: Q(valid_from__lte=now) & not_ended(now),
-    ),
-    "to_come": (_("between dates, later"), lambda now: Q(valid_from__gt=now)),
-    "ended": (_("between dates, ended"), lambda now: ~not_ended(now)),
-    "hours": (_("at weekly hours"), lambda now: ~Q(weekly_hours="")),
-}
-
-
-class ScopeFilter(admin.SimpleListFilter):
-    """By the scope of policies."""
-
-    title = _("scope")
-    parameter_name = "scope"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
-        """Return the scopes."""
-        return list(PolicyScope.choices)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
-        """Keep the policies of the chosen scope."""
-        scope = self.value()
-        return queryset.filter(in_scope(scope)) if scope in PolicyScope.values else queryset
-
-
-class HoldsFilter(admin.SimpleListFilter):
-    """By when policies apply; those between dates are boosts and freezes."""
-
-    title = _("time of validity")
-    parameter_name = "holds"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
-        """Return the times."""
-        return [(value, label) for value, (label, _condition) in _HOLDS.items()]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
-        """Keep the policies that hold so, and show those that hold now in the order in which they end."""
-        chosen = self.value() or ""
-        if chosen not in _HOLDS:
-            return queryset
-        policies = queryset.filter(_HOLDS[chosen][1](timezone.now()))
-        return policies.order_by("valid_until") if chosen == "now" else policies
-
-
-class KindFilter(admin.SimpleListFilter):
-    """By the kind of limits that policies have."""
-
-    title = _("kind")
-    parameter_name = "kind"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
-        """Return the kinds."""
-        return list(LimitKind.choices)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
-        """Keep the policies with a limit of the chosen kind."""
-        kind = self.value()
-        if kind not in LimitKind.values:
-            return queryset
-        return queryset.filter(Exists(Limit.objects.filter(of_kind(kind), policy=OuterRef("pk"))))
-
 
 _OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
 

@@ -33,7 +33,7 @@ pytest.register_assert_rewrite(*[f"{__name__}.{path.stem}" for path in Path(__fi
 from limits_app.testing.conformance.algorithms import Algorithms  # noqa: E402
 from limits_app.testing.conformance.bounds import Bounds  # noqa: E402
 from limits_app.testing.conformance.change_log import ChangeLogs  # noqa: E402
-from limits_app.testing.conformance.changes import ChangesTests, Versions  # noqa: E402
+from limits_app.testing.conformance.changes import ChangesTests  # noqa: E402
 from limits_app.testing.conformance.clocks import Clocks  # noqa: E402
 from limits_app.testing.conformance.concurrency import Races, WakingTests  # noqa: E402
 from limits_app.testing.conformance.money import Money  # noqa: E402
@@ -46,6 +46,7 @@ from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa:
 from limits_app.testing.conformance.settling import Settling  # noqa: E402
 from limits_app.testing.conformance.timed_blocks import TimedBlocks  # noqa: E402
 from limits_app.testing.conformance.token_leases import TokenLeases  # noqa: E402
+from limits_app.testing.conformance.versions import Versions  # noqa: E402
 
 __all__ = ["StoreConformance", "StoreOperations"]
 

@@ -50,7 +50,7 @@ class ChangeLogs(Contract):
         for version in (0, first - 1, last + 1, last + 10**9):
             assert store.changes_since(version) is None
 
-    def test_a_change_that_does_not_say_what_has_changed_is_any_change(self, store: Store) -> None:
+    def test_unnamed_change_is_any_change(self, store: Store) -> None:
         version = store.advance_version()
         later = store.advance_version()
         assert store.changes_since(version) == (later, (ALL,))

@@ -110,7 +110,7 @@ class Clocks(Contract):
         assert taken(limits, everything).admitted
 
     @pytest.mark.parametrize("algorithm", REFUNDING)
-    def test_what_was_charged_before_a_step_back_is_refunded_after_it(
+    def test_charge_before_a_step_back_is_refunded_after_it(
         self, store: Store, clock: FakeClock, algorithm: str
     ) -> None:
         limits = limits_of(store, RateLimit(KEY, CAPACITY, WINDOW, algorithm))

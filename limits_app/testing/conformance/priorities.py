@@ -173,7 +173,7 @@ class Priorities(Contract):
             tasks = [pool.apply_async(_in_process, (open_store, priority)) for priority in WORKERS]
             check_shares([task.get(60) for task in tasks], 500)
 
-    def test_changed_share_keeps_what_was_used(self, store: Store) -> None:
+    def test_changed_share_keeps_the_use(self, store: Store) -> None:
         for limit in (RateLimit(KEY, 100, 1000), QuotaLimit.per_month(KEY, 100), CallLimit(100, 1000)):
             key = limit.key
             assert taken(limits_of(store, limit, entity=key + str(type(limit))), {key: 40}).admitted

@@ -93,7 +93,7 @@ class Quotas(Contract):
         assert limits.try_acquire({KEY: 10})
 
     @every_quota
-    def test_what_was_taken_while_the_clock_was_back_is_refunded_in_its_period(
+    def test_amount_charged_while_the_clock_was_back_is_refunded_in_its_period(
         self, store: Store, clock: FakeClock, quota: QuotaLimit
     ) -> None:
         clock.move(us_of("2026-03-01 00:00") - clock.now_us)

@@ -118,7 +118,7 @@ class Atomicity(Contract):
         clock.move(-501)
         assert snapshot(limits) == before
 
-    def test_a_peek_returns_what_a_request_would_decide(self, store: Store, clock: FakeClock) -> None:
+    def test_peek_returns_the_decision_of_a_request(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, RateLimit(KEY, 2, 1), ResourceLimit("db", 1))
         assert limits.peek({KEY: 2}).allowed
         assert taken(limits, {KEY: 2, "db": 1}).admitted
@@ -214,7 +214,7 @@ class Choosing(Contract):
         assert store.acquire_first(claims, emptiest_first=True) is claims[0]
         assert store.renew([lost, claims[0]]) == [lost]
 
-    def test_a_late_return_after_a_choice_by_use_returns_nobody_elses_permits(
+    def test_late_return_after_a_choice_by_use_returns_only_its_own_permits(
         self, store: Store, clock: FakeClock
     ) -> None:
         sets = members(store, ResourceLimit("db", 3), number=2)

@@ -216,7 +216,7 @@ class Settling(Contract):
         assert used(limits) == 6
 
     @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
-    def test_undoing_never_refunds_what_has_returned_by_itself(
+    def test_undoing_never_refunds_returned_use(
         self, store: Store, clock: FakeClock, limit: MeteredLimit
     ) -> None:
         limits = limits_of(store, limit)
@@ -257,7 +257,7 @@ class Settling(Contract):
             assert available(limits) == refunded
 
     @pytest.mark.parametrize("algorithm", [*DRAINING, RateLimitAlgorithm.SLIDING_WINDOW])
-    def test_undoing_requests_that_have_run_never_refunds_what_others_have_used(
+    def test_undoing_requests_that_have_run_never_refunds_the_use_of_others(
         self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
     ) -> None:
         limits, random = limits_of(store, RateLimit(KEY, 10, 100, algorithm)), Random(algorithm)
