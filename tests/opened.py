@@ -17,17 +17,17 @@ VERBS = ("acquire", "version", "peek", "settle")
 
 def put_store(monkeypatch: pytest.MonkeyPatch, store: Store, alias: str = "default") -> None:
     """Have an alias mean this store, behind its circuit breaker as any other, until the test ends."""
-    monkeypatch.setitem(registry._OPENED, (alias, conf.store_settings(alias)), store)
+    monkeypatch.setitem(registry.OPENED, (alias, conf.store_settings(alias)), store)
 
 
 def open_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no store open, as in a process that begins; those that the test opens are forgotten when it ends."""
-    monkeypatch.setattr(registry, "_OPENED", {})
+    monkeypatch.setattr(registry, "OPENED", {})
 
 
 def forget_opened() -> None:
     """Forget all stores that are open, without closing them."""
-    registry._OPENED.clear()
+    registry.OPENED.clear()
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, *verbs: str, alias: str | None = None, reason: str = "gone") -> None:

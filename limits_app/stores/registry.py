@@ -136,7 +136,8 @@ _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {
     StoreKind.DATABASE: _database,
 }
 
-_OPENED: Final[dict[tuple[str, StoreSettings], Store]] = {}
+OPENED: Final[dict[tuple[str, StoreSettings], Store]] = {}
+"""The stores that are open, by alias and settings."""
 _INSTEAD: Final[list[Callable[[str], Store]]] = []
 _LOCK: Final = lock_over_forks()
 
@@ -152,11 +153,11 @@ def store(alias: str | None = None) -> Store:
         return _INSTEAD[-1](name)
     if test_runner.current_test() is not None:
         return test_stores.store(name)
-    opened = _OPENED.get(key)
+    opened = OPENED.get(key)
     if opened is None:
         with _LOCK:
-            opened = _OPENED.get(key) or _KINDS[key[1].kind](key[1])
-            _OPENED[key] = opened
+            opened = OPENED.get(key) or _KINDS[key[1].kind](key[1])
+            OPENED[key] = opened
     return opened
 
 
@@ -193,8 +194,8 @@ def forget_stores() -> None:
     while _RESILIENT:
         _RESILIENT.popitem()[1].retire()
     with _LOCK:
-        for key in [key for key in _OPENED if key[1].kind is StoreKind.REDIS and key[1].url is None]:
-            del _OPENED[key]
+        for key in [key for key in OPENED if key[1].kind is StoreKind.REDIS and key[1].url is None]:
+            del OPENED[key]
 
 
 @contextmanager

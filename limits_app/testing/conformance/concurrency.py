@@ -73,7 +73,9 @@ class Races(Contract):
         assert {algorithm: sum(each) for algorithm, each in admitted.items()} == dict.fromkeys(ALGORITHMS, CAPACITY)
 
     @pytest.mark.parametrize("emptiest_first", [False, True])
-    def test_threads_that_choose_take_exactly_the_capacity_of_all_sets(self, store: Store, *, emptiest_first: bool) -> None:
+    def test_threads_that_choose_take_exactly_the_capacity_of_all_sets(
+        self, store: Store, *, emptiest_first: bool
+    ) -> None:
         sets = members(store, CallLimit(100, YEAR), number=4)
         assert sum(choose_in_threads(store, sets, each=100, emptiest_first=emptiest_first)) == 400
         assert [available(limits, CallLimit.key) for limits in sets] == [0] * 4

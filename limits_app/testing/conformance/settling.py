@@ -216,9 +216,7 @@ class Settling(Contract):
         assert used(limits) == 6
 
     @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
-    def test_undoing_never_refunds_returned_use(
-        self, store: Store, clock: FakeClock, limit: MeteredLimit
-    ) -> None:
+    def test_undoing_never_refunds_returned_use(self, store: Store, clock: FakeClock, limit: MeteredLimit) -> None:
         limits = limits_of(store, limit)
         early = limits.try_acquire({KEY: 10})
         clock.advance(DAY)
