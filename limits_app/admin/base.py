@@ -79,9 +79,12 @@ class RobustListAdmin(NamedRows):
         if any(_NUL in name + value for name, value in filters):
             raise IncorrectLookupParameters
         try:
-            return super().get_changelist_instance(request)
+            changelist = super().get_changelist_instance(request)
         except (OverflowError, ValueError) as error:
             raise IncorrectLookupParameters from error
+        if not (changelist.has_active_filters or changelist.query):
+            changelist.full_result_count = changelist.result_count  # without “Show all”, since all are shown
+        return changelist
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.html import escape
 from django.utils.safestring import SafeData, mark_safe
 
+from limits_app.admin.menu import menu
 from limits_app.services.policy_words import row_in_words
 from limits_app.services.rule_labels import urls_named_in, with_urls
 
@@ -59,7 +60,8 @@ class NamedRows(ModelAdmin):  # type: ignore[type-arg]  # generic only in its ty
         """Ask for confirmation."""
         named = self.named(context["object"])
         # Django 6.1 prints the text beside the row.
-        return super().render_delete_form(request, {**context, "object": named, "escaped_object": str(named)})
+        context |= {"object": named, "escaped_object": str(named), "menu": menu(self.admin_site, request)}
+        return super().render_delete_form(request, context)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
         """Return what is deleted with rows, and what prevents it, by URLs in place of generated names."""

@@ -138,6 +138,21 @@ def test_rejected_clients_come_first_and_each_client_once_however_long_the_list_
     assert [number for page in pages for number in page] == [40, 90, 100, *others][:shown]
 
 
+def test_only_a_list_that_is_filtered_or_searched_offers_all_rows(admin_client: Client) -> None:
+    limits.set_entity_limits("tenant:acme", "5/min")
+    limits.set_entity_limits("tenant:other", "5/min")
+    assert "Show all" not in changelist(admin_client, "entity").content.decode()
+    for query in ("?q=acme", "?blocked__exact=0"):
+        assert "Show all" in changelist(admin_client, "entity", query).content.decode()
+
+
+def test_the_page_that_asks_for_a_deletion_has_the_menu(admin_client: Client) -> None:
+    row = Entity.objects.create(identifier="tenant:acme")
+    page = admin_client.get(address("entity_delete", row.pk))
+    assert [entry["label"] for entry in page.context["menu"]["entries"] if entry["is_here"]] == ["Clients"]
+    assert 'class="limits-tabs"' in page.content.decode()
+
+
 def test_an_unused_resource_shows_a_note(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM])
     assert '<td class="field-in_use">nothing in use</td>' in text(changelist(admin_client, "resource"))

@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -143,8 +144,10 @@ def _source(site: AdminSite, policy: PolicyValue, client: str | None) -> dict[st
         details.append(shared % {"key": words} if limit.key in policy.shared else words)
     if policy.rollout_percent < 100:
         details.append(gettext("for %(percent)s %% of the entities") % {"percent": policy.rollout_percent})
+    level = level_of(policy.level, client)
     return {
-        "level": level_of(policy.level, client),
+        "level": level,
+        "heading": level if client and level.startswith(client) else capfirst(level),
         "url": "" if key is None else reverse(f"{site.name}:limits_app_policy_change", args=[key]),
         "details": details,
         "valid_from": moment(policy.valid_from),

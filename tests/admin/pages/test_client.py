@@ -333,6 +333,7 @@ def test_a_limit_of_a_team_is_named_so_on_the_pages_of_its_members(admin_client:
     assert "set for team:x over all resources" in shown(admin_client, "team:x")
     explained = words(admin_client.get(address("explain"), {"resource": "mail", "entity": WHO}))
     assert "team:x over all resources" in explained
+    assert "Team:x" not in explained
     assert "this client" not in explained
 
 
