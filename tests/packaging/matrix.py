@@ -31,13 +31,16 @@ ROOMS: Final = (
     "engine",
     "acquiring",
     "configuration",
+    "policies",
     "services",
+    "stores",
     "integrations",
     "commands",
     "admin",
     "api",
     "usage",
     "testing",
+    "workers",
 )
 PLACE: Final = ROOT / "build" / "matrix"
 IGNORED: Final = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from itertools import product
 from typing import Any
 
@@ -34,6 +35,11 @@ def test_other_systems_have_the_oldest_and_the_newest_python() -> None:
     matrix = JOBS["systems"]["strategy"]["matrix"]
     assert matrix["python"] == [PYTHONS[0], PYTHONS[-1]]
     assert {system.partition("-")[0] for system in matrix["system"]} == {"macos", "windows"}
+
+
+def test_compiled_wheels_are_built_for_each_declared_python() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert tools["cibuildwheel"]["build"].split() == [f"cp{version.replace('.', '')}-*" for version in PYTHONS]
 
 
 @pytest.mark.parametrize("name", JOBS)
