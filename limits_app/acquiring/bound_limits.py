@@ -8,7 +8,7 @@ from functools import partial
 from typing import Self
 
 from limits_app.acquiring.blocks import current_blocks, held_here
-from limits_app.acquiring.store import Store, is_remote
+from limits_app.acquiring.store import Store
 from limits_app.engine import (
     MOST_SHAPES,
     Claim,
@@ -110,14 +110,6 @@ class BoundLimits:
             return self.version not in {None, self.store.version(self.namespace)}
         except StoreUnavailable:
             return False
-
-    async def ais_outdated(self) -> bool:
-        """`is_outdated` for asyncio: a thread asks a store on another machine."""
-        if not is_remote(self.store):
-            return self.is_outdated()
-        import asyncio  # only programs that use it pay for its import
-
-        return await asyncio.to_thread(self.is_outdated)
 
     @property
     def scoped(self) -> tuple[ScopedLimits, ...]:

@@ -99,7 +99,7 @@ class Extending(Generic[P]):
         try:
             extension = self._extension(limits)
         except InvalidRequest:
-            if self._source is None or not await limits.ais_outdated():
+            if self._source is None or not await _is_outdated_in_task(limits):
                 raise
             return None
         try:
@@ -159,3 +159,12 @@ class Extending(Generic[P]):
         if not extension.successful:
             raise LimitExceeded.of(extension)
         self._check_held()
+
+
+async def _is_outdated_in_task(limits: BoundLimits) -> bool:
+    """`BoundLimits.is_outdated` for asyncio: a thread asks a store on another machine."""
+    if not is_remote(limits.store):
+        return limits.is_outdated()
+    import asyncio  # only programs that use it pay for its import
+
+    return await asyncio.to_thread(limits.is_outdated)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
 from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
+from limits_app.acquiring.blocking import Timeout, checked_timeout, must_wait, wait_in_thread
 from limits_app.acquiring.blocks import current_blocks
 from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.choice import Choice
 from limits_app.acquiring.free_acquisition import FreeAcquisition
+from limits_app.acquiring.in_tasks import acquire_in_task, try_acquire_in_task
 from limits_app.acquiring.modes import Mode, checked_mode, store_of
-from limits_app.acquiring.store import Store, is_remote
+from limits_app.acquiring.store import Store
 from limits_app.engine import (
     NOTHING,
     GivenAmount,
@@ -103,6 +104,11 @@ class LimitSet(BoundLimits):
         return tuple(self)
 
     @property
+    def is_free(self) -> bool:
+        """Whether it has no limits and never will have any: its store is not called."""
+        return self._free is not None
+
+    @property
     def shared(self) -> bool:
         """Whether other threads, processes or machines may share its state, as its mode says."""
         return not self.is_private
@@ -186,51 +192,21 @@ class LimitSet(BoundLimits):
             raise LimitTimeout.of(acquisition)
         return acquisition
 
-    async def atry_acquire(
+    def atry_acquire(
         self, requested: Mapping[str, GivenAmount] | None = None, *, priority: str | None = None
-    ) -> Acquisition:
+    ) -> Coroutine[object, object, Acquisition]:
         """`try_acquire` for asyncio: waits for a store on another machine without blocking the event loop."""
-        store = self.store
-        if priority is not None:
-            requested = of_class(requested, priority)
-        if self._free is not None or not is_remote(store):
-            return self.try_acquire(requested)
-        acquisition = self.prepare(requested, checks=False)
-        await acquisition.acheck_fits()
-        if await store.aacquire(acquisition):  # it refunds what a cancelled task was charged
-            acquisition.track()
-        return acquisition
+        return try_acquire_in_task(self, requested, priority)
 
-    async def aacquire(
+    def aacquire(
         self,
         requested: Mapping[str, GivenAmount] | None = None,
         timeout: Timeout = None,
         *,
         priority: str | None = None,
-    ) -> Acquisition:
+    ) -> Coroutine[object, object, Acquisition]:
         """`acquire` for asyncio: waits without blocking the event loop."""
-        requested = of_class(requested, priority)
-        if self._free is not None:
-            return self._acquire_free(self._free, requested, timeout)
-        store, seconds = self.store, checked_timeout(timeout)
-        acquisition = self.prepare(requested, checks=False)
-        await acquisition.acheck_fits()
-        try:
-            admitted = False
-            if seconds == 0 or not must_wait(acquisition):
-                admitted = await store.aacquire(acquisition) if is_remote(store) else store.acquire(acquisition)
-            if not admitted and seconds != 0:
-                await wait_in_task(Choice([acquisition]), seconds)
-                admitted = True
-            if admitted:
-                acquisition.track()
-        except BaseException:
-            if not store.remote:
-                acquisition.give_up()
-            raise
-        if not admitted:
-            raise LimitTimeout.of(acquisition)
-        return acquisition
+        return acquire_in_task(self, requested, timeout, priority)
 
     def prepare(self, requested: Mapping[str, GivenAmount] | None, checks: bool = True) -> Acquisition:
         """Return an acquisition that no store has decided on.

@@ -166,7 +166,7 @@ def micro_of(amount: Amount) -> int:
 def from_micro(micro: int) -> Amount:
     """Return millionths as a whole number where they are one, else as a float, whose shortest form is exact."""
     whole, rest = divmod(micro, MICRO)
-    return whole if rest == 0 else micro / MICRO
+    return whole if rest == 0 else _quotient(micro, MICRO)
 
 
 def units_of_usage(key: str, milli: int) -> Amount:
@@ -182,7 +182,16 @@ def usage_of_units(key: str, amount: object) -> int:
 def from_milli(milli: int) -> Amount:
     """Return thousandths as a whole number where they are one, else as a float."""
     whole, rest = divmod(milli, MILLI)
-    return whole if rest == 0 else milli / MILLI
+    return whole if rest == 0 else _quotient(milli, MILLI)
+
+
+def _quotient(parts: int, divisor: int) -> float:
+    """Return the float that is nearest to a quotient.
+
+    `/` would not be exact in a compiled module, where it divides the nearest floats of both.
+    """
+    quotient: float = operator.truediv(parts, divisor)
+    return quotient
 
 
 def exact_product(digits: str, factor: int | Decimal) -> Amount:

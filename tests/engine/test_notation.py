@@ -167,6 +167,11 @@ def test_amounts_and_times_are_read_and_written_by_themselves() -> None:
     assert [seconds_text(seconds) for seconds in (30, 60, 5400, 0.001)] == ["30s", "1min", "90min", "1ms"]
 
 
+@pytest.mark.parametrize("text", ["124498186077.865", "987654321098.765", "999999999999.999"])
+def test_large_amounts_with_decimals_are_read_exactly(text: str) -> None:
+    assert parse_amount(text) == float(text)
+
+
 def test_the_precision_that_a_program_sets_for_decimals_changes_nothing() -> None:
     with localcontext(prec=2):
         assert parse_limit("rpm=123456789.123/1.234s").limit == RateLimit("rpm", 123456789.123, 1.234)

@@ -1,4 +1,4 @@
-"""What inherits from a class of the compiled wheel is compiled too, or the class allows it: else it is a TypeError."""
+"""The compiled wheel: its classes have no interpreted subclasses unless they allow it, and it has no coroutines."""
 
 from __future__ import annotations
 
@@ -61,3 +61,9 @@ def test_what_runs_with_the_compiled_wheel_or_is_left_out_exists(name: str) -> N
     source = ROOT / path
     assert source.exists()
     assert all(f" {function}(" in source.read_text() or f"class {function}" in source.read_text() for function in names)
+
+
+@pytest.mark.parametrize("path", COMPILED, ids=module_of)
+def test_compiled_modules_have_no_coroutines(path: Path) -> None:
+    # A compiled one calls `throw` of what it awaits with three arguments, which is deprecated since Python 3.12.
+    assert [node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.AsyncFunctionDef)] == []
