@@ -19,10 +19,12 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 
+from limits_app.engine.errors import LimitExceeded
 from limits_app.integrations.decorators import exempt
 from limits_app.integrations.identity import is_from_trusted_proxy
 from limits_app.integrations.middleware import enforce
 from limits_app.integrations.path_spellings import spellings_of, spellings_of_text
+from limits_app.integrations.refusals import content_of
 from limits_app.integrations.releasing import finish
 from limits_app.integrations.request import LimitedRequest, RequestLimits
 from limits_app.services.site_urls import FORWARD_AUTH
@@ -104,9 +106,18 @@ def _decide(request: HttpRequest, method: str, spellings: Sequence[str], query: 
     for described.path_info in spellings:
         described.path, described.limits.enforced = described.path_info, False
         refused = refused or enforce(described)
+    if refused is not None and refused.status_code < HTTPStatus.MULTIPLE_CHOICES:  # from the handler of the site
+        refused.status_code = _status_of(described.limits)
     response = refused or HttpResponse()
     finish(response, described.limits, described.limits)
     return response
+
+
+def _status_of(limits: RequestLimits) -> int:
+    """The status of a refusal whose own one would tell a proxy that the request is admitted."""
+    if not limits.refused:
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    return content_of(LimitExceeded(limits.refused[0])).status
 
 
 def _described(request: HttpRequest, method: str, query: str) -> _DescribedRequest:

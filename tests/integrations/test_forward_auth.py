@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.http import HttpResponse
 from django.test import Client
 from django.urls import path, re_path
 from pytest_django import Settings
@@ -210,6 +211,26 @@ def test_nginx_gets_403_for_every_refusal_and_the_status_in_a_header(asks: Asks)
     assert answer.status_code == 403
     assert answer.headers[STATUS_HEADER] == "429"
     assert int(answer.headers["Retry-After"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("own", "status"), [(200, 429), (202, 429), (299, 429), (204, 429), (302, 302), (401, 401), (451, 451)]
+)
+def test_no_page_of_the_site_for_refusals_admits_a_request(
+    settings: Settings, asks: Asks, own: int, status: int
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": lambda *_: HttpResponse("errors: too many", status=own)}
+    endpoint(limit("api", CallLimit(1, 60)), "/api/*")
+    answers = [asks("/api/a") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, status, status]
+    assert answers[2].content == b"errors: too many"
+    assert left("api", f"ip:{CLIENT}") == {"call_count": 0}
+
+
+def test_a_page_of_the_site_has_the_status_of_a_block(settings: Settings, asks: Asks) -> None:
+    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": lambda *_: HttpResponse("go away")}
+    Policy.objects.create(entity=Entity.objects.create(identifier="ip:203.0.113.0/24"), effect=PolicyEffect.BLOCKED)
+    assert asks("/elsewhere").status_code == 403
 
 
 def test_a_client_cannot_choose_how_it_is_refused(asks: Asks) -> None:
