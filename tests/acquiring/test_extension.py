@@ -21,6 +21,7 @@ from limits_app.engine.claims import Claim
 from limits_app.engine.errors import (
     AlreadyReleased,
     InvalidRequest,
+    LeaseEnded,
     LimitExceeded,
     LimitsError,
     NeverAdmissible,
@@ -328,6 +329,17 @@ def test_extensions_of_a_token_whose_lease_has_ended_stay_charged(
     asyncio.run(extended.arelease()) if asynchronous else extended.release()
     assert extended.is_over
     assert used(limits)["tpm"] == 20
+
+
+def test_extension_of_a_token_whose_lease_has_ended_is_an_error_also_where_its_amount_is_rejected(
+    clock: FakeClock,
+) -> None:
+    limits = with_lease(MemoryStore(clock=clock), RateLimit("tpm", 100, 86_400))
+    token = limits.try_acquire({"tpm": 100})
+    extended = elsewhere(token)
+    token.release()
+    with pytest.raises(LeaseEnded):
+        extended.extend({"tpm": 1, LEASE_KEY: 1})
 
 
 class Failing(AskedInThread, MemoryStore):

@@ -13,6 +13,7 @@ from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import Amount
 from limits_app.engine.claims import Claim
 from limits_app.engine.counting import hour_ends, hour_of
+from limits_app.engine.holders import token_holder
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import (
     AnyLimit,
@@ -24,7 +25,7 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.plan import RequestPlan
+from limits_app.engine.plan import PlanShape, RequestPlan
 from limits_app.engine.planning import plan_for
 from limits_app.engine.record import LEASE_US, FinishedUsage, Lease, LeaseId, Record, new_record, schema_of
 from limits_app.engine.scoped_limits import ScopedLimits
@@ -117,6 +118,44 @@ def test_the_lease_of_an_ended_process_is_reclaimed() -> None:
     assert {holder for _, holder in scope.record.leases} == {kept.holder, claim.holder}
 
 
+@pytest.mark.parametrize("lease_us", [LEASE_US, 5 * LEASE_US])
+@pytest.mark.parametrize(("back", "leases_left"), [(0, 1), (1, 2), (1.5, 1), (3, 1)])
+def test_lease_from_before_the_clock_was_set_back_lasts_at_most_twice_as_long(
+    lease_us: int, back: float, leases_left: int
+) -> None:
+    scope, holder = OneScope(DB), token_holder(lease_us)
+    scope.charge()
+    scope.record.leases = {("db", holder): (1, NOW + lease_us, NOW + 100 * lease_us)}
+    now = NOW - round(back * lease_us)
+    engine.reclaim(scope.record, now, lambda _holder: False)
+    assert [expires_at - now for _, expires_at, _ in scope.record.leases.values()] == [leases_left * lease_us]
+
+
+def test_renewed_leases_are_saved() -> None:
+    scope = OneScope(DB)
+    claim = scope.charge()
+    scope.record.changed = False
+    assert engine.renew(claim, [scope.record], NOW + SECOND)
+    assert scope.record.changed
+
+
+def test_peek_leaves_out_the_leases_of_ended_processes() -> None:
+    scope = OneScope(DB)
+    gone, _kept = scope.charge(), scope.charge()
+    claim = scope.claim()
+    engine.peek(claim, [scope.record], NOW, lambda holder: holder == gone.holder)
+    assert claim.states[0][:2] == (1, 1)
+    assert scope.used() == {"db": 2}
+
+
+def test_state_from_before_the_clock_was_set_back_is_saved_also_by_a_rejection() -> None:
+    scope = OneScope(WINDOW)
+    scope.charge(window=10)
+    scope.record.changed = False
+    assert not scope.charge(at=-1000 * SECOND, window=1).admitted
+    assert scope.record.changed
+
+
 def test_reclaiming_returns_whether_a_state_has_changed() -> None:
     scope = OneScope(DB, TPM)
     assert not engine.reclaim(scope.record, NOW)
@@ -168,6 +207,8 @@ def test_permits_and_quotas_are_never_nearly_restored(limit: AnyLimit) -> None:
     scope.charge(db=1)
     restored_at = NOW + LEASE_US if limit is DB else scope.record.schema.rules[0].restored_at(scope.record.states[0])
     assert not engine.is_nearly_restored(scope.record, restored_at - 1, 16)
+    if limit is DB:  # the permits count as held until their leases are reclaimed
+        assert not engine.is_nearly_restored(scope.record, restored_at, 16)
 
 
 def test_use_of_an_absent_limit_and_its_leases_are_not_nearly_restored() -> None:
@@ -176,6 +217,7 @@ def test_use_of_an_absent_limit_and_its_leases_are_not_nearly_restored() -> None
     scope.change(CALLS)
     assert not engine.is_nearly_restored(scope.record, NOW + 56 * SECOND, 16)
     assert not engine.is_nearly_restored(scope.record, NOW + LEASE_US - 1, 1)
+    assert engine.is_nearly_restored(scope.record, NOW + LEASE_US, 1)
     scope.record.leases.clear()
     assert engine.is_nearly_restored(scope.record, NOW + 57 * SECOND, 16)
 
@@ -188,6 +230,13 @@ def test_what_is_forgotten_when_nearly_restored_adds_a_fifteenth_at_most(algorit
         if engine.is_nearly_restored(scope.record, NOW + now, 16):
             scope = OneScope(RateLimit("key", 32, 32, algorithm))
     assert admitted <= 32 + 960 * 16 / 15
+
+
+def test_a_record_is_restored_when_the_use_of_an_absent_limit_is() -> None:
+    scope = OneScope(TPM)
+    scope.charge(tpm=5)
+    scope.change(CALLS)
+    assert restored_at(scope.record) == NOW + 5 * SECOND
 
 
 def test_a_record_is_not_restored_while_leases_of_a_removed_limit_last() -> None:
@@ -338,6 +387,27 @@ def test_nothing_is_settled_for_a_limit_that_has_become_another_kind(
     assert scope.used() == {"db": 1}
 
 
+@pytest.mark.parametrize(("reset_us", "left"), [(1, 0), (20 * SECOND, 0), (20 * SECOND + 1, 4)])
+def test_slice_is_refunded_after_a_reset_that_leaves_it_charged(reset_us: int, left: int) -> None:
+    scope = OneScope(TPM)
+    plan = scope.claim(tpm=4).plan
+    shape = PlanShape(plan.shape.limits, plan.shape.scopes, [0], ["tpm"], recorded_us=20 * SECOND)
+    claim = Claim(RequestPlan(shape, plan.scopes, plan.namespace), shape.amounts({"tpm": 4})[0])
+    engine.charge(claim, [scope.record], NOW)
+    scope.record.reset_at = NOW + reset_us
+    scope.settle(claim, tpm=-4)
+    assert scope.used() == {"tpm": left}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_debt_of_a_claim_that_is_unanswered_is_charged_to_the_smallest_part(parts: int) -> None:
+    scope = OneScope(TPM)
+    claim = scope.charge(tpm=2)
+    before, claim.unanswered = scope.used()["tpm"], True
+    engine.settle(claim, [scope.record], NOW, [parts])
+    assert scope.used()["tpm"] - before == Fraction(parts, claim.shape.limits[0].rule.parts_per_unit)
+
+
 @pytest.mark.parametrize("limit", METERED.values(), ids=METERED)
 def test_held_permits_are_no_use_of_a_limit_that_replaces_them(limit: AnyLimit) -> None:
     scope = OneScope(ResourceLimit("key", 10))
@@ -442,6 +512,15 @@ def test_enormous_usage_is_finished_early_and_counted_exactly() -> None:
     assert {hour for hour, _, _ in usage} == {hour_of(NOW)}
     total = sum(amounts["tpm"] for _, amounts, _ in usage)
     assert total >= 1100 * (rule.most_parts * 1000 // rule.parts_per_unit) - len(usage)
+
+
+@pytest.mark.parametrize("counts_usage", [True, False])
+def test_closed_usage_is_saved_and_counted_again_from_the_next_request_on(counts_usage: bool) -> None:
+    scope = OneScope(TPM, counts_usage=counts_usage)
+    scope.charge(tpm=1)
+    scope.record.changed = False
+    engine.close_usage(scope.record)
+    assert (scope.record.changed, scope.record.counted_until) == (True, 0)
 
 
 def test_only_scopes_that_count_usage_are_counted() -> None:
