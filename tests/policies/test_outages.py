@@ -8,15 +8,26 @@ from functools import partial
 from typing import Any, NoReturn
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 from pytest_django import Settings
 
 from limits_app import CallLimit, limits
-from limits_app.engine import HOUR
+from limits_app.engine import HOUR, SECOND_US
 from limits_app.engine.errors import Unresolved
-from limits_app.models import Entity
-from limits_app.policies import base_resolver, client_resolver, configuration, kept, kept_configuration, resolver
+from limits_app.models import Entity, Plan, PlanGroup
+from limits_app.models.namespaces import WHOLE_SITE
+from limits_app.policies import (
+    base_resolver,
+    client_resolver,
+    configuration,
+    kept,
+    kept_configuration,
+    resolver,
+)
 from limits_app.policies.identifiers import KnownIdentifiers
+from limits_app.policies.reading import IdentifierReader, entities, members_of_groups
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.opened import put_store
@@ -155,3 +166,27 @@ def test_limits_that_were_read_before_a_change_are_not_kept(monkeypatch: pytest.
     with transaction.atomic():
         resolver.get(("api", "user:own", (), None))
     assert capacity("user:own") == 5
+
+
+@pytest.mark.parametrize("has_groups", [False, True])
+def test_clients_with_rows_are_read_in_the_background_after_an_outage(
+    has_groups: bool, outage: Callable[[bool], None]
+) -> None:
+    names = {f"key:{number}" for number in range(5)}
+    Entity.objects.bulk_create([Entity(identifier=name) for name in names])
+    if has_groups:
+        group = Group.objects.create(name="customers")
+        PlanGroup.objects.create(group=group, plan=Plan.objects.create(name="pro"))
+        users = [get_user_model().objects.create(username=f"user {number}") for number in range(5)]
+        group.user_set.set(users)
+        names |= {f"user:{user.pk}" for user in users}
+    known = KnownIdentifiers(entities, members_of_groups, page_size=2)
+    reader = IdentifierReader(lambda: [(WHOLE_SITE, known)])
+    outage(True)
+    assert reader._step() == SECOND_US
+    assert not known.is_complete
+    outage(False)
+    while reader._step() is not None:
+        pass
+    assert known.is_complete
+    assert {name for name in (*names, "key:5", "user:0") if known.may_have_rows(name)} == names
