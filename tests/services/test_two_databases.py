@@ -14,8 +14,9 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import CallLimit, InvalidLimit, limits
-from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource
+from limits_app.models import AuditEvent, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import AccessTable
+from limits_app.policies.reading import members_of_groups
 from limits_app.services.url_matching import endpoints
 from tests.api.site import ROOT
 from tests.stores.database.databases import ALIAS
@@ -58,6 +59,23 @@ def test_groups_of_a_user_in_another_database_which_announces_no_change_are_read
     assert table.groups_of(user) == {str(group.pk): "customers"}
     Group.objects.using(ALIAS).update(name="partners")
     assert table.groups_of(user) == {str(group.pk): "partners"}
+
+
+def test_users_in_another_database_than_the_plans_have_none_of_their_groups(settings: Settings) -> None:
+    class UsersElsewhere(Router):
+        """The users, and their groups, are in another database than all else."""
+
+        def db_for_write(self, model: type, **hints: Any) -> str:
+            return ALIAS if model is get_user_model() else "default"
+
+    group = Group.objects.using("default").create(name="customers")
+    plan = Plan.objects.using("default").create(name="pro")
+    PlanGroup.objects.using("default").create(group_id=group.pk, plan=plan)
+    user = get_user_model().objects.using("default").create(username="ada")
+    user.groups.through.objects.using("default").create(user_id=user.pk, group_id=group.pk)
+    assert [name for _, name in members_of_groups(None, 10)] == [f"user:{user.pk}"]
+    settings.DATABASE_ROUTERS = [UsersElsewhere()]
+    assert members_of_groups(None, 10) == ()
 
 
 def test_a_chain_is_read_where_it_was_written() -> None:
