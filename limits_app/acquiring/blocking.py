@@ -58,7 +58,7 @@ def wait_in_thread(choice: Choice, timeout: float | None) -> Acquisition:
     """Wait until one acquisition is admitted and return it, for at most `timeout` seconds.
 
     Raises LimitTimeout when the time is up, and LimitExceeded immediately where waiting cannot help.
-    However it ends, the waiter has left all queues; the caller refunds what was admitted when it raises.
+    However it ends, the waiter has left all queues; the caller refunds the admitted amounts when it raises.
     """
     if _is_hopeless(choice):
         raise LimitExceeded.of(choice.rejected())

@@ -42,8 +42,8 @@ P = TypeVar("P", bound=Part)
 def shares(parts: Sequence[P]) -> Sequence[tuple[P, ReportedUse]]:
     """Return the parts, each with its share of the reported use by position.
 
-    Use is assigned to the parts in the order in which they were charged. The last part of a bucket receives what is
-    left, also what exceeds the sum; a part that charges it only money for units is not the last one. So unused amounts
+    Use is assigned to the parts in the order in which they were charged. The last part of a bucket receives the rest,
+    also what exceeds the sum; a part that charges it only money for units is not the last one. So unused amounts
     are refunded to the latest charges. The cost of units with prices follows from the share of each part, at its own
     prices.
     """

@@ -106,7 +106,7 @@ class Identifier:
 
 
 def redact(identifier: Identifier, changes: Unit, *, using: str, **counted: int) -> int:
-    """Replace an identifier in all events; returns in how many, and records that with what was `counted` elsewhere.
+    """Replace an identifier in all events; returns in how many, and records that with the numbers `counted` elsewhere.
 
     Nothing is recorded if there was nothing to replace. It runs in the block of `changes`, which no other writer of
     configuration shares, and whose events are among them.

@@ -132,8 +132,8 @@ BASE_TEMPLATE: Final = SettingKey("BASE_TEMPLATE", "limits_app/page.html", "limi
 REQUEST_ID_HEADER: Final = SettingKey("REQUEST_ID_HEADER", "X-Request-ID", "limits_app.E069", parsers.short_name)
 """Header of requests with their id, which rejections show; without it, an id is generated."""
 USAGE: Final = SettingKey[bool | str]("USAGE", True, "limits_app.E060", parsers.usage)
-"""Whether usage and rejections are counted. Of clients without a row or a user, only the heaviest keep rows of their
-own; 'all' keeps the rows of all clients."""
+"""Whether usage and rejections are counted. Of clients without a row or a user, only the heaviest keep separate
+rows; 'all' keeps the rows of all clients."""
 USAGE_HOURS_KEPT: Final = SettingKey[int | None](
     "USAGE_HOURS_KEPT", 31 * 24, "limits_app.E061", parsers.or_none(parsers.whole_number(1, 10**6))
 )

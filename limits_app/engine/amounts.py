@@ -200,7 +200,7 @@ def exact_product(digits: str, factor: int | Decimal) -> Amount:
 
 
 def exact_amount(digits: str, factor: int) -> Amount:
-    """Return a number in text with at most six decimals, times a factor; ValueError says what is wrong."""
+    """Return a number in text with at most six decimals, times a factor; ValueError names the error."""
     micro = _of_decimal(EXACT.multiply(Decimal(digits), factor), MICRO)
     if micro > MAX_AMOUNT * MICRO:
         raise ValueError("must not be more than 10^12")

@@ -84,7 +84,7 @@ def _note_leases(claim: Claim, charged_states: list[State], now: int) -> None:
 def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]) -> bool:
     """Add `changes` to the charged amounts, and return the permits; False when a lease was reclaimed before.
 
-    A refund never exceeds what was charged: `PlanShape.changes` makes no change below minus the charged amount, a claim
+    A refund never exceeds the charge: `PlanShape.changes` makes no change below minus the charged amount, a claim
     is settled once, and `Rule.settle` reduces the recorded use of a limit to none at most.
     Positive changes are charged even beyond the limit. Negative ones are refunded where the algorithm can, and for a
     plan that is credit with every algorithm; what a reset has forgotten is not refunded. Permits whose lease was

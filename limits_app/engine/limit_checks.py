@@ -205,5 +205,5 @@ def parse_per(kind: str, text: object, parse_period: Callable[[str], T], example
 
 
 def parse_rate(text: object) -> tuple[Amount, float]:
-    """Read a rate such as `"30/10s"` into capacity and window in seconds; InvalidLimit says what is wrong."""
+    """Read a rate such as `"30/10s"` into capacity and window in seconds; InvalidLimit names the error."""
     return parse_per("rate", text, parse_seconds, "'1000/min', '30/10s' or '5/2h'")

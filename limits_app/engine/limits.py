@@ -1,6 +1,6 @@
 """Definitions of limits: immutable, validated when made, without state.
 
-Rates, calls and quotas have modules of their own; they are imported from here.
+Rates, calls and quotas have separate modules; they are imported from here.
 """
 
 from __future__ import annotations

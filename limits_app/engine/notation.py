@@ -124,7 +124,7 @@ def parse_body(key: str, text: str, *, is_money: bool | None = None) -> LimitDef
 
 
 def parse_stored(key: str, text: str) -> tuple[LimitDefinition, InvalidLimit | None]:
-    """Read the limit of a row, and return what is wrong with it where it is valid only for other currencies.
+    """Read the limit of a row, and return its error where it is valid only for other currencies.
 
     Money that is no currency now stays money, and units stay units: a changed setting switches no limit off.
     Raises InvalidLimit for a text that is valid neither way.

@@ -38,7 +38,7 @@ class PeriodStart(NamedTuple):
 
     @classmethod
     def parse(cls, period: QuotaPeriod, text: object) -> PeriodStart:
-        """Read the text of a start, which is not `client`; ValueError says what is allowed."""
+        """Read the text of a start, which is not `client`; ValueError names the allowed values."""
         if period not in _ALLOWED:
             raise ValueError("goes with a day, a week or a month; leave it out")
         day, plus, time = text.lower().partition("+") if isinstance(text, str) else ("", "+", "")

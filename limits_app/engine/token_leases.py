@@ -1,6 +1,6 @@
 """Leases of tokens: acquisitions that another program holds.
 
-The lease of a token is a permit in a scope of its own, also where the request takes no other permits. Whatever changes
+The lease of a token is a permit in a separate scope, also where the request takes no other permits. Whatever changes
 such an acquisition does so only while its lease is there, in the same step: settling it removes the lease.
 """
 

@@ -97,7 +97,7 @@ def release_when_finished(limits: RequestLimits) -> None:
 
 
 def release_with_task(response: HttpResponseBase, holder: ChargeHolder) -> None:
-    """Release what is held for a response when this task ends, unless that is still to be sent.
+    """Release the acquisitions of a response when this task ends, unless that is still to be sent.
 
     An asynchronous handler that is cancelled, or cannot send, drops the response without closing it, and the error may
     keep it until garbage is collected. Up to Django 6.0 that ends the task. From 6.1 on this is the task of the server,
@@ -151,7 +151,7 @@ class _ReleasingStream:
         return aiter(self._content)
 
     def close(self) -> None:
-        """Release what is held; Django calls this when it closes the response."""
+        """Release the acquisitions; Django calls this when it closes the response."""
         self._holder.end()
 
 

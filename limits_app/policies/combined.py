@@ -1,6 +1,6 @@
 """Combinations: the limits of one combination of parts of a request, beside the bound of all those of its client.
 
-Each combination has a counter of its own. A client can send any header, cookie or field: so all its combinations
+Each combination has a separate counter. A client can send any header, cookie or field: so all its combinations
 together have the same limits many times, in the step that charges one of them.
 """
 

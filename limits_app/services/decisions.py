@@ -1,4 +1,4 @@
-"""Decisions for other programs: they acquire by a request, and receive a token that holds what was charged.
+"""Decisions for other programs: they acquire by a request, and receive a token that holds the charged amounts.
 
 The acquisition has a lease in the store, also where it takes no permits. Each verb changes something only while the
 lease is there, in the same step, so that a token is of no use twice. Amounts that are never settled count as used, and

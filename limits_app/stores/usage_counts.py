@@ -48,7 +48,7 @@ class _Counts:
         """What is in a batch and has yet to be removed from `finished` and `rejections`."""
 
     def remove_moved(self) -> None:
-        """Remove what is in a batch; whatever interrupts this, the next call goes on."""
+        """Remove the counts of a batch; whatever interrupts this, the next call goes on."""
         hours, rejections = self.moved
         while hours:
             self.finished.pop(hours[-1], None)

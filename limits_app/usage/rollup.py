@@ -107,7 +107,7 @@ def add(batch: Batch, *, using: str | None = None) -> int:
 
 
 class _BatchSums:
-    """Sums of a batch by hour and limit: what was admitted, in thousandths, and how many requests were rejected."""
+    """Sums of a batch by hour and limit: admitted amounts, in thousandths, and how many requests were rejected."""
 
     def __init__(self) -> None:
         self._hours: dict[int, dict[CountedLimit, list[int]]] = {}

@@ -57,7 +57,7 @@ _BY_CLIENT: Final = (CountedBy.ENTITY, CountedBy.USER, CountedBy.API_KEY)
 
 
 class Saved(NamedTuple):
-    """What was saved, and the numbers of the audit events of that."""
+    """The saved row, and the numbers of the audit events of that."""
 
     row: Endpoint | Policy
     events: range

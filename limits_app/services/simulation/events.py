@@ -85,7 +85,7 @@ def csv_events(
 
 
 class _Columns:
-    """Reads rows, and caches what is read of a row besides its time, since most rows repeat."""
+    """Reads rows, and caches the fields of a row besides its time, since most rows repeat."""
 
     def __init__(self, head: Sequence[str], resource: str | None, most_remembered: int) -> None:
         if "time" not in head:

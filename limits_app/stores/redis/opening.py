@@ -35,7 +35,7 @@ _TYPES: Final[Mapping[bytes, bytes]] = {
     b"usage": b"list",
     b"batch": b"list",
 }
-"""The type of what is stored under keys of these kinds, where the type is not a hash."""
+"""The type of the values under keys of these kinds, where the type is not a hash."""
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 TAGS: Final = [f"{number:02x}".encode() for number in range(256)]
@@ -75,7 +75,7 @@ class KeyNames:
         return b"%s:held:%s" % (self.scope(scope), limit.encode())
 
     def type_of(self, key: bytes) -> bytes:
-        """Return the type of what is stored under a key."""
+        """Return the type of the value under a key."""
         name, *kind = key[len(self._prefix) :].partition(b"}:")[2].split(b":", 2)
         return _TYPES.get(kind[0] if kind else name, b"hash")
 
