@@ -13,7 +13,7 @@ import pytest
 from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, models
 from django.db.migrations.recorder import MigrationRecorder
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.db.utils import NotSupportedError
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
@@ -495,3 +495,34 @@ def test_a_pooler_of_transactions_is_found(
             findings = diagnose(patience_seconds=60)
             assert ("limits_app.D029" in {one.id for one in findings}) == (mode == "transaction"), findings
             registry.store().close()  # type: ignore[attr-defined]  # a store on a server has it
+
+
+class PooledRouter:
+    """Puts everything into the database behind the pooler."""
+
+    def db_for_read(self, model: type[Model], **hints: object) -> str:
+        return ALIAS
+
+    db_for_write = db_for_read
+
+
+@pytest.mark.product
+@pytest.mark.alone  # which sessions a pooler gives depends on when its server returns them
+@pytest.mark.parametrize(
+    ("mode", "disabled", "expected"),
+    [("transaction", False, True), ("transaction", True, False), ("session", False, False)],
+)
+def test_cursors_of_the_site_behind_a_pooler_of_transactions_are_found(
+    settings: Settings,
+    django_db_blocker: DjangoDbBlocker,
+    mode: Literal["session", "transaction"],
+    disabled: bool,
+    expected: bool,
+) -> None:
+    with postgres_server() as server, pgbouncer(server, mode) as pooler:
+        options = pooler.settings | {"DISABLE_SERVER_SIDE_CURSORS": disabled}
+        with django_db_blocker.unblock(), database(options, bare=True):
+            settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
+            settings.DATABASE_ROUTERS = [PooledRouter()]
+            findings = diagnose(patience_seconds=60)
+            assert ("limits_app.D036" in {finding.id for finding in findings}) == expected, findings

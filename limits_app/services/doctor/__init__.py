@@ -17,6 +17,7 @@ from limits_app.services.doctor.environment import (
     asked_stores,
     checked,
     migrated,
+    pooled_database,
     pooled_stores,
     used,
     waiting,
@@ -54,6 +55,7 @@ def findings(patience_seconds: float, show: ShowChecked = lambda _checked: None)
     stores = [*asked_stores(patience_seconds)]
     yield from stores
     yield from pooled_stores(patience_seconds)
+    yield from pooled_database(patience_seconds)
     if not stores:
         yield from waiting()
     database = [*asked_database(patience_seconds)]

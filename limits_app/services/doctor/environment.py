@@ -169,6 +169,27 @@ def pooled_stores(seconds: float) -> Iterator[Finding]:
             )
 
 
+def pooled_database(seconds: float) -> Iterator[Finding]:
+    """Whether a pooler shares sessions among transactions, and Django reads rows in parts that need a session."""
+    using = write_alias()
+    connection = connections[using]
+    if connection.vendor != "postgresql" or connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        return
+    from limits_app.stores.database import open_database_store
+
+    pooled: list[bool] = []
+    answers(lambda: pooled.append(open_database_store(using).pools_transactions()), seconds)
+    if any(pooled):
+        yield Finding(
+            "limits_app.D036",
+            Severity.WARNING,
+            f"the database {using!r} is behind a pooler such as PgBouncer that pools transactions, and does not set "
+            "DISABLE_SERVER_SIDE_CURSORS",
+            f"Set DATABASES[{using!r}]['DISABLE_SERVER_SIDE_CURSORS'] = True, as Django requires: otherwise commands "
+            "and background jobs that read many rows fail.",
+        )
+
+
 def _pools_transactions(alias: str) -> bool:
     return cast("DatabaseStore", registry.store(alias)).pools_transactions()
 
