@@ -50,6 +50,7 @@ def record(*recorders: PrometheusRecorder | OpenTelemetryRecorder) -> None:
     """Record all metrics of the site, in this process, with these recorders; call it once."""
     from limits_app.acquiring import CALL_OBSERVERS
     from limits_app.metrics.collection import Collection
+    from limits_app.models.own_queries import failures
     from limits_app.services.notify import OBSERVERS
     from limits_app.stores.resilient import TIMERS
 
@@ -61,4 +62,5 @@ def record(*recorders: PrometheusRecorder | OpenTelemetryRecorder) -> None:
     TIMERS.append(collection.store_called)
     CALL_OBSERVERS.append(collection.worker_called)
     if is_multiprocess():
+        failures.observers.append(collection.read_failed)
         at_end(collection.collect)

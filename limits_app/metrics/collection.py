@@ -35,7 +35,8 @@ class Collection:
     """Records the metrics of this process with all its recorders; an observer of decisions, a timer of store calls.
 
     Without an exporter that asks, as in the multi-process mode of Prometheus, it collects by itself: a second after a
-    decision, in a background thread that ends when there is nothing to record. `clock` returns seconds, and
+    decision or a failure, and while a store is unavailable, in a background thread that ends when there is nothing to
+    record. `clock` returns seconds, and
     `task_clock`, by which the thread runs, microseconds.
     """
 
@@ -60,6 +61,7 @@ class Collection:
         self._lock = RLock()
         self._failures = Failures(clock=self._clock)
         self._has_news = False
+        self._is_degraded = False
 
     # ---------------------------------------------------------------------------------- events, during requests
 
@@ -82,6 +84,11 @@ class Collection:
         self._record("store_call_seconds", seconds, (alias, verb))
         if failed:
             self._record("store_errors", 1, (alias, verb))
+            self._start()
+
+    def read_failed(self) -> None:
+        """See `Failures.observers`."""
+        self._start()
 
     def worker_called(self, worker: str, result: str, seconds: float) -> None:
         """See `limits_app.acquiring.observers.CALL_OBSERVERS`."""
@@ -108,7 +115,7 @@ class Collection:
             self._task.start()
 
     def _step(self) -> int | None:
-        if not self._has_news:
+        if not (self._has_news or self._is_degraded):
             return None
         self._has_news = False
         self._collect()
@@ -147,6 +154,7 @@ class Collection:
 
     def _stores(self) -> None:
         health = services.store_health()
+        self._is_degraded = any(store.state.level or store.unsettled for store in health.values())
         for alias, store in health.items():
             self._record("store_state", store.state.level, (alias,))
             self._record("store_unsettled", store.unsettled, (alias,))

@@ -53,6 +53,8 @@ class Failures:
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
+        self.observers: list[Callable[[], object]] = []
+        """Called for each failure; must not block or raise."""
         self.clear()
 
     def clear(self) -> None:
@@ -68,6 +70,8 @@ class Failures:
     def note(self, reason: str, message: str, *args: object) -> None:
         """Count a failure, and log it unless one with the same reason was logged within a minute."""
         now = self._clock()
+        for observer in self.observers:
+            observer()
         with self._lock:
             self.counts[reason] += 1
             last = self._logged_at.get(reason)

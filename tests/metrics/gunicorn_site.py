@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import django
@@ -19,7 +20,7 @@ settings.configure(
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["SITE_DATABASE"]}},
     DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
     USE_TZ=True,
-    LIMITS={"METRICS": ["prometheus"], "STATE_DIR": os.environ["SITE_STATE"]},
+    LIMITS={"METRICS": ["prometheus"], "STORES": {"default": json.loads(os.environ["SITE_STORE"])}},
 )
 django.setup()
 

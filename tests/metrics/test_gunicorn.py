@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.servers.machine import HOST, free_ports
+from tests.servers.redis import redis_server
 
 pytestmark = pytest.mark.product
 
@@ -56,11 +59,18 @@ def values(url: str) -> dict[tuple[str, ...], float]:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
     """The address of a site with two workers."""
+    with site_with(tmp_path, {"KIND": "process", "STATE_DIR": str(tmp_path / "state")}) as url:
+        yield url
+
+
+@contextmanager
+def site_with(tmp_path: Path, store: dict[str, str]) -> Iterator[str]:
+    """The address of a site with two workers and this store."""
     files = tmp_path / "metrics"
     files.mkdir()
     environment = os.environ | {
         "SITE_DATABASE": str(tmp_path / "site.sqlite3"),
-        "SITE_STATE": str(tmp_path / "state"),
+        "SITE_STORE": json.dumps(store),
         "PYTHONPATH": str(ROOT),
     }
     subprocess.run([sys.executable, "-c", MIGRATE], env=environment, cwd=ROOT, check=True, timeout=SECONDS)
@@ -99,3 +109,17 @@ def test_two_workers_export_the_sum_of_their_decisions(site: str) -> None:
     assert found["limits_store_state", "default"] == 0
     assert found["limits_resolver_kept",] == 2, "one in each worker"
     assert not any(label.isdigit() for _, *labels in found for label in labels), "no process is a label"
+
+
+def test_an_outage_is_exported_while_it_lasts(tmp_path: Path) -> None:
+    with redis_server() as server, site_with(tmp_path, {"KIND": "redis", "URL": server.url}) as url:
+        assert get(f"{url}/allowed").split()[1] == "True"
+        server.kill()
+        for _ in range(30):
+            with suppress(HTTPError):  # requests are blocked, which is no decision of a limit
+                get(f"{url}/allowed")
+        until(lambda: values(url).get(("limits_store_state", "default")) == 2)
+        until(lambda: values(url).get(("limits_degraded_decisions_total", "block", "default"), 0) >= 20)
+        server.start()
+        until(lambda: get(f"{url}/allowed").split()[1] == "True")
+        until(lambda: values(url).get(("limits_store_state", "default")) == 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import isnan
@@ -454,3 +454,21 @@ def test_spend_of_today_is_exported_by_resource(registry: CollectorRegistry) -> 
     UsageSnapshot.objects.filter(start=today, resource="llm").delete()
     collection().collect()
     assert registry.get_sample_value("limits_spend_today", {"resource": "llm", "currency": "usd"}) == 0
+
+
+@pytest.mark.parametrize(
+    "fails", [lambda it: it.store_called("default", "acquire", 0.1, failed=True), Collection.read_failed]
+)
+def test_failures_are_collected_without_a_decision(fails: Callable[[Collection], object]) -> None:
+    recorded = []
+
+    class Recorder:
+        def record(self, name: str, value: float, labels: tuple[str, ...] = ()) -> None:
+            recorded.append(name)
+
+    clock = FakeClock()
+    collection = Collection(by_itself=True, task_clock=clock)
+    collection.recorders.append(Recorder())
+    fails(collection)
+    clock.advance(1)
+    assert {"store_state", "resolver_kept"} <= set(recorded)
