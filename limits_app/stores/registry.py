@@ -208,6 +208,13 @@ def instead(open_store: Callable[[str], Store]) -> Iterator[None]:
         _INSTEAD.remove(open_store)
 
 
+def pools_transactions(using: str) -> bool:
+    """Whether a pooler gives each transaction of a database any of its connections; raises StoreUnavailable."""
+    from limits_app.stores.database import open_database_store
+
+    return open_database_store(using).pools_transactions()
+
+
 def state_directories() -> list[Path]:
     """Where the process stores of the settings keep their state, sorted."""
     stores = [conf.store_settings(alias) for alias in conf.get(conf.STORES)]

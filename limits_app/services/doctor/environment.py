@@ -175,10 +175,8 @@ def pooled_database(seconds: float) -> Iterator[Finding]:
     connection = connections[using]
     if connection.vendor != "postgresql" or connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
         return
-    from limits_app.stores.database import open_database_store
-
     pooled: list[bool] = []
-    answers(lambda: pooled.append(open_database_store(using).pools_transactions()), seconds)
+    answers(lambda: pooled.append(registry.pools_transactions(using)), seconds)
     if any(pooled):
         yield Finding(
             "limits_app.D036",
