@@ -17,7 +17,8 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import conf
 from limits_app.admin.base import ReadOnly, RobustListAdmin, moment_column
 from limits_app.admin.client_fields import ClientInput, client_in, mean_initial
-from limits_app.models import Alert, AlertChannel, AlertRule
+from limits_app.models import Alert, AlertChannel, AlertKind, AlertRule
+from limits_app.services.display import amount
 from limits_app.services.rights import Action, may
 
 _NOT_SENDING: Final = tuple(f"django.core.mail.backends.{name}.EmailBackend" for name in ("dummy", "console"))
@@ -47,10 +48,21 @@ class AlertRuleForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only 
 class AlertRuleAdmin(RobustListAdmin):
     """Alert rules. Targets and secrets are only for users who may change them."""
 
-    list_display = ["name", "kind", "resource", "entity", "channel", "enabled"]
+    list_display = ["name", "event", "resource", "entity", "channel", "enabled"]
     list_filter = ["kind", "channel", "enabled"]
     search_fields = ["name"]
     form = AlertRuleForm
+
+    @admin.display(description=_("event"), ordering="kind")
+    def event(self, rule: AlertRule) -> str:
+        """The event, with its threshold."""
+        kind = str(AlertKind(rule.kind).label)
+        if rule.kind == AlertKind.THRESHOLD and rule.percent is not None:
+            return gettext("%(event)s: %(percent)s %%") % {"event": kind, "percent": rule.percent}
+        if rule.kind == AlertKind.REJECTIONS and rule.rejections is not None:
+            more = gettext("%(event)s: more than %(count)s per minute")
+            return more % {"event": kind, "count": amount(rule.rejections)}
+        return kind
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Hide target and secret from users who may only view."""
@@ -124,18 +136,18 @@ def _mail_backend() -> str | None:
 class AlertAdmin(ReadOnly, RobustListAdmin):
     """The alerts."""
 
-    list_display = ["created", "rule", "about", "attempts", "next_attempt", "sent", "last_error"]
+    list_display = ["created", "rule", "text", "attempts", "next_attempt", "sent", "last_error"]
     list_filter = [("sent_at", admin.EmptyFieldListFilter)]
     list_select_related = ["rule"]
     search_fields = ["about"]
-    fields = ["rule", "about", "text", "created", "attempts", "next_attempt", "sent", "last_error"]
+    fields = ["rule", "text", "created", "attempts", "next_attempt", "sent", "last_error"]
     readonly_fields = ["text", "created", "next_attempt", "sent"]
 
     created = moment_column("created_at", _("created at"))
     next_attempt = moment_column("next_attempt_at", _("next attempt at"))
     sent = moment_column("sent_at", _("sent at"))
 
-    @admin.display(description=_("text"))
+    @admin.display(description=_("text"), ordering="about")
     def text(self, alert: Alert) -> str:
         """The text of the alert."""
         return str(alert.payload["text"])

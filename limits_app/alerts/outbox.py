@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 
 from limits_app.acquiring import delay
 from limits_app.alerts.delivery import NotDelivered, deliver
-from limits_app.alerts.recording import AlertEvent, add_alerts
+from limits_app.alerts.recording import AlertEvent, add_alerts, limit_in_text
 from limits_app.engine import HOUR
 from limits_app.models import Alert, AlertKind, AlertRule, BucketKind, Denial
 from limits_app.models.fields import in_site_time
@@ -96,7 +96,8 @@ def _add_rejections(now: datetime) -> None:
 
 
 def _rejections(denial: Denial) -> AlertEvent:
-    text = f"{denial.count} requests were rejected within a minute by the limit {denial.whose}"
+    limit = limit_in_text(denial.key, denial.resource, denial.entity)
+    text = f"{denial.count} requests were rejected within a minute by {limit}"
     at = denial.last.timestamp()
     window = str(int(at // HOUR))
     return AlertEvent(AlertKind.REJECTIONS, denial.whose, text, at, window, denial.resource, denial.entity)

@@ -18,7 +18,7 @@ from django.db import router, transaction
 from django.dispatch import Signal
 
 from limits_app import conf, signals
-from limits_app.engine import Clock
+from limits_app.engine import KEYS_OF_REQUESTS, Clock
 from limits_app.engine.outcome import LimitStatus, plain_text
 from limits_app.models import Alert, AlertKind, AlertRule, Emergency
 from limits_app.models.fields import in_site_time
@@ -150,12 +150,20 @@ def _outage(rule: AlertRule, event: AlertEvent, using: str) -> str | None:
     return f"after {last.pk if last else 0}"
 
 
+def limit_in_text(key: str, resource: str, client: str) -> str:
+    """A limit in the text of an alert, such as “the limit of requests on api for user:7”."""
+    unit = "requests" if key in KEYS_OF_REQUESTS else key
+    scope = f"on {resource}" if resource else "over all resources"
+    return f"the limit of {unit} {scope}" + (f" for {client}" if client else "")
+
+
 def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object) -> None:
     who, percent = storable(counted_for(entity=status.entity, member=status.member)), round(threshold * 100)
     scope = f"of {status.resource}" if status.resource else "over all resources"
     name = f"{status.key} {scope}" + (f" for {who}" if who else "")
     left = f"{plain_text(status.remaining)} of {plain_text(status.capacity)} left"
-    text = f"at least {percent} % of the limit {name} is used: {left}"
+    limit = limit_in_text(status.key, status.resource or "", who)
+    text = f"at least {percent} % of {limit} is used: {left}"
     event = AlertEvent(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)
     recorder.note(event)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from pytest_django import Settings
 
-from limits_app.models import AlertRule
+from limits_app.models import Alert, AlertRule
 from tests.admin.browsing import address, changelist, said
 
 OFF = "Alerts are switched off on this site, so nothing is sent: set LIMITS['ALERTS'] = True."
@@ -81,3 +82,30 @@ def test_an_empty_list_of_rules_shows_that_no_alerts_are_sent(admin_client: Clie
     assert notice == "There is no alert rule, so nobody is notified of anything."
     rule()
     assert changelist(admin_client, "alertrule").context["notices"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "event"),
+    [
+        ({"kind": "threshold", "percent": 80}, "a limit has reached a threshold: 80 %"),
+        ({"kind": "threshold"}, "a limit has reached a threshold<"),
+        (
+            {"kind": "rejections", "rejections": 1500},
+            "many requests of a client were rejected: more than 1,500 per minute",
+        ),
+        ({"kind": "emergency"}, "the emergency switch was set<"),
+    ],
+)
+def test_the_list_of_rules_says_what_each_is_for(fields: dict[str, Any], event: str, admin_client: Client) -> None:
+    AlertRule.objects.create(name="near", target="ops@example.org", **fields)
+    assert f">{event}" in changelist(admin_client, "alertrule").content.decode()
+
+
+def test_the_list_of_alerts_has_their_texts(admin_client: Client) -> None:
+    rule = AlertRule.objects.create(name="near", kind="threshold", percent=80, target="ops@example.org")
+    payload = {"text": "at least 80 % of the limit of requests on api is used"}
+    key = {"about": "call_count of api", "dedupe_key": "one", "created_at": timezone.now()}
+    Alert.objects.create(rule=rule, payload=payload, **key)
+    page = changelist(admin_client, "alert").content.decode()
+    assert "at least 80 % of the limit of requests on api is used" in page
+    assert "call_count" not in page

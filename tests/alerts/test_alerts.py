@@ -90,6 +90,10 @@ def test_a_total_is_named_by_what_it_counts(site: FakeClock, receiver: Receiver)
     limits.set_entity_limits("user:7", "8/h", counted="total")
     use(5, "user:7")
     assert about() == ["call_count over all resources for user:7", "call_count of api for user:7"]
+    assert {alert.payload["text"].partition(" is used: ")[0] for alert in Alert.objects.all()} == {
+        "at least 50 % of the limit of requests over all resources for user:7",
+        "at least 50 % of the limit of requests on api for user:7",
+    }
     assert Denial(key="call_count", entity="user:7").whose == "call_count over all resources for user:7"
 
 
@@ -244,6 +248,11 @@ def test_rejections_above_a_rate_alert_once_an_hour(
         )
     assert alerts.send(now=NOON + timedelta(minutes=5)).sent == expected
     assert alerts.send(now=NOON + timedelta(minutes=6)).sent == 0
+    for alert in Alert.objects.all():
+        assert (
+            f"{count} requests were rejected within a minute by the limit of rpm on api for user:1"
+            in alert.payload["text"]
+        )
 
 
 def test_of_many_rejections_the_latest_alert_first(receiver: Receiver) -> None:
