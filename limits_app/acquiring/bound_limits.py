@@ -14,6 +14,7 @@ from limits_app.engine import (
     Claim,
     GivenAmount,
     PlanShape,
+    RequestKeys,
     RequestPlan,
     Scope,
     ScopedLimits,
@@ -72,7 +73,8 @@ class BoundLimits:
         """A request for 1 of every limit, not to be changed, and for no money; None where there are no rates."""
         self.no_money: Mapping[str, GivenAmount] = dict.fromkeys(self._shapes.unpriced_totals, 0)
         """A request for no money of the totals that have no price for the resource, not to be changed."""
-        self._plans: dict[PlanShape, RequestPlan] = {}
+        self._plans: dict[PlanShape | RequestKeys, RequestPlan] = {}
+        """Plans by their shape, or by the keys of requests whose shape depends on nothing else."""
 
     def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
         """Return the same limits for another client; nothing is compiled.
@@ -182,28 +184,33 @@ class BoundLimits:
         """Return the plan of a request, whatever the running thread or task holds."""
         return self._plan(self._shapes.find(requested, frozenset()))
 
-    def _shape_of(self, requested: Mapping[str, GivenAmount] | None, unheld: PlanShape | None) -> PlanShape:
-        """Return the shape of a request; unnamed permits that the running thread or task holds are not taken again.
+    def _plan_of(self, keys: RequestKeys, requested: Mapping[str, GivenAmount]) -> RequestPlan:
+        """Return the plan of a request; unnamed permits that the running thread or task holds are not taken again.
 
-        `unheld` is the shape where nothing is held, if it was compiled.
+        `keys` are those of the request, None where it names none.
         """
         buckets = held_here(self) if current_blocks().by_number else frozenset()
-        if unheld is not None and not buckets:
-            return unheld
+        shape = None if buckets else self._shapes.by_keys.get(keys)
+        if shape is not None:
+            return self._plan(shape, keys)
         positions = enumerate(self.scopes)
         places = [(at, key) for at, scope in positions for scope_key, key in buckets if scope_key == scope.key]
-        return self._shapes.find(requested, frozenset(places))
+        return self._plan(self._shapes.find(None if keys is None else requested, frozenset(places)))
 
-    def _plan(self, shape: PlanShape) -> RequestPlan:
-        """Return a shape that is bound to the scopes of this set; it is bound once."""
-        plan = self._plans.get(shape)
+    def _plan(self, shape: PlanShape, keys: RequestKeys = ()) -> RequestPlan:
+        """Return a shape that is bound to the scopes of this set; it is bound once.
+
+        `keys` are those of requests whose shape depends on nothing else.
+        """
+        kept_as = shape if keys == () else keys
+        plan = self._plans.get(kept_as)
         if plan is None:
             if len(self._plans) >= MOST_SHAPES:
                 self._plans.clear()
             scopes, positions = self.scopes, shape.positions
             if len(positions) < len(scopes):
                 scopes = tuple([scopes[at] for at in positions])
-            plan = self._plans[shape] = RequestPlan(shape, scopes, self.namespace)
+            plan = self._plans[kept_as] = RequestPlan(shape, scopes, self.namespace)
         return plan
 
     def skip_unknown(self, key: object, *, reported: bool = False) -> None:

@@ -18,6 +18,7 @@ from limits_app.acquiring.store import Store
 from limits_app.engine import (
     NOTHING,
     GivenAmount,
+    RequestKeys,
     Scope,
     ScopedLimits,
     checked_limits,
@@ -213,15 +214,15 @@ class LimitSet(BoundLimits):
 
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
-        keys: tuple[str, ...] | None = ()
+        keys: RequestKeys = ()
         if requested is None:
             keys, requested = None, NOTHING
         elif type(requested) is dict:
             keys = tuple(requested)
-        shape, plans = self._shapes.by_keys.get(keys), self._plans
-        if shape is None or (shape.permits and current_blocks().by_number):
-            shape = self._shape_of(None if keys is None else requested, shape)
-        plan = plans[shape] if shape in plans else self._plan(shape)
+        plan = self._plans.get(keys)
+        if plan is None or (plan.shape.permits and current_blocks().by_number):
+            plan = self._plan_of(keys, requested)
+        shape = plan.shape
         amounts, fits = shape.fixed_amounts, shape.fits
         if amounts is None:
             amounts, fits = shape.amounts(requested)

@@ -164,7 +164,7 @@ from limits_app.engine.plan import (
     RequestPlan,
     parts_of,
 )
-from limits_app.engine.planning import Shapes, forget_warnings, nothing_requested, plan_for
+from limits_app.engine.planning import RequestKeys, Shapes, forget_warnings, nothing_requested, plan_for
 from limits_app.engine.prices import (
     KEYS_OF_REQUESTS,
     MEMBER_MARK,

@@ -24,6 +24,9 @@ _MOST_WARNINGS: Final = 256
 _WARNED: Final[set[object]] = set()
 """The warnings that this process has given about sets with the name of a resource."""
 
+RequestKeys = tuple[str, ...] | None
+"""The keys that a request names, in its order; None where it names none."""
+
 LimitPlace = tuple[int, str]
 """The position of a scope among those of a set, and the key of a limit of it."""
 
@@ -98,7 +101,7 @@ class Shapes:
         self._scoped = scoped
         self._on_unknown = on_unknown
         self._by_form: dict[object, PlanShape] = {}
-        self.by_keys: dict[tuple[str, ...] | None, PlanShape] = {}
+        self.by_keys: dict[RequestKeys, PlanShape] = {}
         """The shapes of requests by their keys, where the shape depends on nothing else."""
 
     def find(self, requested: Mapping[str, object] | None, holding: frozenset[LimitPlace]) -> PlanShape:
