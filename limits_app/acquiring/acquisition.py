@@ -340,7 +340,7 @@ class Acquisition(HeldPart):
             logger.exception("the notification of a lost lease failed")
 
     def _release(self, refunds_unreported: bool) -> None:
-        if self._is_alone and not (self.shape.needs_settling or self.used):
+        if not (self.shape.needs_settling or self.used) and self._is_alone:
             self.settled = True
             return
         if self._is_ending:

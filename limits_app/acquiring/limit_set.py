@@ -214,11 +214,13 @@ class LimitSet(BoundLimits):
 
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
-        keys: RequestKeys = ()
+        keys: RequestKeys
         if requested is None:
             keys, requested = None, NOTHING
         elif type(requested) is dict:
             keys = tuple(requested)
+        else:
+            keys = ()
         plan = self._plans.get(keys)
         if plan is None or (plan.shape.permits and current_blocks().by_number):
             plan = self._plan_of(keys, requested)

@@ -94,8 +94,9 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     Of a claim that is `unanswered`, only debt is charged and permits are returned, if they were not before.
     Nothing is changed for a token whose lease is not there any more: the claim `is_over`.
     """
-    shape, taken_at, unanswered, kept_leases = claim.shape, claim.decided_at, claim.unanswered, True
+    shape, taken_at, unanswered = claim.shape, claim.decided_at, claim.unanswered
     is_usual, counts_usage = not (shape.is_credit or claim.undoes), shape.counts_usage and not unanswered
+    kept_leases = True
     for limit in () if shape.token_lease is not None and _is_over(claim, records, now) else shape.limits:
         change, is_permit = changes[limit.position], limit.is_permit
         if not (change or is_permit):

@@ -119,16 +119,12 @@ class MemoryStore:
             raise StaleConfiguration
         clock = self._now  # called as a method of the store it would be looked up in the class first
         now = clock()
-        if plan.era is self._era:
-            records, are_stored = plan.records, True
-        else:
-            records, are_stored = self._load(plan, now)
-            if not are_stored:
-                self._find_room(claim, records, now)
         try:
+            if plan.era is self._era and not claim.shape.counts_usage:
+                return engine.charge(claim, plan.records, now)
+            records = plan.records if plan.era is self._era else self._load_with_room(claim, now)
             admitted = engine.charge(claim, records, now)
-            if not are_stored or claim.shape.counts_usage:
-                self._save(plan, records, now)
+            self._save(plan, records, now)
         except BaseException:  # what it has charged belongs to no caller
             claim.admitted = None
             raise
@@ -143,8 +139,6 @@ class MemoryStore:
             return first_admitted(claims, self.acquire, peek, emptiest_first=emptiest_first, failover=failover)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        if claim.settled:
-            return
         kept_leases = True
         try:
             kept_leases = self._settle((claim, changes))
@@ -206,17 +200,15 @@ class MemoryStore:
         claim.settled = True
         plan, clock = claim.plan, self._now
         now = clock()
-        if plan.era is self._era:
-            records, are_stored = plan.records, True
-        else:
-            records, are_stored = self._load(plan)
+        if plan.era is self._era and not claim.shape.counts_usage:
+            return engine.settle(claim, plan.records, now, changes)
+        records = plan.records if plan.era is self._era else self._load(plan)
         kept_leases = engine.settle(claim, records, now, changes)
-        if not are_stored or claim.shape.counts_usage:
-            self._save(plan, records, now)
+        self._save(plan, records, now)
         return kept_leases
 
     def _renew(self, claim: Claim) -> bool:
-        return engine.renew(claim, self._load(claim.plan)[0], self._now())
+        return engine.renew(claim, self._load(claim.plan), self._now())
 
     def _peek(self, claims: Sequence[Claim]) -> None:
         now = self._now()
@@ -224,7 +216,7 @@ class MemoryStore:
             plan = claim.plan
             if claim.version is not None and claim.version != self._log_of(plan.namespace).version:
                 raise StaleConfiguration
-            engine.peek(claim, plan.records if plan.era is self._era else self._load(plan, now)[0], now)
+            engine.peek(claim, self._load(plan, now), now)
 
     def _reset(self, scopes: Collection[str], keys: Collection[str] | None) -> None:
         for scope in scopes:
@@ -253,14 +245,14 @@ class MemoryStore:
     def _log_of(self, namespace: str) -> ChangeLog:
         return self._logs.get(namespace, self._unchanged)
 
-    def _load(self, plan: RequestPlan, carry_at: int | None = None) -> tuple[list[Record], bool]:
-        """Return the records of a plan's scopes, and whether all are stored; some may be new or migrated.
+    def _load(self, plan: RequestPlan, carry_at: int | None = None) -> list[Record]:
+        """Return the records of a plan's scopes; those that are new or migrated are not stored yet.
 
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
         Where all are stored under the schemas of the plan, they are kept with it for this era.
         """
         if plan.era is self._era:
-            return plan.records, True
+            return plan.records
         records, are_stored = [], True
         for key, schema in zip(plan.scope_keys, plan.shape.schemas, strict=True):
             record = self._records.get(key)
@@ -273,7 +265,14 @@ class MemoryStore:
             # The era last: an exception in between leaves no records of another era.
             plan.era, plan.records = None, records
             plan.era = self._era
-        return records, are_stored
+        return records
+
+    def _load_with_room(self, claim: Claim, now: int) -> list[Record]:
+        """Return the records that a claim is charged to, after making room for those that are not stored yet."""
+        records = self._load(claim.plan, now)
+        if claim.plan.era is not self._era:
+            self._find_room(claim, records, now)
+        return records
 
     def _save(self, plan: RequestPlan, records: Sequence[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""
