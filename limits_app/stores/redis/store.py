@@ -17,12 +17,13 @@ from limits_app.engine import ALL, SECOND_US, Amounts, Change, Changes, Claim, C
 from limits_app.engine.errors import LeaseEnded, NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.engine.locks import RLock
 from limits_app.stores.in_thread import AskedInThread
-from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
+from limits_app.stores.redis.calls import Calls, ForeignCalendars
 from limits_app.stores.redis.commands import RedisCommand
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import Unanswered
 from limits_app.stores.redis.hints import Rejections, ScriptClock
 from limits_app.stores.redis.opening import DEFAULTS, ConnectionSource, KeyNames, open_store
+from limits_app.stores.redis.prepared import AcquireCall
 from limits_app.stores.redis.states import TIME
 from limits_app.stores.redis.task_connections import TaskConnections
 from limits_app.stores.redis.usage import UsageCollector
