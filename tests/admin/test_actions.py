@@ -121,7 +121,7 @@ def test_totals_are_reset_and_topped_up_for_entities_and_the_system(admin_client
 
 
 @committed
-def test_entities_are_reset_on_the_resource_that_is_chosen_and_resources_for_what_all_share(
+def test_entities_are_reset_on_the_chosen_resource_and_resources_for_shared_limits(
     admin_client: Client, policy: Policy
 ) -> None:
     entity, api = Entity.objects.get(), Resource.objects.get()

@@ -125,7 +125,7 @@ def test_the_e_mail_address_and_the_log_in_name_of_a_named_user_block_it(text: s
     assert said(response) == [f"“{ada} (Ada Lovelace)” is blocked: all requests are rejected."]
 
 
-def test_a_block_that_asks_for_more_keeps_what_was_meant(ada: str, admin_client: Client, admin_user: User) -> None:
+def test_block_that_must_be_confirmed_keeps_its_client(ada: str, admin_client: Client, admin_user: User) -> None:
     me = f"user:{admin_user.pk}"
     assert "confirm_block" not in admin_client.get(address("entity_block"), {"entity": me}).content.decode()
     page = admin_client.post(address("entity_block"), {"entity": admin_user.username})

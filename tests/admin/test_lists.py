@@ -438,7 +438,7 @@ def test_a_long_list_is_searched_for_beginnings_and_a_short_one_for_parts(
     )
 
 
-def test_a_long_list_of_policies_is_searched_for_beginnings_of_what_they_are_about(
+def test_long_list_of_policies_is_searched_for_beginnings_of_their_subjects(
     admin_client: Client, count_at_most: Callable[[int], None]
 ) -> None:
     count_at_most(5)

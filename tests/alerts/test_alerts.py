@@ -85,7 +85,7 @@ def test_a_threshold_alerts_once_for_each_limit_and_window(
     assert len(about()) == expected
 
 
-def test_a_total_is_named_by_what_it_counts(site: FakeClock, receiver: Receiver) -> None:
+def test_total_is_named_by_its_subject(site: FakeClock, receiver: Receiver) -> None:
     rule("threshold", receiver, percent=50)
     limits.set_entity_limits("user:7", "8/h", counted="total")
     use(5, "user:7")

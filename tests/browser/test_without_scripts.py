@@ -98,6 +98,6 @@ def test_everything_is_switched_off_and_on(window: Browser) -> None:
 
 
 @pytest.mark.parametrize(("name", "words"), [("usage", "tenant:acme"), ("live", "JavaScript")])
-def test_charts_have_tables_or_name_what_they_need(name: str, words: str, window: Browser) -> None:
+def test_charts_have_tables_or_name_their_requirements(name: str, words: str, window: Browser) -> None:
     window.open(OURS[name])
     reads(window, "#content", words)

@@ -451,7 +451,7 @@ def test_export_has_the_stored_rows_after_any_apply(first: dict[str, Any], secon
     assert "".join(limits_file.export()) == text
 
 
-def test_each_file_is_exported_by_its_name_and_what_belongs_to_none_with_every_one(tmp_path: Path) -> None:
+def test_each_file_is_exported_by_its_name_and_unmanaged_objects_with_each(tmp_path: Path) -> None:
     applied("name: team-a\nresources: {alpha: {}}\nendpoints: [{name: e, path: /a/, resource: alpha}]")
     applied("name: team b\npolicies: [{resource: beta, limits: [calls=1/s]}, {resource: alpha, limits: [calls=2/s]}]")
     limits.set_entity_limits("user:1", [CallLimit.per_minute(5)], resource="alpha")

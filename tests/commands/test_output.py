@@ -278,7 +278,7 @@ def test_programs_give_commands_as_all_others() -> None:
         call_command("limits", "nothing")
 
 
-def test_elsewhere_what_is_drawn_follows_each_other() -> None:
+def test_pictures_follow_each_other_outside_a_terminal() -> None:
     out, written, told = opened()
     with out.screen() as draw:
         draw(TABLE, "12:00")

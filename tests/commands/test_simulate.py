@@ -187,7 +187,7 @@ def test_plans_and_patterns_are_those_of_the_live_site() -> None:
     assert decisions(proposal, *[at(0, who) for who in ("key:1", "key:2") * 4]) == "yyyyyynn"
 
 
-def test_dates_and_hours_change_what_holds_and_what_was_used_stays_used() -> None:
+def test_dates_and_hours_change_the_limits_and_keep_the_use() -> None:
     proposal = proposed(
         """
         policies:

@@ -31,7 +31,7 @@ _IDENTIFIERS = st.one_of(
 
 
 @given(_IDENTIFIERS, st.data())
-def test_a_set_of_patterns_matches_what_policies_match(identifier: str, data: st.DataObject) -> None:
+def test_set_of_patterns_matches_as_policies_do(identifier: str, data: st.DataObject) -> None:
     every = patterns_of(identifier)
     some = set(data.draw(st.lists(st.sampled_from(every), max_size=5))) if every else set()
     others = {"key:other*"[:-1], "tenant:*", "ip:192.0.2.0/24", "ip:2001:db8:ffff::/48"} - set(every) - {identifier}

@@ -87,9 +87,7 @@ def response(status: int, started: float, ended: float, process: int = PROCESS) 
         pytest.param(response(REFUSED, 1.0, 1.1, process=8), 1, 1, id="of another process"),
     ],
 )
-def test_only_what_was_sent_after_a_change_and_answered_before_the_next_one_counts(
-    other: Response, right: int, of: int
-) -> None:
+def test_only_requests_between_two_changes_count(other: Response, right: int, of: int) -> None:
     change = Change("5 to 10 calls", ADMITTED, since=1.0, until=2.0)
     seen = change.seen_by(PROCESS, [other, response(ADMITTED, 1.2, 1.3)])
     assert (seen.right, seen.answers) == (right, of)

@@ -574,7 +574,7 @@ def test_change_is_counted_in_the_hour_of_its_charge(taken_us: int, hours: list[
 
 
 @pytest.mark.parametrize(("below", "parts", "finished"), [(1, 1, 0), (0, 1, 1)])
-def test_usage_is_finished_when_it_exceeds_what_is_counted_at_most(below: int, parts: int, finished: int) -> None:
+def test_usage_beyond_the_largest_count_is_finished(below: int, parts: int, finished: int) -> None:
     scope = OneScope(TPM, counts_usage=True)
     claim = scope.charge(tpm=0)
     assert scope.record.amounts is not None

@@ -639,7 +639,7 @@ def test_the_end_of_a_block_of_a_resource_counts_on_the_next_request(rules: int,
         assert send("/ruled/", ip=INSIDE) == 200
 
 
-def test_the_end_of_an_exemption_of_what_a_rule_counts_by_counts_on_the_next_request(send: Send) -> None:
+def test_exemption_of_the_entity_of_a_rule_ends_with_the_next_request(send: Send) -> None:
     Endpoint.objects.update(counted_by="header", header="X-Device")
     limits.set_resource_limits("ruled", "1/min:fixed_window")
     assert [send("/ruled/", X_Device="a") for _ in range(2)] == [200, 429]

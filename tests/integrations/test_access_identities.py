@@ -99,7 +99,7 @@ def test_a_user_found_by_the_view_is_checked_though_the_resource_was_charged_bef
     [Throttled.as_view(), Late.as_view(), OnlyVisitors.as_view()],
     ids=["throttle", "decorator", "throttle that charges nothing"],
 )
-def test_an_exempt_user_found_by_the_view_is_refunded_what_its_key_was_charged(
+def test_exempt_user_found_by_the_view_is_refunded_the_charge_of_its_key(
     view: Any, send: Send, ann: User, settings: Settings
 ) -> None:
     settings.ROOT_URLCONF = (address("rest/", view),)
@@ -308,7 +308,7 @@ def test_a_key_that_the_view_authenticates_is_found_then(send: Send, ann: User, 
 
 @pytest.mark.parametrize("function", [client_of, lambda _: None, entity_of_request])
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_request_that_is_over_is_charged_by_what_is_known_of_it(
+def test_request_that_is_over_is_charged_by_its_known_identity(
     function: Any, is_known: bool, ann: User, settings: Settings, rf: RequestFactory
 ) -> None:
     exempt = {"NETWORKS": ["192.0.2.0/24"], "STAFF": True, "ENTITIES": ["key:z*"]}

@@ -155,7 +155,7 @@ def test_an_inner_view_that_raises_refunds_its_own_and_the_outer_one_goes_on(req
     assert left("beside") == {"slots": 1}
 
 
-def test_a_streamed_response_of_one_view_does_not_hold_what_another_one_was_charged(
+def test_streamed_response_of_a_view_does_not_hold_the_charges_of_another(
     request_of_ann: HttpRequest,
 ) -> None:
     @limited("stream")

@@ -266,7 +266,7 @@ def test_request_rejected_by_a_throttle_is_refunded_to_the_endpoint(send: Any, s
     assert left("api", "ip:127.0.0.1") == {"call_count": 4}
 
 
-def test_an_amount_that_is_named_later_does_not_give_back_what_others_share() -> None:
+def test_amount_named_later_does_not_refund_shared_charges() -> None:
     def get(self: APIView, request: Request) -> Response:
         limits_of(request).charge("first", "user:1", {"call_count": 3})
         return Response("fine")
@@ -351,7 +351,7 @@ def test_without_the_middleware_headers_include_charges_of_the_view(serve: Any, 
     assert (allowed.has_header("Cache-Control"), refused["Cache-Control"]) == (False, "no-store")
 
 
-def test_without_the_middleware_a_stream_may_report_what_its_throttle_took(serve: Any, settings: Settings) -> None:
+def test_stream_without_the_middleware_may_report_the_use_of_its_throttle(serve: Any, settings: Settings) -> None:
     def get(self: APIView, request: Request) -> StreamingHttpResponse:
         def content() -> Iterator[bytes]:
             limits_of(request).acquisitions["api"].update({"call_count": 0})

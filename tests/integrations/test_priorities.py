@@ -68,7 +68,7 @@ def test_client_cannot_choose_a_priority(serve: Any) -> None:
     assert how_many(lambda: client.post("/x/", {"priority": "high"})) == 0
 
 
-def test_headers_report_what_the_priority_has_left(serve: Any) -> None:
+def test_headers_report_the_remaining_amount_of_the_priority(serve: Any) -> None:
     serve({"x/": fine})
     endpoint(limit("api", CALLS), "/x/", request_priority="low")
     client = Client()

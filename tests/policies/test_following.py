@@ -576,7 +576,7 @@ def test_each_store_has_its_own_number(settings: Settings) -> None:
     assert {*configuration.current().sync.seen} == {"default", "other"}
 
 
-def test_sets_keep_what_they_have_for_another_version(api: None) -> None:
+def test_sets_keep_their_compiled_shapes_for_another_version(api: None) -> None:
     first: ResolvedSet = resolver.get(("api", "user:own", (), None))
     Entity.objects.create(identifier="user:unrelated")
     capacity("user:7")

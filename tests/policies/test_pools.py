@@ -317,7 +317,7 @@ def test_an_explanation_names_the_chosen_member_and_why_others_are_skipped(clock
     assert limits.acquire("chat", requested={"tpm": 10}).config["member"] == "c"
 
 
-def test_an_explanation_of_nothing_in_particular_shows_what_a_member_alone_limits() -> None:
+def test_explanation_without_amounts_shows_limits_of_a_single_member() -> None:
     budget = QuotaLimit("budget", 100, "day")
     serve("chat", make_pool({"a": [TPM, budget], "b": [TPM, CALLS]}))
     assert limits.acquire("chat", requested={"tpm": 5, "budget": 30}).config["member"] == "a"

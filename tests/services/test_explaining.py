@@ -35,7 +35,7 @@ def test_an_explanation_without_policies_is_explicit() -> None:
     assert not explanation.as_dict()["known"]
 
 
-def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
+def test_explanation_has_the_effective_and_replaced_policies_and_the_decision() -> None:
     limits.set_system_limits([CallLimit(100, 60), RateLimit("tpm", 50, 60), ResourceLimit("db", 1)])
     limits.set_entity_limits("user:1", [CallLimit(1, 60)], resource="api")
     limits.acquire("api", entity="user:1")

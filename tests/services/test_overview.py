@@ -141,7 +141,7 @@ def test_a_change_in_between_is_read_again(monkeypatch: pytest.MonkeyPatch) -> N
 TOMORROW = timezone.now() + timedelta(days=1)
 
 
-def test_a_boost_multiplies_what_holds_now() -> None:
+def test_boost_multiplies_the_present_limits() -> None:
     limits.set_resource_limits(
         "api",
         [RateLimit("tpm", 100, 60, burst=30), RateLimit("half", 2.5, 60), CallLimit(5, 60)],

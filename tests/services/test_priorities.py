@@ -55,7 +55,7 @@ def prioritize(model: type[Resource] | type[Plan], name: str, priority: str) -> 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_priority_of_a_call_decides_what_it_leaves_free(verb: str) -> None:
+def test_priority_of_a_call_decides_the_share_it_leaves_free(verb: str) -> None:
     services.set_resource_limits("api", [CALLS])
     allowed = {
         priority: [VERBS[verb]("api", entity=f"user:{priority}", priority=priority) for _ in range(11)].count(True)

@@ -163,7 +163,7 @@ def test_reads_in_the_present_are_cached(site: Any, django_assert_num_queries: D
 
 
 @pytest.mark.parametrize("site", [PRESENT["postgres_at_read_committed"]], ids=["postgres"], indirect=True)
-def test_a_transaction_that_sees_what_others_commit_keeps_it(site: Any) -> None:
+def test_transaction_that_sees_commits_of_others_keeps_their_limits(site: Any) -> None:
     set_to(100)
     with transaction.atomic(ALIAS):
         assert capacity() == 100

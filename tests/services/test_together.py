@@ -79,7 +79,7 @@ def test_a_limit_that_two_shares_have_in_common_is_charged_as_the_first_one_requ
     assert left("api") == left("api", "bob") == {"tpm": 80}
 
 
-def test_amounts_may_depend_on_what_holds() -> None:
+def test_amounts_may_depend_on_the_effective_limits() -> None:
     limit("api", RateLimit("rpm", 10, 60))
     limit("exports", RateLimit("rpm", 10, 60))
     shares = [Share(name, None, lambda found: dict.fromkeys(found.rates, 4)) for name in ("api", "exports")]

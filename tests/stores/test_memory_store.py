@@ -119,7 +119,7 @@ def test_idle_scopes_stay_while_the_store_is_roomy(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("end", ["idle", "cleared", "changed"])
-def test_a_set_that_was_used_before_its_record_ended_sees_what_others_charge(clock: FakeClock, end: str) -> None:
+def test_set_whose_record_has_ended_sees_the_charges_of_others(clock: FakeClock, end: str) -> None:
     store = MemoryStore(clock=clock, max_scopes=8)
     early, other = [limits_of(store, CallLimit(3, 1), entity="ann") for _ in range(2)]
     assert early.try_acquire()

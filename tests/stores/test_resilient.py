@@ -116,7 +116,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scenario)
 
 
-def test_it_has_what_the_store_has(site: Site, near: Near) -> None:
+def test_resilient_store_has_the_attributes_of_its_store(site: Site, near: Near) -> None:
     store = site.store
     assert (store.clock, store.line, store.renewer) == (near.clock, near.line, near.renewer)
     assert (store.lease_us, store.poll_us) == (near.lease_us, near.poll_us)

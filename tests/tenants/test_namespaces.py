@@ -368,7 +368,7 @@ def test_which_clients_have_rows_is_read_of_each_tenant_that_a_thread_can_enter(
 
 
 @pytest.mark.usefixtures("chosen")
-def test_threads_that_begin_with_a_tenant_at_the_same_time_share_what_is_kept_of_it(
+def test_threads_that_begin_with_a_tenant_at_the_same_time_share_its_kept_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     configurations, begun = CurrentConfiguration(), list[KeptConfiguration]()

@@ -121,7 +121,7 @@ def test_processes_share_the_sets_of_their_pools(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_pool_is_what_all_workers_have() -> None:
+def test_pool_is_shared_by_all_workers() -> None:
     pool = LimitPool(regions(calls=1, shared=True, mode="thread"))
     with Clerk.options(mode="thread", max_workers=2, limits=pool).init() as clerks:
         assert sorted(gather([clerks.region() for _ in range(3)], timeout=SECONDS)) == sorted(REGIONS)

@@ -86,7 +86,7 @@ class Priorities(Contract):
         assert not taken(limits, {KEY: 1}).admitted
         assert taken(limits, {KEY: 20}, priority="high").admitted
 
-    def test_rejection_charges_nothing_and_reports_what_the_class_has(self, limits: LimitSet) -> None:
+    def test_rejection_charges_nothing_and_reports_the_remaining_amount_of_the_class(self, limits: LimitSet) -> None:
         assert taken(limits, {KEY: 35}, priority="high").admitted
         rejected = limits.try_acquire({KEY: 6}, priority="low")
         [status] = rejected.outcome.violations

@@ -187,7 +187,7 @@ class Settling(Contract):
         assert (available(limits), holders(limits)) == (10, 0)
 
     @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
-    def test_undoing_refunds_what_was_charged_while_the_clock_was_back(
+    def test_undoing_refunds_charges_made_while_the_clock_was_back(
         self, store: Store, clock: FakeClock, limit: MeteredLimit
     ) -> None:
         drains = getattr(limit, "algorithm", None) in DRAINING  # what may have drained since the charge stays
@@ -242,7 +242,7 @@ class Settling(Contract):
         assert available(limits) == 10
 
     @pytest.mark.parametrize("algorithm", DRAINING)
-    def test_undoing_returns_what_has_not_drained_of_the_charge(
+    def test_undoing_returns_the_undrained_part_of_the_charge(
         self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
     ) -> None:
         for before, seconds, refunded in ((0, 3, 2), (5, 3, 5), (5, 6, 4), (0, 20, 0)):

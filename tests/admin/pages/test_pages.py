@@ -300,7 +300,7 @@ def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_c
     ]
 
 
-def test_files_and_pages_have_what_usage_costs(admin_client: Client) -> None:
+def test_files_and_pages_have_the_cost_of_usage(admin_client: Client) -> None:
     Entity.objects.create(identifier="user:1", name="Gina")
     month = timezone.now().astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     last_month = (month - timedelta(days=1)).replace(day=1)
@@ -448,7 +448,7 @@ class _Slower(LocMemCache):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_live_state_and_the_page_of_usage_roll_up_what_the_stores_have_counted_at_most_once_a_second(
+def test_live_state_and_the_page_of_usage_roll_up_at_most_once_a_second(
     admin_client: Client, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recent = _Slower("limits_app.tests", {})

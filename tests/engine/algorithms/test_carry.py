@@ -154,7 +154,7 @@ def credit(driven: Driven, now: int, units: float) -> None:
 
 
 @pytest.mark.parametrize("limit", [ResourceLimit("db", 3), Blocked()])
-def test_what_is_held_and_what_is_blocked_takes_none(limit: ResourceLimit | Blocked) -> None:
+def test_permits_and_blocks_take_no_credit(limit: ResourceLimit | Blocked) -> None:
     driven = Driven(limit)  # type: ignore[arg-type]  # whatever can be compiled
     state = driven.rule.take(driven.state, NOW, 1) or driven.state
     assert driven.rule.credit(state, NOW, 1) is state
