@@ -12,6 +12,7 @@ from django.core import checks
 from django.core.management import call_command
 from django.http import HttpResponse
 from django.urls import path
+from gunicorn.config import Config
 from pytest_django import Settings
 
 from limits_app import CallLimit, limits
@@ -57,6 +58,15 @@ def test_the_expected_processes_are_replicas_times_workers() -> None:
     (processes,) = [one["value"] for one in container["env"] if one["name"] == "LIMITS_PROCESSES"]
     workers = container["command"][container["command"].index("--workers") + 1]
     assert int(processes) == deployment["replicas"] * int(workers)
+
+
+def test_pods_run_as_the_user_of_the_image_and_have_time_to_end() -> None:
+    pod = MANIFESTS["web.yaml"]["spec"]["template"]["spec"]
+    (container,), (image,) = pod["containers"], blocks(PAGE, "dockerfile")
+    assert f"--uid {pod['securityContext']['runAsUser']} " in image.text
+    _, seconds = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert int(seconds) + Config().graceful_timeout < pod["terminationGracePeriodSeconds"]
+    assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
 
 
 def test_redis_on_kubernetes_has_the_options_of_the_compose_file_and_the_address_of_all_pods() -> None:
