@@ -10,6 +10,9 @@ from limits_app.policies import resolver
 from limits_app.policies.combined import TIMES_OF_A_CLIENT
 from limits_app.services.combinations import CombinedSource, combined_name
 from limits_app.services.request import AmountsRequest
+from limits_app.stores.memory import MemoryStore
+from tests.opened import put_store
+from tests.services.failing import FailingStore
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,6 +70,16 @@ def test_values_of_a_policy_in_shadow_mode_are_bounded_too() -> None:
 
 
 @pytest.mark.slow
+def test_values_are_bounded_while_the_store_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FailingStore(MemoryStore())
+    put_store(monkeypatch, store)
+    services.set_resource_limits("log-in", "calls=1/h", on_unavailable="local")
+    store.down = True
+    assert services.try_acquire("log-in", entity=combined_name("ip:192.0.2.1", [b"alone"])).outcome.degraded
+    assert all(map(allowed, range(TIMES_OF_A_CLIENT)))
+    assert not any(map(allowed, (0, TIMES_OF_A_CLIENT)))
+
+
 def test_an_erased_client_has_new_values_in_shadow_mode_too() -> None:
     services.set_resource_limits("log-in", "calls=1/h", enforcement="shadow")
     assert all(map(allowed, range(TIMES_OF_A_CLIENT)))
