@@ -74,7 +74,12 @@ TESTS: Final = {
     "limits_app.engine.costs": ("tests/engine", "tests/usage/test_costs.py", "tests/usage/test_request_costs.py"),
     "limits_app.engine.engine": RECORDS,
     "limits_app.engine.holders": ("tests/engine", "tests/services/test_tokens.py"),
-    "limits_app.engine.plan": (*RECORDS, "tests/acquiring/test_acquisition.py", "tests/acquiring/test_extension.py"),
+    "limits_app.engine.plan": (
+        *RECORDS,
+        "tests/acquiring/test_acquisition.py",
+        "tests/acquiring/test_extension.py",
+        "tests/services/test_totals.py",
+    ),
     "limits_app.engine.prices": ("tests/engine", "tests/policies/test_prices.py"),
     "limits_app.engine.priorities": ("tests/engine", "tests/acquiring/test_priorities.py"),
     "limits_app.engine.sealing": ("tests/engine", "tests/services/test_tokens.py", "tests/api/test_decisions.py"),
