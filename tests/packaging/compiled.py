@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.docs.pages import ROOT
+from tests.packaging.matrix import IGNORED
 
 __all__ = ["LEFT_OUT", "TESTS"]
 
@@ -60,6 +61,7 @@ def main() -> int:
     subprocess.run([sys.executable, "-c", check], cwd=PLACE, check=True)
     left_out = [f"--deselect={name}" for name in LEFT_OUT]
     command = [sys.executable, "-m", "pytest", "-n2", "--no-cov", "-q", "-m", "not release", *TESTS, *left_out]
+    command += [f"-W{warning}" for warning in IGNORED]
     return subprocess.run([*command, *sys.argv[1:]], cwd=PLACE, check=False).returncode
 
 

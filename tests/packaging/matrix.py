@@ -17,7 +17,7 @@ from typing import Final
 from tests.docs.pages import ROOT
 from tests.packaging.extras import PROJECT
 
-__all__ = ["DJANGOS", "PYTHONS", "fits", "interpreter"]
+__all__ = ["DJANGOS", "IGNORED", "PYTHONS", "fits", "interpreter"]
 
 
 def declared(pattern: str) -> list[str]:

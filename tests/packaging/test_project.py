@@ -31,9 +31,13 @@ def test_the_matrix_has_each_declared_pair_of_python_and_django() -> None:
     assert left_out == {pair for pair in product(PYTHONS, DJANGOS) if not fits(*pair)}
 
 
-def test_other_systems_have_the_oldest_and_the_newest_python() -> None:
+@pytest.mark.parametrize("name", ["compiled", "systems"])
+def test_the_compiled_wheel_and_other_systems_have_the_oldest_and_the_newest_python(name: str) -> None:
+    assert JOBS[name]["strategy"]["matrix"]["python"] == [PYTHONS[0], PYTHONS[-1]]
+
+
+def test_other_systems_are_macos_and_windows() -> None:
     matrix = JOBS["systems"]["strategy"]["matrix"]
-    assert matrix["python"] == [PYTHONS[0], PYTHONS[-1]]
     assert {system.partition("-")[0] for system in matrix["system"]} == {"macos", "windows"}
 
 
