@@ -72,6 +72,16 @@ def _effect(candidate: Candidate) -> str:
     return text % _values(report.trial_rejected, report.trial_evaluated)
 
 
+def _done(candidate: Candidate, decision: str) -> str:
+    """Say what was done with a candidate."""
+    message = gettext("%(action)s: done for “%(policy)s”.")
+    if decision == "promote":
+        message = gettext("Enforced for “%(policy)s”: %(limits)s.")
+    _state, label, _do = _DECISIONS[decision]
+    policy = policy_in_words(candidate.policy, {})
+    return message % {"action": label, "policy": policy, "limits": limits_in_words(candidate.limits)}
+
+
 def _figures(rejected: int, evaluated: int) -> str:
     """For example “31 of 40 (77.5 %)”; a dash before the first request."""
     text = gettext("%(rejected)s of %(evaluated)s (%(share)s)")
@@ -167,10 +177,7 @@ class CandidateAdmin(AuditedAdmin):
         except LimitsError as error:
             self.message_user(request, str(error), messages.ERROR)
         else:
-            message = gettext("%(action)s: done for “%(policy)s”.")
-            self.message_user(
-                request, message % {"action": label, "policy": policy_in_words(candidate.policy, {})}, messages.SUCCESS
-            )
+            self.message_user(request, _done(candidate, decision), messages.SUCCESS)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_candidate_changelist"))
 
     @admin.display(description=_("decision"))
@@ -225,11 +232,11 @@ class CandidateAdmin(AuditedAdmin):
             }
         return format_html(_LABELLED, gettext("would reject"), figures)
 
-    @admin.display(description=_("rejected since it is enforced"))
+    @admin.display(description=_("rejected since enforced"))
     def since_enforced(self, candidate: Any) -> str:
         """Show what it has rejected since its promotion, while that is watched."""
         report = candidate.report
-        label = gettext("rejected since it is enforced")
+        label = gettext("rejected since enforced")
         if candidate.state == CandidateState.TESTING:
             return format_html(_LABELLED, label, "-")
         return format_html(_LABELLED, label, _figures(report.rejected, report.evaluated))

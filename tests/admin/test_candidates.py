@@ -46,7 +46,8 @@ def test_a_button_decides_about_a_candidate(
         assert f'formaction="{where}"' in shown
         assert f'formaction="{address("candidate_revert", candidate.pk)}"' not in shown
     answer = admin_client.post(where, {"revert_minutes": "10", "confirmed": "1"}, follow=True)
-    assert "done for" in answer.content.decode()
+    done = "Enforced for “Each client on api”: " if decision == "promote" else "done for “Each client on api”"
+    assert done in answer.content.decode()
     assert Candidate.objects.values_list("state", flat=True).first() == state
 
 

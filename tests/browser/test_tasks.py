@@ -122,7 +122,7 @@ def test_a_team_gets_tokens_that_its_members_share(window: Browser, place: Place
     clicks.follow("overview/")
     clicks.follow("limitsentry/limit/")
     clicks.type(who="a team", entity="team:x", number_1="1M", unit_1="tokens", per_1="per calendar day")
-    clicks.reads("team:x has 3 members.")
+    clicks.reads("team:x has 3 members: key:x0, key:x1, key:x2.")
     window.take("task-team")
     clicks.press("input[name=_save]")
     assert "all members of team:x together may use 1,000,000 tokens per day" in clicks.done()
@@ -349,7 +349,7 @@ def test_another_limit_is_tried_and_then_enforced(window: Browser, place: Place)
     assert window.barriers() == []
     window.take("task-try")
     clicks.press("input[name=confirmed]")
-    assert "enforce now" in clicks.done()
+    assert "enforced for" in clicks.done()
     assert clicks.count <= 4
     assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("calls=33/")
 
@@ -365,7 +365,7 @@ def test_a_candidate_in_the_list_is_enforced_once_it_is_confirmed(window: Browse
     window.take("task-candidate")
     clicks.press("#result_list button[formaction$='/promote/']")
     clicks.press("input[name=confirmed]")
-    assert "enforce now" in clicks.done()
+    assert "enforced for" in clicks.done()
     assert clicks.count <= 4
     assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("calls=7/")
 
@@ -419,7 +419,7 @@ def test_everything_is_off_for_an_hour_and_back(window: Browser, place: Place) -
     assert "an outage" in window.text(".limits-totals")
     assert window.barriers() == []
     clicks.press("input[name=confirmed]")
-    assert "was set" in clicks.done()
+    assert "all limits are switched off" in clicks.done()
     assert clicks.count <= 4
     switch = "from limits_app import limits; switch = limits.emergency(); print(switch.mode, bool(switch.until))"
     assert run(place, switch) == "off True"

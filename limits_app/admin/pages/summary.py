@@ -71,7 +71,7 @@ def totals(uses: list[Use], tightest: list[dict[str, Any]], ending: list[Any] | 
     full = {limit["entity"] for limit in tightest if limit["bar"].level == "full"}
     yield gettext("Clients at a limit"), amount(len(full))
     if ending is not None:
-        yield gettext("Ends soon"), amount(len(ending))
+        yield gettext("Exceptions ending soon"), amount(len(ending))
 
 
 def recent_events() -> list[AuditEvent]:
