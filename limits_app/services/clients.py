@@ -26,9 +26,9 @@ from limits_app.models.patterns import begins, is_pattern
 from limits_app.models.policy_rules import has_ended
 from limits_app.models.users import is_user, user_identifier, user_key, user_model
 from limits_app.policies import PriceLists
-from limits_app.services.costs import with_costs
+from limits_app.services.costs import sums_of_client, with_costs
 from limits_app.services.usage_sums import Chosen
-from limits_app.usage.reading import By, Use, snapshots, sums, use_of, was_used
+from limits_app.usage.reading import By, Use, use_of, was_used
 from limits_app.usage.units import requests_once
 
 _MOST_FOUND: Final = 20
@@ -216,8 +216,8 @@ class RecentUsage:
 
     def __init__(self, identifier: str) -> None:
         self._chosen = Chosen(None, identifier, None, None, UsagePeriod.DAY, timezone.now() - RECENT, None)
-        self._sums = [*sums(snapshots(**self._chosen._asdict()), _RECENT_BY)]
-        self.uses = [use_of(row) for row in self._sums if MEMBER_MARK not in row["key"]]
+        self._sums = sums_of_client(self._chosen, _RECENT_BY)
+        self.uses = [use_of(row) for row in self._sums.days if MEMBER_MARK not in row["key"]]
         """By limit of a resource and by day; the latest day first."""
 
     def in_units(self, prices: PriceLists | None) -> list[Use]:
@@ -226,7 +226,7 @@ class RecentUsage:
         `prices` are those that were read before; None where the site has none.
         """
         if prices is not None or any(given_currency(use.key) for use in self.uses):
-            return requests_once(with_costs(self._chosen, _RECENT_BY, self.uses, prices=prices, sums=self._sums))
+            return requests_once(with_costs(self._chosen, _RECENT_BY, self.uses, prices=prices, read_before=self._sums))
         return requests_once(replace(use, cost={}) for use in self.uses)
 
 

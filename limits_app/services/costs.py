@@ -14,9 +14,12 @@ from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from itertools import compress
+from operator import not_
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Max, Min, Q, QuerySet
+from django.db.models import Exists, Max, Min, Q, QuerySet
+from django.utils import timezone
 
 from limits_app.engine import (
     EPOCH,
@@ -44,7 +47,7 @@ from limits_app.services.usage_sums import (
     sums_by,
     sums_of_parts,
 )
-from limits_app.usage.reading import By, Cost, Use, Uses, columns_of, read
+from limits_app.usage.reading import By, Cost, Use, Uses, columns_of, read, snapshots, sums
 
 _MOST_ENTITIES: Final = 500
 _FIELDS: Final = ("resource", "entity", "plan", "below", "start")
@@ -88,6 +91,34 @@ def cost_cells(cost: Cost | None) -> list[tuple[Decimal | None, str]]:
     return [*((amount, currency) for currency, amount in (cost or {}).items())] or [(None, "")]
 
 
+class ClientSums(NamedTuple):
+    """The sums of the usage of a client by day, and of the hours of the days in which a price changes, where read."""
+
+    days: Sequence[Mapping[str, Any]]
+    hours: Sequence[Mapping[str, Any]] | None
+
+
+def sums_of_client(chosen: Chosen, by: Collection[By]) -> ClientSums:
+    """The sums of the days of a client from a time up to now, and of the hours of those in which any price changes.
+
+    It is one query, and one more for each day where prices are in another database.
+    """
+    days = snapshots(**chosen._asdict())
+    hours = snapshots(**chosen._replace(period=UsagePeriod.HOUR)._asdict())
+    prices, is_apart = Price.objects.using(write_alias()).order_by(), days.db != write_alias()
+    of_changes, now = Q(pk__in=[]), timezone.now()
+    for day_us in range(-(-hour_us(chosen.since or now) // DAY_US) * DAY_US, hour_us(now), DAY_US):
+        start, end = moment_of(day_us), moment_of(day_us + DAY_US)
+        changes = prices.filter(valid_from__gt=start, valid_from__lt=end)
+        if not is_apart:
+            of_changes |= Q(Exists(changes), start__gte=start, start__lt=end)
+        elif changes.exists():
+            of_changes |= Q(start__gte=start, start__lt=end)
+    rows = [*sums(days | hours.filter(of_changes), by, "period")]
+    of_hours = [row["period"] == UsagePeriod.HOUR for row in rows]
+    return ClientSums([*compress(rows, map(not_, of_hours))], [*compress(rows, of_hours)])
+
+
 def uses_with_costs(chosen: Chosen, by: Collection[By]) -> Uses:
     """The usage with the cost of each row."""
     return read(**chosen._asdict(), by=by).costed(partial(with_costs, chosen, by))
@@ -99,20 +130,18 @@ def with_costs(
     uses: list[Use],
     *,
     prices: PriceLists | None = None,
-    sums: Sequence[Mapping[str, Any]] | None = None,
+    read_before: ClientSums | None = None,
 ) -> list[Use]:
     """Uses that were chosen and grouped by some fields, each with its cost.
 
-    `prices` were read before, and so were `sums` of one client by resource and period; see `reading.sums`.
+    `prices`, and the sums of one client by resource and period, may have been read before.
     """
     if not uses:
         return uses
     entities = {use.entity for use in uses}
     is_few = By.ENTITY in by and len(entities) <= _MOST_ENTITIES
     only, columns = Q(entity__in=entities) if is_few else Q(), columns_of(by)
-    if sums is not None:
-        sums = [{**row, "milli": row["admitted"]} for row in sums if row["bucket"] in COSTED]
-    costs = _costs(chosen, by, only, prices=prices, sums=sums)
+    costs = _costs(chosen, by, only, prices=prices, read_before=read_before)
     return [
         replace(use, cost=_decimals(costs.get((use.bucket.value, use.key, *[getattr(use, name) for name in columns]))))
         for use in uses
@@ -164,20 +193,21 @@ def _costs(
     only: Q = _ALL,
     *,
     prices: PriceLists | None = None,
-    sums: Sequence[Mapping[str, Any]] | None = None,
+    read_before: ClientSums | None = None,
 ) -> Costs:
-    """What usage costs, by group; of some rows `only`. `sums` are those of one client by period, where they are read.
+    """What usage costs, by group; of some rows `only`. The sums of one client by period may have been read before.
 
     These have a price each but for the days in which it changes, whose hours are read.
     """
     rows, columns = chosen.rows(by).filter(only), columns_of(by)
+    sums = None if read_before is None else _costed(read_before)
     if sums is None and By.PERIOD in by and chosen.is_of_one:
-        sums = [*sums_by(rows, columns)]
-    used = _used_keys(rows) if sums is None else _summed_keys(sums)
+        sums = ClientSums([*sums_by(rows, columns)], None)
+    used = _used_keys(rows) if sums is None else _summed_keys(sums.days)
     costs: Costs = defaultdict(lambda: defaultdict(Fraction))
     currencies = {row.key: currency for row in used if (currency := given_currency(row.key)) is not None}
     if currencies:
-        for row in sums_by(rows.filter(key__in=currencies), columns) if sums is None else sums:
+        for row in sums_by(rows.filter(key__in=currencies), columns) if sums is None else sums.days:
             if row["key"] in currencies:
                 costs[_group(row, columns)][currencies[row["key"]]] += given_cost(int(row["milli"]))
     history = _PriceHistory(used, prices or {})
@@ -186,6 +216,24 @@ def _costs(
         for price in history.prices(row["resource"], row["key"], start_us):
             cost[price.currency] += cost_of(milli, price)
     return costs
+
+
+def _costed(sums: ClientSums) -> ClientSums:
+    """Those of the buckets of clients, with amounts as other sums have them."""
+    days, hours = (
+        [{**row, "milli": row["admitted"]} for row in rows or () if row["bucket"] in COSTED] for rows in sums
+    )
+    return ClientSums(days, hours)
+
+
+def _hours_of_keys(
+    hours: Iterable[Mapping[str, Any]], days: Mapping[int, Iterable[tuple[str, str]]]
+) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Those sums of hours that are of some days, each for some keys of resources, with their time."""
+    for row in hours:
+        start_us = hour_us(row["start"])
+        if (row["resource"], row["key"]) in days.get(start_us // DAY_US * DAY_US, ()):
+            yield row, start_us
 
 
 def _used_keys(rows: QuerySet[UsageSnapshot]) -> list[_UsedKey]:
@@ -268,7 +316,7 @@ class _PriceHistory:
                 yield period.price
 
     def priced(
-        self, chosen: Chosen, by: Collection[By], only: Q, sums: Sequence[Mapping[str, Any]] | None
+        self, chosen: Chosen, by: Collection[By], only: Q, sums: ClientSums | None
     ) -> Iterator[tuple[Mapping[str, Any], int, datetime | None]]:
         """The sums of the chosen usage that may cost something, with the time whose price they have.
 
@@ -283,17 +331,19 @@ class _PriceHistory:
         days = {} if chosen.period == UsagePeriod.HOUR else self._changed_days()
         for some in days_together(days):
             cuts = sorted({*some, *[change for change in self._changes() if change // DAY_US * DAY_US in some]})
-            for row, start_us in sums_of_parts(hours_of(chosen, by, some).filter(only), columns, cuts):
+            hours = (
+                sums_of_parts(hours_of(chosen, by, some).filter(only), columns, cuts)
+                if sums is None or sums.hours is None
+                else _hours_of_keys(sums.hours, some)
+            )
+            for row, start_us in hours:
                 day_us = start_us // DAY_US * DAY_US
                 counted[day_us].add((row["resource"], row["key"]))
                 yield row, start_us, moment_of(day_us)
         if sums is None:
-            starts = self._whole_parts(chosen.period, counted)
-            whole: Iterable[tuple[Mapping[str, Any], int]] = sums_of_parts(
-                chosen.rows(by).filter(only), columns, starts
-            )
+            whole = sums_of_parts(chosen.rows(by).filter(only), columns, self._whole_parts(chosen.period, counted))
         else:
-            whole = ((row, hour_us(row["start"])) for row in sums)
+            whole = ((row, hour_us(row["start"])) for row in sums.days)
         for row, start_us in whole:
             if (row["resource"], row["key"]) not in counted.get(start_us, ()):
                 yield row, start_us, None

@@ -153,9 +153,9 @@ def read(
     return Uses(sums(without_members(rows), by))
 
 
-def sums(rows: QuerySet[UsageSnapshot], by: Collection[By]) -> QuerySet[UsageSnapshot, dict[str, Any]]:
-    """The sums of snapshots by limit and by some fields, in the order of `read`; `use_of` reads them."""
-    columns = columns_of(by)
+def sums(rows: QuerySet[UsageSnapshot], by: Collection[By], *more: str) -> QuerySet[UsageSnapshot, dict[str, Any]]:
+    """The sums of snapshots by limit, by some fields and by `more` columns, in the order of `read`; see `use_of`."""
+    columns = [*columns_of(by), *more]
     order = ["-start"] if By.PERIOD in by else []
     summed: QuerySet[UsageSnapshot, dict[str, Any]] = (
         rows.values("bucket", "key", *columns)

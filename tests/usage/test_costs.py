@@ -17,6 +17,7 @@ from limits_app import limits
 from limits_app.engine import BELOW, Batch, Count, given_key
 from limits_app.models import Price, UsageSnapshot
 from limits_app.services import usage_sums
+from limits_app.services.clients import RecentUsage
 from limits_app.usage import rollup
 from limits_app.usage.one_time_clients import fold
 from limits_app.usage.pruning import prunable, prune
@@ -297,3 +298,21 @@ def test_requests_cost_one_price_whatever_its_unit_is_named(limit: str) -> None:
         assert limits.status("llm/large", entity="key:1").limits["usd"]["used"] == 0.25
         limits.roll_up()
         assert spent() == {("usd",): Decimal("0.25")}
+
+
+def test_recent_costs_of_a_client_are_those_of_its_hours_where_prices_change_within_days() -> None:
+    days, random = 7, Random(4)
+    add_price("llm/*", "call_count", "3", per=1)
+    add_price("images", "call_count", "5", per=1)
+    for hours in (30, 31, 48, 77, 24 * days - 2):
+        add_price("llm/large", "call_count", f"{random.randint(1, 99)}", hours, per=1)
+    for hour in range(24 * days):
+        add(*[count("user:1", hour, resource=name, call_count=1_000) for name in ("llm/large", "images")])
+    with time_machine.travel(START + timedelta(days=days) - HOUR, tick=False):
+        uses = RecentUsage("user:1").in_units({})
+    since = min(use.start for use in uses if use.start)
+    exact = spent(("resource", "period"), "hour", entity="user:1", since=since)
+    by_day: defaultdict[tuple[str | None, Any], Decimal] = defaultdict(Decimal)
+    for (_currency, resource, start), amount in exact.items():
+        by_day[resource, start.replace(hour=0)] += amount
+    assert {(use.resource, use.start): (use.cost or {})["usd"] for use in uses} == by_day
