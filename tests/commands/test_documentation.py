@@ -68,6 +68,11 @@ def test_every_finding_is_on_the_page() -> None:
     assert listed == set(re.findall(r"limits_app\.D[0-9]{3}", source))
 
 
+def test_each_finding_has_one_row_and_one_severity() -> None:
+    names = [row[0] for row in rows(DOCS / "troubleshooting.md", "Doctor")]
+    assert sorted(set(names)) == sorted(names)
+
+
 def test_each_subcommand_has_an_example_in_the_documentation() -> None:
     consoles = "".join(block.text for page in WITH_CODE for block in blocks(page, "console"))
     assert not [name for name in SUBCOMMANDS if f"manage.py limits {name}" not in consoles]

@@ -64,7 +64,7 @@ LOADS_BY_NAME = {
     "integrations/identity.py": "settings of Django name classes",
     "integrations/ratelimit.py": "its decorator takes names, as that of django-ratelimit does",
     "models/namespaces.py": "the function of django-tenants is optional",
-    "services/doctor/configuration.py": "settings of Django name classes",
+    "services/doctor/url_rules.py": "settings of Django name classes",
     "services/site_urls.py": "settings of Django name classes",
     "stores/redis/opening.py": "settings of Django name the backend of a cache",
 }

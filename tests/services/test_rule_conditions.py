@@ -137,7 +137,7 @@ def test_the_doctor_finds_rules_by_what_clients_choose(
     Endpoint.objects.create(name="search", counted_by=counted_by, header=header, **fields)
     for other in others:
         Endpoint.objects.create(name="other", **(fields | other))
-    messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D036"]
+    messages = [finding.message for finding in diagnose() if finding.id == "limits_app.D037"]
     assert any("the rule 'search'" in message for message in messages) is is_found
 
 

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("limits_app")
 
+MOST_LISTED: Final = 10
+"""How many findings of one kind are listed."""
+
 
 class Severity(StrEnum):
     """The severity of a finding."""

@@ -8,12 +8,10 @@ from typing import Final
 
 from limits_app.engine.limits import ResourceLimit
 from limits_app.models import Endpoint, Limit
-from limits_app.services.doctor.environment import Finding, Severity
+from limits_app.services.doctor.environment import MOST_LISTED, Finding, Severity
 from limits_app.services.site_urls import SiteUrls
 
 _ID: Final = "limits_app.D031"
-MOST_LISTED: Final = 10
-"""How many rows a finding lists."""
 _NAME: Final = "Use a path in place of the name, unless the rule is for pages of this site only."
 _RESPONSE: Final = "Count all responses there, unless the rule is for pages of this site only."
 _FORM: Final = "Combine a header or a cookie, unless the rule is for pages of this site only."

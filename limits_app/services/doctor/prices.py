@@ -16,8 +16,7 @@ from limits_app.models.limit_rules import stored_definition
 from limits_app.models.patterns import prefixes_of
 from limits_app.models.price import hour_us
 from limits_app.policies import price_lists
-from limits_app.services.doctor.environment import Finding, Severity
-from limits_app.services.doctor.forwarded import MOST_LISTED
+from limits_app.services.doctor.environment import MOST_LISTED, Finding, Severity
 from limits_app.usage.reading import without_members
 
 _LATELY: Final = timedelta(days=30)
