@@ -141,8 +141,8 @@ class Balancers:
         is_held = reading.acquire(timeout=self._wait_seconds)
         try:
             for _ in range(_MOST_READS):
-                if self._must_read(used):
-                    self._read_once(pool, used)
+                if self._must_read(used) and not self._read_once(pool, used):
+                    return
         finally:
             if is_held:
                 reading.release()
@@ -151,20 +151,25 @@ class Balancers:
         ttl_seconds = conf.get(conf.RESOLVER_TTL_SECONDS)
         return self.shares_cool_downs and not lasts(used.read_at, ttl_seconds, self.clock())
 
-    def _read_once(self, pool: str, used: _Used) -> None:
-        """Read the cool-downs of a pool; rows do not replace later ones, and are read again after a change."""
+    def _read_once(self, pool: str, used: _Used) -> bool:
+        """Read the cool-downs of a pool; rows do not replace later ones, and are read again after a change.
+
+        Returns False where another read would return the same: those of a snapshot are used once, and not kept.
+        """
         generation = used.generation
         try:
             cooling = self._read(pool)
         except (Unresolved, SynchronousOnlyOperation) as error:
             logger.debug("the cool-downs of the pool %s could not be read: %s", pool, error)
             used.read_at = self.clock() - max(0, conf.get(conf.RESOLVER_TTL_SECONDS) - _COOL_DOWNS_RETRY_SECONDS)
-            return
+            return False
+        is_current = not changes.reads_snapshot(write_alias())
         with self._lock:
             if generation >= used.read_in:
                 used.balancer.cooling, used.read_in = dict(cooling.items()), generation
-            if generation == used.generation:
+            if generation == used.generation and is_current:
                 used.read_at = self.clock()
+        return is_current
 
     def report(self, pool: str, member: str, cooling: Cooling) -> None:
         """Do not use a member for a time in any process; a length of 0 ends a cool-down.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -15,9 +15,12 @@ from django.test import override_settings
 from pytest_django import DjangoAssertNumQueries, DjangoDbBlocker
 
 from limits_app import CallLimit, limits
-from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.acquiring import Cooling
+from limits_app.models import CoolDown, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.models.changes import may_be_kept
+from limits_app.models.pool import keep_cool_down
 from limits_app.policies import configuration, resolver
+from limits_app.policies.balancing import Balancers
 from limits_app.services.url_matching import endpoints
 from tests.stores.database.databases import ALIAS, Settings, There, forget, migrated, served, use
 
@@ -129,6 +132,29 @@ def test_what_a_snapshot_has_of_limits_pools_and_endpoints_is_used_once_and_not_
     with django_assert_num_queries(1, connection=site):  # what is read after the snapshot is kept
         for _ in range(3):
             limits.limit_set("api", "user:3")
+
+
+@in_a_snapshot
+def test_cool_downs_of_a_snapshot_are_used_once_and_not_kept(
+    site: Any, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    cooling, balancers = Cooling(2**40, 30_000_000), Balancers()
+
+    def cooled() -> Mapping[str, Cooling]:
+        return balancers.find("regions", "round_robin", (1.0,)).cooling
+
+    assert not cooled()
+    try:
+        with transaction.atomic(ALIAS):
+            assert not Entity.objects.exists()  # the snapshot is of now
+            elsewhere(lambda: keep_cool_down("regions", "only", cooling))
+            balancers.drop_cool_downs()
+            assert not cooled()
+        assert cooled() == {"only": cooling}
+        with django_assert_num_queries(0, connection=site):
+            assert cooled() == {"only": cooling}
+    finally:
+        CoolDown.objects.all().delete()
 
 
 @in_a_snapshot
