@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from limits_app.audit.protection import is_protected, protect, unprotect
-from limits_app.audit.redacting import Identifier, is_redacted, redact
+from limits_app.audit.redacting import Identifier, redact
 from limits_app.audit.reverting import (
     MODELS,
     Difference,

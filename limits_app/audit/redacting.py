@@ -136,11 +136,6 @@ def _found(identifier: Identifier, using: str) -> Iterator[tuple[AuditEvent, dic
             yield event, fields
 
 
-def is_redacted(event: AuditEvent) -> bool:
-    """Whether the content of an event is another one than when it was written."""
-    return digest_of(event.previous, event.content) != event.digest
-
-
 def redactions(using: str) -> dict[int, str]:
     """The digests of the contents of redacted events, by the number of the event."""
     erasures = AuditEvent.objects.using(using).filter(verb=Verb.ERASE).order_by("number")

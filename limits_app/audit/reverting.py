@@ -12,7 +12,6 @@ from django.db import models
 from django.db.models import ProtectedError
 from django.utils.translation import gettext
 
-from limits_app.audit.redacting import is_redacted
 from limits_app.audit.units import NOTHING
 from limits_app.engine.errors import CannotRevert
 from limits_app.models import CONFIGURATION, AuditEvent
@@ -147,7 +146,7 @@ def _found(event: AuditEvent, model: Model) -> Configuration | None:
 
 def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:
     label = {"label": event.object_label}
-    if is_redacted(event):
+    if not event.is_unchanged():
         raise CannotRevert(gettext("the event about %(label)s is redacted, so its old state is not known") % label)
     if _same(state, event.before):
         raise CannotRevert(gettext("%(label)s already is as it was before this event") % label)

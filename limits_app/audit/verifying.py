@@ -12,7 +12,7 @@ from django.db import router, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from limits_app.audit.redacting import is_redacted, redactions
+from limits_app.audit.redacting import redactions
 from limits_app.audit.reverting import MODELS
 from limits_app.engine.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Verb
@@ -132,7 +132,7 @@ def _followed(begin: _Position, end: _Position, using: str, recorded: tuple[int,
     digests = redactions(using)
     events = AuditEvent.objects.using(using).filter(number__lte=end.number).order_by("number")
     for event in events.iterator(chunk_size=_EVENTS_AT_A_TIME):
-        has_changed = is_redacted(event)
+        has_changed = not event.is_unchanged()
         broken = _broken(last, event, using, digests if has_changed else None) or _unknown(event, recorded)
         if broken is not None:
             return AuditReport(count, last.number, last.digest, broken, redacted)
@@ -240,7 +240,7 @@ def _differing(kind: str, events: Any, using: str) -> Iterator[Unrecorded]:
     current = snapshots(MODELS[kind], told, using)
     for key, state in told.items():
         stands = current[key].state if key in current else None
-        if not (_is_so(kind, state, stands, using) or (stands is not None and is_redacted(written[key]))):
+        if not (_is_so(kind, state, stands, using) or (stands is not None and not written[key].is_unchanged())):
             yield Unrecorded(kind, str(key), state, stands)
 
 

@@ -300,6 +300,10 @@ class AuditEvent(models.Model):
         """The values that the digest covers."""
         return [getattr(self, name) for name in CONTENT]
 
+    def is_unchanged(self) -> bool:
+        """Whether the content is the one that was written, which neither an erasure nor anybody else has changed."""
+        return digest_of(self.previous, self.content) == self.digest
+
 
 class Manifest(models.Model):
     """The objects of a limits file when it was applied last: primary keys, by the name of the model."""
