@@ -56,10 +56,7 @@ class Connections:
         self.connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self.task_class = _TASK_CLASSES.get(pool.connection_class)
-        retries = {"retry": Retry(NoBackoff(), 0), "retry_on_timeout": False, "retry_on_error": []}
-        seconds = {"socket_connect_timeout": connect_seconds, "socket_timeout": reply_seconds}
-        self._own_options: Mapping[str, Any] = {**seconds, **retries, "health_check_interval": 0}
-        self._finder_option = primary_finder(pool, self._own_options)
+        self._finder_option = primary_finder(pool, self._own_options())
         self._check_options()
         self._limit = ConnectionLimit()
         self._idle = deque[Any]()
@@ -167,7 +164,13 @@ class Connections:
 
     def options(self) -> dict[str, Any]:
         """Return the options of connections, without retries of redis-py."""
-        return {**self.pool.connection_kwargs, **self._own_options, **self._finder_option}
+        return {**self.pool.connection_kwargs, **self._own_options(), **self._finder_option}
+
+    def _own_options(self) -> dict[str, Any]:
+        """Return the timeouts as they are now, and no retries."""
+        seconds = {"socket_connect_timeout": self.connect_seconds, "socket_timeout": self.reply_seconds}
+        retries = {"retry": Retry(NoBackoff(), 0), "retry_on_timeout": False, "retry_on_error": []}
+        return {**seconds, **retries, "health_check_interval": 0}
 
     def listening_pool(self) -> ConnectionPool:
         """Return a pool of connections for listening, which belongs to the caller."""
