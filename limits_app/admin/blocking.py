@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import router, transaction
+from django.forms import HiddenInput
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html_join
@@ -63,6 +64,8 @@ class BlockingAdmin(UsageListAdmin):
         title = gettext("Block %(entity)s") % {"entity": shown}
         if form.hides_client:
             form.fields["entity"].widget.input_type = "hidden"
+        if CONFIRM not in form.errors and not form[CONFIRM].value():
+            form.fields[CONFIRM].widget = HiddenInput()
         return confirmation(self, request, form, title=title, back=self._back(request, identifier))
 
     def erase_view(self, request: HttpRequest) -> HttpResponse:
