@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 from time import perf_counter, sleep
@@ -20,6 +21,7 @@ from typing import Final
 
 import pytest
 from _pytest.runner import pytest_runtest_teardown, runtestprotocol
+from asgiref.sync import SyncToAsync
 from mutmut.configuration import config
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
@@ -78,6 +80,7 @@ TESTS: Final = {
         *RECORDS,
         "tests/acquiring/test_acquisition.py",
         "tests/acquiring/test_extension.py",
+        "tests/services/test_money.py",
         "tests/services/test_totals.py",
     ),
     "limits_app.engine.prices": ("tests/engine", "tests/policies/test_prices.py"),
@@ -238,6 +241,8 @@ class Changes:
             seconds = sum(self._seconds[item] for item in tests)
             self._running[child] = mutant, perf_counter() + 5 * seconds + 30
             return
+        # The thread of the executor is in the parent only: a test that waits for it would never end.
+        SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
         set_mutant_under_test(mutant)
         for number, (item, following) in enumerate(zip(tests, [*tests[1:], tests[0]], strict=True)):
             pytest_runtest_teardown(item, item)
@@ -259,6 +264,8 @@ class Changes:
                 tests.insert(0, tests.pop(number))
             return
         for late in [child for child, (_, until) in self._running.items() if perf_counter() > until]:
+            sys.stderr.write(f"{self._running[late][0]} took too long\n")
+            self._running[late] = self._running[late][0], float("inf")
             os.kill(late, signal.SIGKILL)
         sleep(0.01)
 
