@@ -44,9 +44,13 @@ HELD: Final = (
     "tests/acquiring/test_acquisition.py",
     "tests/acquiring/test_extension.py",
     "tests/acquiring/test_limit_pool.py",
+    "tests/acquiring/test_priorities.py",
+    "tests/integrations/test_overruled.py",
     "tests/services/test_extending.py",
     "tests/services/test_idempotency.py",
+    "tests/services/test_shadows.py",
     "tests/services/test_tokens.py",
+    "tests/services/test_totals.py",
 )
 TESTS: Final = {
     "limits_app.acquiring.acquisition": HELD,
@@ -115,7 +119,9 @@ TESTS: Final = {
         "tests/services/test_candidates.py",
         "tests/services/test_cascades.py",
         "tests/services/test_combinations.py",
+        "tests/services/test_dates.py",
         "tests/services/test_shadows.py",
+        "tests/services/test_switches.py",
         "tests/services/test_totals.py",
     ),
     "limits_app.services.candidates": ("tests/services/test_candidates.py",),

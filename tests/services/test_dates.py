@@ -55,6 +55,19 @@ def test_dates_count_at_the_moment_they_come(wall: Wall, django_assert_num_queri
         assert capacity() == 10
 
 
+def test_dates_count_where_a_pool_serves_the_resource(wall: Wall) -> None:
+    policy = put(2)
+    put(4, valid_from=NOW + HOUR, valid_until=NOW + 2 * HOUR)
+    policy.resource.pool = Pool.objects.create(name="regions")
+    policy.resource.save()
+    PoolMember.objects.create(pool=policy.resource.pool, name="eu")
+    admitted = []
+    for _ in range(3):
+        admitted.append(sum(bool(limits.try_acquire("api", entity="user:1")) for _ in range(5)))
+        wall.advance(hours=1)
+    assert admitted == [2, 2, 0]
+
+
 def test_use_is_kept_across_a_date(wall: Wall) -> None:
     put(10)
     put(20, valid_from=NOW + HOUR)
