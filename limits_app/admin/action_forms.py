@@ -231,7 +231,7 @@ class EmergencyForm(ReasonForm):
 
     mode = forms.ChoiceField(label=_("Mode"), choices=Enforcement.choices, widget=forms.HiddenInput)
     ends = forms.ChoiceField(
-        label=_("Until"),
+        label=_("Until (then limits are enforced again)"),
         choices=[
             *((value, label) for value, label in BoostEnd.choices if value != BoostEnd.DATE),
             (BoostEnd.DATE.value, _("Until this time")),
@@ -239,15 +239,20 @@ class EmergencyForm(ReasonForm):
         ],
         required=False,
         widget=forms.RadioSelect,
-        help_text=_("Then limits are enforced again."),
     )
     until = forms.DateTimeField(
-        label=_("Time"),
+        label=_("Time, for “Until this time”"),
         required=False,
         widget=forms.DateTimeInput(format=_MINUTE, attrs={"type": "datetime-local"}),
-        help_text=_("For “Until this time”."),
     )
     field_order = ["mode", "reason", "ends", "until"]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        reason = self.fields["reason"]
+        reason.help_text = _("Everybody reads it while limits are not enforced. The audit log has it too.")
+        reason.required = self.data.get("mode") != Enforcement.ENFORCE
+        reason.error_messages["required"] = _("Say why limits are not enforced: everybody reads it meanwhile.")
 
     def clean_until(self) -> datetime | None:
         """Reject a time outside the calendar."""
@@ -255,12 +260,10 @@ class EmergencyForm(ReasonForm):
         return until and checked_datetime(until, self.fields["until"].error_messages["invalid"])
 
     def clean(self) -> dict[str, Any]:
-        """Require the reason of what is switched off, and set `until`."""
+        """Set `until`."""
         cleaned: dict[str, Any] = super().clean() or {}
         if cleaned.get("mode") == Enforcement.ENFORCE:
             return {**cleaned, "until": None}
-        if not cleaned.get("reason"):
-            self.add_error("reason", gettext("Say why, for everybody who wonders."))
         ends = cleaned.get("ends")
         if ends == BoostEnd.DATE and not cleaned.get("until"):
             self.add_error("until", self.fields["until"].error_messages["required"])

@@ -17,7 +17,18 @@ from limits_app.admin.formatting import change_in_words
 from limits_app.audit import MODELS
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
-from limits_app.models import AuditEvent, CandidateState, Counted, Endpoint, Entity, Policy, PolicyEffect, Verb
+from limits_app.models import (
+    AuditEvent,
+    CandidateState,
+    Counted,
+    EmergencySwitch,
+    Endpoint,
+    Enforcement,
+    Entity,
+    Policy,
+    PolicyEffect,
+    Verb,
+)
 from limits_app.models.limit_rules import noted_in, snapshot_text
 from limits_app.models.snapshots import Snapshot
 from limits_app.services.clients import client_names, with_name
@@ -29,10 +40,10 @@ from limits_app.services.rule_labels import label_of, resource_labels, rules_of_
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
     "api": _("API"),
-    "code": _("code"),
+    "code": _("the site's code, by models"),
     "command": _("command"),
     "import": _("import"),
-    "service": _("app function"),
+    "service": _("the site's code"),
 }
 _OTHER_KINDS: Final[Mapping[str, Any]] = {
     "state": _("usage"),
@@ -164,7 +175,7 @@ def _state(event: AuditEvent) -> Snapshot:
 
 def _sentence(event: AuditEvent, names: Mapping[str, str], rules: Mapping[str, Endpoint]) -> str:
     values = {"object": _object(event, names, rules), "what": _content(event)}
-    if special := access_in_words(event, names, rules):
+    if special := _switched(event) or access_in_words(event, names, rules):
         return special
     match event.verb:
         case Verb.CREATE:
@@ -218,9 +229,31 @@ def _with_end(text: str, state: Snapshot) -> str:
     return gettext("%(what)s until %(date)s") % {"what": text, "date": until} if text and until else text
 
 
-def end_of(state: Snapshot) -> str:
+def _switched(event: AuditEvent) -> str:
+    """What the emergency switch was set to, such as “Switched all limits off until …”; empty for other changes."""
+    before, after = event.before or {}, event.after or {}
+    mode = str(after.get("mode") or "")
+    is_same = all(before.get(field) == after.get(field) for field in ("mode", "until"))
+    if event.object_type != EmergencySwitch._meta.model_name or mode not in Enforcement.values or is_same:
+        return ""
+    until = end_of(after, "until") if mode != Enforcement.ENFORCE else ""
+    return str(_SWITCHED_UNTIL[mode]) % {"until": until} if until else str(_SWITCHED[mode])
+
+
+_SWITCHED: Final[Mapping[str, Any]] = {
+    Enforcement.OFF: _("Switched all limits off"),
+    Enforcement.SHADOW: _("Set all limits to be only reported"),
+    Enforcement.ENFORCE: _("Enforced all limits again"),
+}
+_SWITCHED_UNTIL: Final[Mapping[str, Any]] = {
+    Enforcement.OFF: _("Switched all limits off until %(until)s"),
+    Enforcement.SHADOW: _("Set all limits to be only reported until %(until)s"),
+}
+
+
+def end_of(state: Snapshot, field: str = "valid_until") -> str:
     """When the policy of a snapshot ends; empty where it does not."""
-    until = state.get("valid_until")
+    until = state.get(field)
     return moment(parse_datetime(until)) if isinstance(until, str) else ""
 
 

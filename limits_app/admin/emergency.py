@@ -31,7 +31,11 @@ _SET: Final[Mapping[Enforcement, Any]] = {
     Enforcement.SHADOW: _("Limits are only reported: nothing is rejected."),
     Enforcement.ENFORCE: _("All limits are enforced again."),
 }
-"""What was done."""
+"""What was done, without an end."""
+_SET_UNTIL: Final[Mapping[Enforcement, Any]] = {
+    Enforcement.OFF: _("All limits are switched off until %(until)s."),
+    Enforcement.SHADOW: _("Limits are only reported until %(until)s: nothing is rejected."),
+}
 
 
 @admin.register(EmergencySwitch)
@@ -83,5 +87,7 @@ class EmergencyAdmin(AuditedAdmin):
         except InvalidLimit as error:
             form.add_error(None, str(error))
             return False
-        self.message_user(request, _SET[Enforcement(data["mode"])], messages.SUCCESS)
+        mode, until = Enforcement(data["mode"]), moment(data["until"])
+        message = _SET_UNTIL[mode] % {"until": until} if until else _SET[mode]
+        self.message_user(request, message, messages.SUCCESS)
         return True

@@ -87,7 +87,7 @@ MENU: Final[Mapping[type[Model], tuple[Tab, ...]]] = {
         _list(AuditEvent, _("audit log")),
     ),
     AlertsEntry: (_list(AlertRule), _list(Alert)),
-    SettingsEntry: (_list(Pool), _page("exemptions", _("exemptions"), Action.VIEW_LIMITS), _list(EmergencySwitch)),
+    SettingsEntry: (_list(EmergencySwitch), _page("exemptions", _("exemptions"), Action.VIEW_LIMITS), _list(Pool)),
 }
 """The entries in the order in which they are shown, each with its pages; the first one opens."""
 

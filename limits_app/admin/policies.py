@@ -40,6 +40,7 @@ from limits_app.engine.errors import LimitsError
 from limits_app.models import Counted, Endpoint, Enforcement, Limit, Policy, PolicyEffect, PolicyScope
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
+from limits_app.services.boosts import is_boost
 from limits_app.services.clients import client_names
 from limits_app.services.display import moment
 from limits_app.services.limit_sentences import rule_of
@@ -165,6 +166,10 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         names = client_names(policy.entity.identifier for policy in rows if policy.entity is not None)
         for policy, words in zip(rows, policies_in_words(rows, names), strict=True):
             policy.in_words = words
+
+    def need(self, row: Any) -> int:
+        """Permanent policies first, then boosts."""
+        return int(is_boost(row))
 
     @admin.display(description=_("resource"))
     def resource_in_words(self, policy: Policy) -> str:

@@ -28,7 +28,7 @@ def test_the_audit_log_is_read_in_the_words_of_the_forms(admin_client: Client) -
     AuditEvent.objects.create(verb="reset", source="cron", object_type="state", after={"resource": "api"})
     page = changelist(admin_client, "auditevent").content.decode()
     shown = [admin_client.get(address("auditevent_change", event.pk)).content.decode() for event in (changed, written)]
-    for kind, source in (("policy", "app function"), ("usage", "cron")):
+    for kind, source in (("policy", "the site&#x27;s code"), ("usage", "cron")):
         assert f'<td class="field-who">{source}</td>' in page
         assert len(re.findall(f">\\s*(?:{kind}|{source})\\s*</a>", page)) == 2  # what the list can be filtered by
     assert '<th scope="row">limit of requests: limit</th>' in shown[0]

@@ -10,7 +10,8 @@ from django.test import Client
 from django.utils import timezone
 
 from limits_app import limits
-from limits_app.models import EmergencySwitch
+from limits_app.admin.audit_words import in_sentences
+from limits_app.models import AuditEvent, EmergencySwitch
 from tests.admin.browsing import address, said
 
 
@@ -62,12 +63,46 @@ def test_the_emergency_ends_at_its_time_or_when_it_is_switched_off(
 )
 def test_change_is_confirmed_and_the_overview_links_to_the_switch(mode: str, done: str, admin_client: Client) -> None:
     limits.set_emergency("off" if mode != "off" else "shadow", reason="an outage")
-    assert said(send(admin_client, mode=mode, ends="hour", confirmed="1")) == [done]
+    assert said(send(admin_client, mode=mode, ends="", confirmed="1")) == [done]
     switch = address("emergencyswitch_changelist")
     assert (
         f'<a href="{switch}"><span class="limits-chip'
         in admin_client.get(address("overview_changelist")).content.decode()
     )
+
+
+@pytest.mark.parametrize(
+    ("mode", "done", "line"),
+    [
+        ("off", "All limits are switched off until {}.", "Switched all limits off until {}"),
+        (
+            "shadow",
+            "Limits are only reported until {}: nothing is rejected.",
+            "Set all limits to be only reported until {}",
+        ),
+        ("enforce", "All limits are enforced again.", "Enforced all limits again"),
+    ],
+)
+def test_message_and_audit_log_say_what_was_switched_and_until_when(
+    mode: str, done: str, line: str, admin_client: Client
+) -> None:
+    limits.set_emergency("off" if mode != "off" else "shadow", reason="an outage")
+    until = "2100-03-12 09:05 (UTC)"
+    answer = send(admin_client, mode=mode, ends="date", until="2100-03-12T09:05", confirmed="1")
+    assert said(answer) == [done.format(until)]
+    assert in_sentences([AuditEvent.objects.latest("number")]) == [line.format(until)]
+
+
+def test_switch_made_the_first_time_is_a_sentence_in_the_audit_log() -> None:
+    limits.set_emergency("off", reason="an outage")
+    assert in_sentences([*AuditEvent.objects.all()]) == ["Switched all limits off"]
+
+
+def test_required_reason_is_marked_except_to_enforce_again(admin_client: Client) -> None:
+    page = address("emergencyswitch_changelist")
+    assert '<label for="id_reason" class="required">' in admin_client.get(page).content.decode()
+    limits.set_emergency("off", reason="an outage")
+    assert send(admin_client, mode="enforce", reason="").context["confirming"]
 
 
 def test_an_hour_is_preselected_and_the_reason_is_the_first_field(admin_client: Client) -> None:

@@ -83,6 +83,16 @@ def test_the_list_of_policies_shows_the_state_of_each(admin_client: Client) -> N
     assert "counted for each" in page
 
 
+def test_boosts_are_listed_after_permanent_policies(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(4)])
+    limits.set_resource_limits("zoo", [CallLimit.per_minute(4)])
+    limits.boost_each("user:1", 2, timezone.now() + timedelta(days=1), "a launch", plan="")
+    rows = changelist(admin_client, "policy").context["cl"].result_list
+    is_boosted = [row.extends for row in rows]
+    assert is_boosted == sorted(is_boosted)
+    assert set(is_boosted) == {False, True}
+
+
 def test_a_resource_and_an_entity_lead_to_their_policies(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM])
     limits.set_entity_limits("user:1", [TPM], resource="api")

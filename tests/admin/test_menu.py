@@ -43,7 +43,7 @@ ENTRIES = ["Overview", "Limits", "Clients", "Activity", "Alerts", "Settings"]
         ("clientsentry", "entity_changelist", ["All clients", "Effective limits"]),
         ("activityentry", "denial_changelist", ["Rejections", "Usage", "Live", "Audit log"]),
         ("alertsentry", "alertrule_changelist", ["Alert rules", "Alerts"]),
-        ("settingsentry", "pool_changelist", ["Pools", "Exemptions", "Emergency switch"]),
+        ("settingsentry", "emergencyswitch_changelist", ["Emergency switch", "Exemptions", "Pools"]),
     ],
 )
 def test_an_entry_opens_its_first_page_and_shows_the_others(

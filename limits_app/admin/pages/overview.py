@@ -34,7 +34,7 @@ from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
 from limits_app.models import TOTALS, BucketKind, Candidate, CandidateState, Policy, UsagePeriod
 from limits_app.models.fields import aware
-from limits_app.services.boosts import boosted_together, is_boost
+from limits_app.services.boosts import is_boost
 from limits_app.services.candidates import reports
 from limits_app.services.clients import client_names, with_name
 from limits_app.services.display import amount, moment, percent
@@ -65,22 +65,22 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     by_limit = most_rejected("resource", "key", since=midnight, most=MOST_ROWS)
     urls = resource_labels([*(count["resource"] for count in by_limit), *(limit["resource"] for limit in tightest)])
     by_client = most_rejected("entity", since=midnight, most=MOST_ROWS)
-    policies = ending_soon() if may(request.user, Action.VIEW_LIMITS) else None
+    boosts = ending_soon() if may(request.user, Action.VIEW_LIMITS) else None
     events = recent_events() if may(request.user, Action.VIEW_HISTORY) else None
     names = client_names(
         {
             *clients_of(events or ()),
-            *(policy.entity.identifier for policy in policies or () if policy.entity is not None),
+            *(part[0].entity.identifier for part in boosts or () if part[0].entity is not None),
             *(count["entity"] for count in by_client if count["bucket"] == BucketKind.ENTITY),
             *(limit["entity"] or "" for limit in tightest),
         }
     )
     time = UsagePeriod.HOUR, now.replace(minute=0, second=0, microsecond=0) - _CHART, now
     uses = usage_by_unit(unit=CallLimit.key, by="period", period="hour", since=time[1])
-    ending = None if policies is None else [*_ends(site, policies, names)]
+    ending = None if boosts is None else [*_ends(site, boosts, names)]
     context = {
         "stores": state_of_stores(),
-        "totals": [*totals([use for use in uses if aware(use.start or now) >= midnight], tightest, ending)],
+        "totals": [*totals([use for use in uses if aware(use.start or now) >= midnight], tightest, boosts)],
         "chart": chart_of(time, uses, CallLimit.key),
         "changes": None if events is None else recent_changes(site, events, names),
         "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
@@ -152,9 +152,8 @@ def _row(  # noqa: PLR0917 - a row with what names it
     }
 
 
-def _ends(site: AdminSite, policies: list[Policy], names: dict[str, str]) -> Iterator[dict[str, str]]:
+def _ends(site: AdminSite, parts: list[list[Policy]], names: dict[str, str]) -> Iterator[dict[str, str]]:
     """What ends soon, each boost once, whatever policies it is."""
-    parts = boosted_together(policies)
     first = [part[0] for part in parts]
     for part, policy, words in zip(parts, first, policies_in_words(first, names), strict=True):
         name, url = words, reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk])

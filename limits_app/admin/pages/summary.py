@@ -21,6 +21,7 @@ from limits_app.admin.pages.live import tightest_limits
 from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Policy
 from limits_app.models.fields import aware, in_site_time
+from limits_app.services.boosts import boosted_together
 from limits_app.services.display import amount, percent
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
@@ -62,16 +63,18 @@ def state_of_stores() -> tuple[bool, str]:
     return True, gettext("Stores are available") if len(health) > 1 else gettext("The store is available")
 
 
-def totals(uses: list[Use], tightest: list[dict[str, Any]], ending: list[Any] | None) -> Iterator[tuple[Any, str]]:
-    """What happened today in numbers, each with its label."""
+def totals(
+    uses: list[Use], tightest: list[dict[str, Any]], ending: list[list[Policy]] | None
+) -> Iterator[tuple[str, str, str]]:
+    """What happened today in numbers: label, number, and the part of the overview that has the details, if any."""
     allowed, rejected = sum(use.admitted for use in uses), sum(use.refused for use in uses)
-    yield gettext("Allowed today"), amount(allowed)
+    yield gettext("Allowed today"), amount(allowed), ""
     share = f" ({percent(rejected / (allowed + rejected))})" if rejected else ""
-    yield gettext("Rejected today"), f"{amount(rejected)}{share}"
+    yield gettext("Rejected today"), f"{amount(rejected)}{share}", ""
     full = {limit["entity"] for limit in tightest if limit["bar"].level == "full"}
-    yield gettext("Clients at a limit"), amount(len(full))
+    yield gettext("Clients at a limit"), amount(len(full)), "limits-tightest"
     if ending is not None:
-        yield gettext("Exceptions ending soon"), amount(len(ending))
+        yield gettext("Exceptions ending soon"), amount(len(ending)), "limits-ending"
 
 
 def recent_events() -> list[AuditEvent]:
@@ -89,9 +92,9 @@ def recent_changes(
     return [*islice(events_in_words(site, events, names), _MOST_CHANGES)]
 
 
-def ending_soon() -> list[Policy]:
-    """Boosts and other temporary policies that end soon, the earliest first."""
+def ending_soon() -> list[list[Policy]]:
+    """Boosts and other temporary policies that end soon, the earliest first; a boost is one, of several policies."""
     now = datetime.now(UTC)
     soon = Policy.objects.filter(valid_until__gt=in_site_time(now), valid_until__lte=in_site_time(now + _SOON))
     rows = soon.select_related("resource", "entity", "plan").prefetch_related("limits")
-    return [*rows.order_by("valid_until")[:_MOST_ENDING]]
+    return boosted_together(rows.order_by("valid_until")[:_MOST_ENDING])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, limits
-from limits_app.models import BucketKind
+from limits_app.models import BucketKind, Policy
 from limits_app.stores.memory import MemoryStore
 from tests.admin.pages.snapshots import used
 from tests.admin.pages.test_pages import get, words
@@ -54,6 +55,23 @@ def test_rejections_and_tight_limits_and_ending_policies_are_shown(
     assert "4 of 5 used, 1 left" in page
     assert "a sale" in page
     assert f"{reverse('admin:limits_app_entity_block')}?entity=user%3A1" in response.content.decode()
+
+
+@pytest.mark.parametrize("page", [PAGE, "index"])
+def test_boost_of_several_limits_is_one_exception_that_ends_soon(page: str, admin_client: Client) -> None:
+    for resource in ("api", "reports"):
+        limits.set_resource_limits(resource, [CallLimit.per_minute(4)])
+    soon = datetime.now(UTC) + timedelta(days=2)
+    limits.boost_each("user:1", 2, soon, "a launch", plan="")
+    limits.set_resource_limits("api", [CallLimit.per_minute(9)], valid_until=soon, reason="a launch")
+    assert Policy.objects.exclude(valid_until=None).count() > 2
+    response = admin_client.get(reverse(f"admin:{page}"))
+    shown = response.content.decode()
+    assert re.search(r"Exceptions ending soon</a></dt><dd>(\d+)", shown)[1] == "2"  # type: ignore[index]
+    overview = get(admin_client, PAGE).content.decode()
+    for label, part in (("Exceptions ending soon", "limits-ending"), ("Clients at a limit", "limits-tightest")):
+        assert f'<a href="{reverse(f"admin:{PAGE}")}#{part}">{label}</a>' in shown
+        assert f'id="{part}"' in overview
 
 
 def test_warnings_show_disabled_limits_and_unavailable_stores(
