@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 
-from limits_app import CallLimit, LimitExceeded, RateLimit, ResourceLimit, StoreUnavailable, limits, signals
+from limits_app import (
+    CallLimit,
+    LimitExceeded,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+    StoreUnavailable,
+    limits,
+    signals,
+)
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.outcome import Outcome
@@ -18,6 +28,7 @@ from limits_app.testing import FakeClock
 from tests.opened import put_store
 from tests.services.failing import FailingStore, recover_by
 from tests.services.pool_rows import NAME, make_pool, serve
+from tests.services.wall import NOW, Wall
 
 TOKENS = RateLimit("tokens", 100, 3600)
 
@@ -159,3 +170,53 @@ def test_the_fallback_decides_on_extensions(extend: Extend, clock: FakeClock, mo
     with pytest.raises(StoreUnavailable):
         extend(before, {"tokens": 1})
     assert before.acquisitions["tokens"].requested == 10
+
+
+@WAYS
+def test_extension_is_charged_by_the_limits_of_the_date_that_has_come(extend: Extend, wall: Wall) -> None:
+    limits.set_resource_limits("llm", [TOKENS])
+    limits.set_resource_limits("llm", [RateLimit("tokens", 400, 3600)], valid_from=NOW + timedelta(hours=1))
+    with limits.acquire("llm", requested={"tokens": 70}) as acquisition:
+        with pytest.raises(LimitExceeded):
+            extend(acquisition, {"tokens": 80})
+        wall.advance(hours=1)
+        extend(acquisition, {"tokens": 80})
+        assert used() == 150
+        acquisition.update({"tokens": 140})
+    assert used() == 140
+
+
+@WAYS
+def test_extensions_of_a_repeated_request_have_used_what_exceeds_its_first_amounts(extend: Extend) -> None:
+    limits.set_resource_limits("llm", [TOKENS, ResourceLimit("db", 2)])
+    first = limits.acquire("llm", requested={"tokens": 30}, idempotency_key="order 8")
+    repeated = limits.acquire("llm", requested={"tokens": 30}, idempotency_key="order 8")
+    extend(repeated, {"tokens": 25})
+    assert used() == 55
+    repeated.update({"tokens": 42})
+    repeated.release()
+    assert used() == 42
+    first.update({"tokens": 30})
+    first.release()
+    assert used() == 42
+
+
+@WAYS
+def test_cancel_frees_an_idempotency_key_where_only_an_extension_is_refunded(extend: Extend) -> None:
+    limits.set_resource_limits("llm", [TOKENS, CallLimit(9, 3600)])
+    for calls in (1, 2):
+        acquisition = limits.acquire("llm", requested={"tokens": 0}, idempotency_key="order 9")
+        assert not acquisition.is_repeated
+        extend(acquisition, {"tokens": 45})
+        acquisition.cancel()
+        assert (used(), used("call_count")) == (0, calls)
+
+
+@pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
+def test_undo_refunds_an_acquisition_and_its_extensions_with_every_algorithm(algorithm: RateLimitAlgorithm) -> None:
+    limits.set_resource_limits("llm", [RateLimit("tokens", 100, 3600, algorithm)])
+    acquisition = limits.acquire("llm", requested={"tokens": 35})
+    acquisition.extend({"tokens": 15})
+    assert used() == 50
+    acquisition.undo()
+    assert used() == 0

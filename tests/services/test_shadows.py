@@ -18,6 +18,7 @@ from limits_app.engine.outcome import Outcome
 from limits_app.models import Entity, Policy
 from limits_app.policies import resolve, resolver
 from limits_app.services.shadow import afollow, forget_shadow_refusals
+from limits_app.testing import FakeClock
 from tests.replacing import at_next_call
 
 
@@ -225,3 +226,19 @@ def test_coroutine_that_is_cancelled_in_shadow_mode_refunds_its_charge() -> None
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(afollow(found.try_acquire(), resolved, None))
     assert found.get_stats()["db"]["holders"] == 0
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_undone_request_leaves_in_the_shadow_what_it_leaves_elsewhere(clock: FakeClock, *, has_run: bool) -> None:
+    definitions = [RateLimit("tpm", 60, 60), CallLimit(7, 3600)]
+    shadow(*definitions)
+    limits.set_system_limits(definitions)
+    earlier = limits.acquire("api", requested={"tpm": 40})
+    clock.advance(10)
+    undone = limits.acquire("api", requested={"tpm": 20})
+    clock.advance(5)
+    earlier.undo()
+    undone.undo(has_run=has_run)
+    found = limits.status("api").limits
+    assert left_in_the_shadow() == {key: found[key]["available"] for key in ("tpm", "call_count")}
+    assert left_in_the_shadow()["call_count"] > 6.9
