@@ -156,6 +156,20 @@ def test_usage_cannot_change_after_the_release(finish: Callable[[Acquisition], N
     assert issubclass(AlreadyReleased, RuntimeError)
 
 
+@pytest.mark.parametrize("requested", [{}, {"tpm": 50}])
+@pytest.mark.parametrize("finish", [Acquisition.release, Acquisition.release_unless_held, leave, leave_async])
+def test_usage_cannot_change_after_a_release_that_settled_nothing(
+    finish: Callable[[Acquisition], None], requested: dict[str, int], store: MemoryStore
+) -> None:
+    limits = limit_set(store, *([TPM] if requested else [CALLS]))
+    acquisition = limits.try_acquire(requested)
+    acquisition.update(requested)
+    finish(acquisition)
+    acquisition.release()
+    with pytest.raises(AlreadyReleased):
+        acquisition.update(requested)
+
+
 def test_an_unknown_key_warns_once_for_requests_and_once_for_usage(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,6 +48,8 @@ HELD: Final = (
     "tests/integrations/test_overruled.py",
     "tests/services/test_extending.py",
     "tests/services/test_idempotency.py",
+    "tests/services/test_outdated_rejections.py",
+    "tests/services/test_priorities.py",
     "tests/services/test_shadows.py",
     "tests/services/test_tokens.py",
     "tests/services/test_totals.py",
