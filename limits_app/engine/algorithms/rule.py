@@ -24,7 +24,7 @@ FULL_PARTS: Final = 2**50
 """The largest number of parts in a full bucket."""
 
 DEBT_PARTS: Final = 2**52
-"""The largest recorded over-use, in parts."""
+"""The largest recorded use of a limit, with its debt, in parts."""
 
 NEVER_US: Final = 2**53
 """A time that never comes, in microseconds."""
@@ -61,7 +61,7 @@ class Rule(ABC):
         self.parts_per_amount = parts_per_unit * MICRO if self.is_money else parts_per_unit
         self.ceiling_parts = ceiling_parts
         self.most_parts = DEBT_PARTS if limit.soft else ceiling_parts
-        """The largest amount of one request; for a soft limit the largest recorded over-use."""
+        """The largest amount of one request; for a soft limit the largest recorded use."""
         self.usable_parts = ceiling_parts
         """What requests of a class may use of the ceiling, at one time."""
         self.kept_parts = 0
