@@ -47,16 +47,25 @@ def install() -> None:
 
 
 def record(*recorders: PrometheusRecorder | OpenTelemetryRecorder) -> None:
-    """Record all metrics of the site, in this process, with these recorders; call it once."""
+    """Record all metrics of the site, in this process, with these recorders.
+
+    A recorder that already records them is left out, such as that of the setting METRICS.
+    """
     from limits_app.acquiring import CALL_OBSERVERS
     from limits_app.metrics.collection import Collection
     from limits_app.models.own_queries import failures
     from limits_app.services.notify import OBSERVERS
     from limits_app.stores.resilient import TIMERS
 
+    recording = {
+        recorder for observer in OBSERVERS if isinstance(observer, Collection) for recorder in observer.recorders
+    }
+    added = [recorder for recorder in dict.fromkeys(recorders) if recorder not in recording]
+    if not added:
+        return
     collection = Collection(by_itself=is_multiprocess())
-    collection.recorders.extend(recorders)
-    for recorder in recorders:
+    collection.recorders.extend(added)
+    for recorder in added:
         recorder.before_collection.append(collection.collect)
     OBSERVERS.append(collection)
     TIMERS.append(collection.store_called)

@@ -338,6 +338,19 @@ def test_the_setting_names_the_exporters(settings: Settings) -> None:
     assert REGISTRY.get_sample_value("limits_resolver_kept") is not None
 
 
+def test_a_recorder_that_is_recorded_again_counts_each_request_once(settings: Settings) -> None:
+    settings.LIMITS = {"METRICS": ["prometheus"]}
+    metrics.install()
+    labels = {"resource": "api", "result": "admitted"}
+    before = REGISTRY.get_sample_value("limits_decisions_total", labels) or 0
+    second = CollectorRegistry()
+    metrics.record(prometheus.recorder())
+    metrics.record(prometheus.recorder(), prometheus.recorder(second))
+    limits.acquire("api", entity="user:1")
+    assert REGISTRY.get_sample_value("limits_decisions_total", labels) == before + 1
+    assert second.get_sample_value("limits_decisions_total", labels) == 1
+
+
 @pytest.mark.parametrize("exporter", ["prometheus", "opentelemetry"])
 def test_an_exporter_whose_package_is_missing_is_named(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, exporter: str
