@@ -144,7 +144,7 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     return Refusal(
         HTTPStatus.TOO_MANY_REQUESTS,
         gettext("Too many requests"),
-        f"{used_up} {_IN_SECONDS % {'seconds': seconds}}",
+        f"{used_up} {_about(seconds)}",
         seconds,
         QUOTA_EXCEEDED,
         names,

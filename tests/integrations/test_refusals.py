@@ -87,12 +87,13 @@ def test_a_limit_sets_retry_after(
     assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (429, retry_after, "no-store")
     assert response["Content-Type"] == "application/problem+json"
     problem = json.loads(response.content)
-    seconds = f"{retry_after} second{'' if retry_after == '1' else 's'}"
+    long_waits = {"120": "about 2 minutes", "31622400": "about 366 days", "1": "1 second"}
+    wait_text = long_waits.get(retry_after, f"{retry_after} seconds")
     assert problem == {
         "type": QUOTA,
         "title": "Too many requests",
         "status": 429,
-        "detail": f"The limit of {', '.join(map(limit_name, names))} has been reached. Try again in {seconds}.",
+        "detail": f"The limit of {', '.join(map(limit_name, names))} has been reached. Try again in {wait_text}.",
         "violated-policies": names,
         "request-id": "r-1",
     }
@@ -203,9 +204,11 @@ def test_the_page_is_plain_and_names_the_reason() -> None:
         (259_200, "about 3 days"),
     ],
 )
-def test_the_page_shows_when_to_try_again_in_round_units(seconds: int, text: str) -> None:
-    page = answer(refused(CallLimit(1, seconds)), Accept=CHROME).content.decode()
-    assert f"<p>Try again in {text}.</p>" in page
+def test_people_and_programs_read_when_to_try_again_in_round_units(seconds: int, text: str) -> None:
+    error = refused(CallLimit(1, seconds))
+    assert f"<p>Try again in {text}.</p>" in answer(error, Accept=CHROME).content.decode()
+    detail = json.loads(answer(error).content)["detail"]
+    assert detail == f"The limit of requests has been reached. Try again in {text}."
 
 
 def test_the_page_has_its_language() -> None:
