@@ -286,6 +286,16 @@ def test_a_changed_rule_applies_to_the_next_request(asks: Asks) -> None:
     assert asks("/api/a").status_code == 200
 
 
+def test_a_site_that_redirects_to_https_answers_proxies(settings: Settings) -> None:
+    settings.SECURE_SSL_REDIRECT = True
+    settings.MIDDLEWARE = ["django.middleware.security.SecurityMiddleware", *settings.MIDDLEWARE]
+    paths = ("/limits/forward-auth/", "/limits/ext-authz/api/orders/")
+    described = {"X-Forwarded-Uri": "/api/orders/", "X-Forwarded-Method": "GET", "X-Forwarded-For": CLIENT}
+    assert [Client().get(path, headers=described).status_code for path in paths] == [301, 301]
+    settings.SECURE_REDIRECT_EXEMPT = ["^limits/(forward-auth|ext-authz)/"]
+    assert [Client().get(path, headers=described).status_code for path in paths] == [200, 200]
+
+
 def test_envoy_asks_with_the_method_and_the_path_of_the_request() -> None:
     endpoint(limit("api", CallLimit(1, 60)), "/api/*", methods="POST")
     client = Client(enforce_csrf_checks=True)
