@@ -62,11 +62,14 @@ class BlockingAdmin(UsageListAdmin):
             self.message_user(request, message, messages.SUCCESS)
             return HttpResponseRedirect(self._back(request, identifier))
         title = gettext("Block %(entity)s") % {"entity": shown}
+        explained = gettext("All requests of %(client)s will be rejected until you unblock it.") % {"client": shown}
         if form.hides_client:
             form.fields["entity"].widget.input_type = "hidden"
         if CONFIRM not in form.errors and not form[CONFIRM].value():
             form.fields[CONFIRM].widget = HiddenInput()
-        return confirmation(self, request, form, title=title, back=self._back(request, identifier))
+        back = self._back(request, identifier)
+        explained = explained if form.hides_client and identifier else ""
+        return confirmation(self, request, form, title=title, back=back, explained=explained)
 
     def erase_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, or erase the identifier of an entity, which needs no row."""

@@ -21,7 +21,7 @@ from limits_app import services
 from limits_app.admin.base import AuditedAdmin, confirmation
 from limits_app.engine.errors import LimitsError
 from limits_app.models import Candidate, CandidateState, Policy
-from limits_app.services.candidates import reports
+from limits_app.services.candidates import is_replaced, reports
 from limits_app.services.display import amount, percent
 from limits_app.services.limit_words import limits_in_words
 from limits_app.services.policy_words import policies_in_words, policy_in_words
@@ -96,7 +96,7 @@ def _values(rejected: int, evaluated: int) -> dict[str, str]:
 class CandidateAdmin(AuditedAdmin):
     """Candidates with what they would reject; the permission to change policies covers the actions."""
 
-    list_display = ["about", "limits_in_words", "state", "would_reject", "since_enforced"]
+    list_display = ["about", "limits_in_words", "standing", "would_reject", "since_enforced"]
     list_filter = ["state"]
     search_help_text = _(
         "A trial evaluates other limits beside those of a policy, and rejects nothing. “Enforce now” puts them in "
@@ -127,12 +127,12 @@ class CandidateAdmin(AuditedAdmin):
         if obj is None:
             return fields
         fields = [_SHOWN.get(field, field) for field in fields]
-        results = ["state", "would_reject", "since_enforced"]
+        results = ["standing", "would_reject", "since_enforced"]
         return [*fields, *results, *(["decide"] if self.has_promote_permission(request) else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Results cannot be edited."""
-        return [] if obj is None else [*_SHOWN.values(), "state", "would_reject", "since_enforced", "decide"]
+        return [] if obj is None else [*_SHOWN.values(), "standing", "would_reject", "since_enforced", "decide"]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Read the counts of one candidate."""
@@ -162,10 +162,10 @@ class CandidateAdmin(AuditedAdmin):
             values = {"limits": limits_in_words(candidate.limits), "policy": policy_in_words(candidate.policy, {})}
             title = gettext("Trial of %(limits)s: %(policy)s") % values
             explained = gettext(
-                "The limit in force stays until you enforce this one. Load this page again to see more."
+                "The limit in force stays until you enforce this one. The figures are updated every few seconds."
             )
             is_known = bool(reports([candidate])[0].trial_evaluated)
-            texts = {"note" if is_known else "hint": _effect(candidate), "explained": explained}
+            texts = {"note" if is_known else "hint": _effect(candidate), "explained": explained, "reload": request.path}
             return confirmation(
                 self, request, form, title=title, button=label, back=back, stay=gettext("Not now"), **texts
             )
@@ -187,7 +187,7 @@ class CandidateAdmin(AuditedAdmin):
         buttons = (
             (reverse(f"{name}_{decision}", args=[candidate.pk]), label, candidate.in_words)
             for decision, (state, label, _do) in _DECISIONS.items()
-            if state == candidate.state
+            if state == candidate.state and not is_replaced(candidate)
         )
         return format_html_join(" ", _BUTTON, buttons) or "-"
 
@@ -214,6 +214,11 @@ class CandidateAdmin(AuditedAdmin):
     def about(self, candidate: Any) -> str:
         """Say whom its policy is about, and on what."""
         return str(candidate.in_words)
+
+    @admin.display(description=_("state"), ordering="state")
+    def standing(self, candidate: Candidate) -> str:
+        """Say whether it is tried or in force, or whether other limits have replaced it since."""
+        return gettext("replaced") if is_replaced(candidate) else str(CandidateState(candidate.state).label)
 
     @admin.display(description=_("limits"))
     def limits_in_words(self, candidate: Candidate) -> str:

@@ -194,10 +194,18 @@ def _promoted(policy: Policy, candidate: Candidate) -> None:
     _set(policy, PolicyEffect.LIMITS, candidate.limits)
 
 
+def is_replaced(candidate: Candidate) -> bool:
+    """Whether its limits were in force, and its policy has others since: reverting it would undo a later change."""
+    return candidate.state == CandidateState.PROMOTED and not _has_limits(candidate.policy, candidate.limits)
+
+
+def _has_limits(policy: Policy, limits: str) -> bool:
+    is_limited = policy.effect == PolicyEffect.LIMITS
+    return is_limited and {*_limits_of(policy).split()} == {*map(_text, noted_limits(limits))}
+
+
 def _reverted(policy: Policy, candidate: Candidate) -> None:
-    if policy.effect != PolicyEffect.LIMITS or {*_limits_of(policy).split()} != {
-        *map(_text, noted_limits(candidate.limits))
-    }:
+    if not _has_limits(policy, candidate.limits):
         raise InvalidLimit(f"the limits of {policy} were changed since the candidate was enforced: set them again")
     candidate.state, candidate.watched_until = CandidateState.REVERTED, None
     _set(policy, candidate.previous_effect, candidate.previous_limits)

@@ -97,6 +97,26 @@ def test_a_promoted_candidate_is_reverted_once(candidate: Candidate, admin_clien
     assert "set one first" in admin_client.post(where, follow=True).content.decode()
 
 
+def test_trial_whose_limits_were_replaced_since_cannot_be_reverted(candidate: Candidate, admin_client: Client) -> None:
+    pages = (address("candidate_changelist"), address("candidate_change", candidate.pk))
+    services.promote_candidate(candidate.policy)
+    assert all("replaced" not in admin_client.get(page).content.decode() for page in pages)
+    limits.set_resource_limits("api", [CallLimit.per_minute(20)])
+    where = address("candidate_revert", candidate.pk)
+    for page in pages:
+        shown = admin_client.get(page).content.decode()
+        assert "replaced" in shown
+        assert where not in shown
+    assert "were changed since" in admin_client.post(where, follow=True).content.decode()
+    assert Policy.objects.get().limits.get().definition().capacity == 20
+
+
+def test_page_of_a_trial_offers_to_reload(candidate: Candidate, admin_client: Client) -> None:
+    where = address("candidate_promote", candidate.pk)
+    for asked in (admin_client.post(where), admin_client.get(where)):
+        assert f'<a href="{where}">Reload</a>' in asked.content.decode()
+
+
 def test_users_with_view_permission_only_get_no_buttons(candidate: Candidate, visitor: Visitor) -> None:
     client = visitor("view_candidate")
     for page in (address("candidate_changelist"), address("candidate_change", candidate.pk)):

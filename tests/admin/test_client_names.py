@@ -60,6 +60,16 @@ def test_an_identifier_is_never_taken_as_the_name_of_another(ada: str, admin_cli
     assert page.context["entity"] == ada
 
 
+def test_block_says_what_it_does_and_why_it_was_made(ada: str, admin_client: Client) -> None:
+    block, page = f"{address('entity_block')}?entity={ada}", f"{address('client')}?entity={ada}"
+    asked = text(admin_client.get(block))
+    assert f"All requests of {ada} (ada) will be rejected until you unblock it." in asked
+    admin_client.post(block, {"reason": "misuse of a key"})
+    assert "<strong>Blocked</strong>: misuse of a key" in text(admin_client.get(page))
+    assert said(admin_client.post(page, {"_unblock": "1"}, follow=True)) == [f"{ada} (ada) is not blocked any more."]
+    assert "<strong>Blocked</strong>" not in text(admin_client.get(page))
+
+
 @pytest.mark.parametrize("model", ["entity", "policy"])
 @pytest.mark.parametrize("most", [10_000, 0])
 def test_lists_find_users_by_name(

@@ -20,11 +20,12 @@ from limits_app.admin.audit_log import events_in_words
 from limits_app.admin.pages.client_limits import limits_of_client
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.engine.errors import LimitsError
-from limits_app.models import BucketKind, CodeLimits, Entity, Plan, Policy, PolicyEffect, write_alias
+from limits_app.models import AuditEvent, BucketKind, CodeLimits, Entity, Plan, Policy, PolicyEffect, write_alias
 from limits_app.services.boosts import boosted_together, is_boost
 from limits_app.services.clients import (
     RecentUsage,
     changes_of,
+    client_names,
     find_clients,
     own_policies,
     resources_of,
@@ -32,6 +33,7 @@ from limits_app.services.clients import (
     temporary,
     user_names,
     with_members,
+    with_name,
 )
 from limits_app.services.display import amount, day, moment, money
 from limits_app.services.limit_words import limit_name, limits_in_words
@@ -113,11 +115,11 @@ def _boost(request: HttpRequest, identifier: str, form: QuickBoostForm) -> str:
         key, _space, resource = data["limit"].partition(" ")
         how = data["number"], data["until"], data["reason"]
         limits = _limits_in_words(services.boost_to(identifier, resource, key, *how, plan=""))
-        values = {"client": identifier, "limits": limits, "until": moment(data["until"])}
-        return gettext("“%(client)s” may use %(limits)s until %(until)s.") % values
+        values = {"client": _named(identifier), "limits": limits, "until": moment(data["until"])}
+        return gettext("%(client)s may use %(limits)s until %(until)s.") % values
     services.boost_each(identifier, data["factor"], data["until"], data["reason"], plan="")
-    values = {"client": identifier, "factor": amount(float(data["factor"])), "until": moment(data["until"])}
-    return gettext("“%(client)s” has %(factor)s times its limits until %(until)s.") % values
+    values = {"client": _named(identifier), "factor": amount(float(data["factor"])), "until": moment(data["until"])}
+    return gettext("%(client)s has %(factor)s times its limits until %(until)s.") % values
 
 
 def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
@@ -129,7 +131,7 @@ def _end_boost(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> 
         return gettext("This boost has ended already.")
     for policy in boost:
         policy.delete()
-    return gettext("The boost of %(client)s has ended.") % {"client": identifier}
+    return gettext("The boost of %(client)s has ended.") % {"client": _named(identifier)}
 
 
 def _unblock(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
@@ -139,7 +141,7 @@ def _unblock(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> st
         row.blocked = False
         row.save(update_fields=["blocked"])
     end_timed_blocks(identifier)
-    return gettext("“%(client)s” is not blocked any more.") % {"client": identifier}
+    return gettext("%(client)s is not blocked any more.") % {"client": _named(identifier)}
 
 
 def _set_plan(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> str:
@@ -149,8 +151,8 @@ def _set_plan(request: HttpRequest, identifier: str, _form: QuickBoostForm) -> s
         raise ValidationError(list(form.errors["plan"]))
     plan = form.cleaned_data["plan"]
     services.set_entity(identifier, plan=None if plan is None else plan.name)
-    values = {"client": identifier, "plan": "" if plan is None else plan.name}
-    return (gettext("“%(client)s” is on the plan %(plan)s.") if plan else gettext("“%(client)s” has no plan.")) % values
+    values = {"client": _named(identifier), "plan": "" if plan is None else plan.name}
+    return (gettext("%(client)s is on the plan “%(plan)s”.") if plan else gettext("%(client)s has no plan.")) % values
 
 
 _ACTS: Final[Mapping[str, Callable[[HttpRequest, str, QuickBoostForm], str]]] = {
@@ -160,6 +162,11 @@ _ACTS: Final[Mapping[str, Callable[[HttpRequest, str, QuickBoostForm], str]]] = 
     "_plan": _set_plan,
 }
 """What each button does; each returns a message, or nothing where the form has errors."""
+
+
+def _named(identifier: str) -> str:
+    """The client as people know it, such as “cedar (user:4)”."""
+    return with_name(identifier, client_names([identifier]))
 
 
 def _check(request: HttpRequest, action: Action, *more: Action | str) -> None:
@@ -208,8 +215,18 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     if may(request.user, Action.VIEW_HISTORY):
         events = changes_of(identifier, row, [policy.pk for policy in policies])
         context["changes"] = [*events_in_words(site, events, names)]
+        context["why_blocked"] = _reason_of_block(events) if row is not None and row.blocked else ""
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context, switch=limited.get("switch"))
+
+
+def _reason_of_block(events: Iterable[AuditEvent]) -> str:
+    """Why the client was blocked, by the latest event that did it; empty where no reason was entered."""
+    for event in events:
+        before, after = event.before or {}, event.after or {}
+        if event.object_type == Entity._meta.model_name and after.get("blocked") and not before.get("blocked"):
+            return event.reason
+    return ""
 
 
 def _ends(policies: Sequence[Policy], urls: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 
-from limits_app.engine import CALLS, Noted
+from limits_app.engine import CALLS, HOUR, Noted
 from limits_app.engine.limits import CallLimit, QuotaLimit
 from limits_app.models import Resource, UsagePeriod, UsageSnapshot
 from limits_app.models.fields import in_site_time
@@ -41,7 +41,8 @@ def outlook(limit: SimpleLimit) -> str:
     foreseen = forecast(policy, proposed, now=timezone.now())
     if not foreseen.is_recorded:
         return unknown
-    text = _of_all(foreseen) if limit.who == Who.TOGETHER else _of_each(foreseen)
+    has_short = any(getattr(noted.limit, "window_seconds", HOUR) < HOUR for noted in proposed)
+    text = _of_all(foreseen) if limit.who == Who.TOGETHER else _of_each(foreseen, has_short=has_short)
     return f"{text} {gettext('What the block would have rejected then is not included.')}" if limit.block_for else text
 
 
@@ -52,8 +53,12 @@ def _of_all(foreseen: Forecast) -> str:
     return text % {"days": DAYS, "share": share}
 
 
-def _of_each(foreseen: Forecast) -> str:
+def _of_each(foreseen: Forecast, *, has_short: bool) -> str:
+    """The clients; `has_short` is of limits whose windows are shorter than the hours by which usage is recorded."""
     count = len({consumer.entity for consumer in foreseen.consumers})
+    if not count and has_short:
+        text = gettext("Last %(days)s days: no hour was above it. Short bursts are not seen: use “Try first”.")
+        return text % {"days": DAYS}
     if not count:
         return gettext("Last %(days)s days: no client would have been rejected.") % {"days": DAYS}
     text = ngettext(

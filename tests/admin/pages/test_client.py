@@ -116,8 +116,8 @@ def test_a_boost_multiplies_every_limit_of_the_client(
 @pytest.mark.parametrize(
     ("chosen", "number", "message", "kept"),
     [
-        ("call_count mail", "50", "“tenant:blue” may use 50 requests per minute until", "tokens=1000/min"),
-        ("tokens mail", "2.5k", "“tenant:blue” may use 2,500 tokens per minute until", "calls=8/min"),
+        ("call_count mail", "50", "tenant:blue may use 50 requests per minute until", "tokens=1000/min"),
+        ("tokens mail", "2.5k", "tenant:blue may use 2,500 tokens per minute until", "calls=8/min"),
     ],
 )
 def test_a_boost_sets_one_limit_to_a_number(

@@ -313,6 +313,9 @@ def test_the_effect_on_recorded_usage_is_shown(admin: Client) -> None:
     assert "Last 7 days: 1 client would have been rejected." in described(admin, **API, number_1="3", per_1="h")
     assert "Last 7 days: 1 client would have been rejected." in described(admin, **API, number_1="3", per_1="day")
     assert "Last 7 days: no client would have been rejected." in described(admin, **API, number_1="300", per_1="h")
+    bursts = "Last 7 days: no hour was above it. Short bursts are not seen: use “Try first”."
+    for number in ("3", "50"):
+        assert bursts in described(admin, **API, number_1=number, per_1="min")
     unknown = "Last 7 days: nothing was recorded, so “Try first” shows what it would reject."
     assert unknown in described(admin, target="/api/ping/")
     assert unknown in described(admin, **API, who="address"), "others were counted on api"
