@@ -59,7 +59,7 @@ def level_of(level: str, client: str | None) -> str:
 
 STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
     PolicyStatus.COUNTS: _("active"),
-    PolicyStatus.EXTENDED: _("extended"),
+    PolicyStatus.EXTENDED: _("applies too"),
     PolicyStatus.REPLACED: _("overridden"),
     PolicyStatus.NOT_NOW: _("not in force now"),
     PolicyStatus.NOT_ROLLED_OUT: _("not rolled out that far"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, datetime, time
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from limits_app.models.rule_fields import validate_block, validate_statuses
 from limits_app.models.validators import validate_billing_date, validate_identifier, validate_path, validate_text
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.display import moment
-from limits_app.services.limit_form.team_members import members_in
+from limits_app.services.limit_form.team_members import can_lift_each, has_counted_members, members_in
 from limits_app.services.limit_sentences import (
     BILLING_MONTH,
     COUNTED_BY,
@@ -82,7 +83,7 @@ class SimpleLimitForm(LimitRowsForm):
         max_length=255,
         required=False,
         validators=[validate_identifier],
-        help_text=_("The identifier, such as “user:42” or “tenant:acme”; for one client also its name."),
+        help_text=_("Its identifier, such as “user:42”, or its name."),
         widget=ClientInput(attrs={"list": "limits-clients", "autocomplete": "off", "spellcheck": "false"}),
     )
     members = forms.CharField(
@@ -96,7 +97,16 @@ class SimpleLimitForm(LimitRowsForm):
         label=_("Count the use of its members for it"),
         required=False,
         initial=True,
-        help_text=_("The limits of each client then count the team too, as one client."),
+        help_text=_("What a member uses then counts for the team too."),
+    )
+    lifts_each = forms.BooleanField(
+        label=_("The limits of each client do not apply to the team as a whole"),
+        required=False,
+        initial=True,
+        help_text=_(
+            "For a total of a new team, whose members then share only what is set for the team itself; each member "
+            "keeps its own limits."
+        ),
     )
     plan = forms.CharField(
         label=_("Plan"),
@@ -290,7 +300,7 @@ class SimpleLimitForm(LimitRowsForm):
         """The limit of a valid form."""
         values, (what, name) = self.cleaned_data, self.chosen_target
         who = Who(values["who"])
-        return SimpleLimit(
+        limit = SimpleLimit(
             what=what,
             who=who,
             limits=values["limits"],
@@ -307,6 +317,9 @@ class SimpleLimitForm(LimitRowsForm):
             counts_members=values["counts_members"],
             new_members=values["members"],
             billing_from=values["billing_from"],
+        )
+        return replace(
+            limit, lifts_each=values["lifts_each"] and can_lift_each(limit, is_change=self._before is not None)
         )
 
     def add_definition_errors(self, error: InvalidDefinition) -> None:
@@ -336,6 +349,7 @@ class SimpleLimitForm(LimitRowsForm):
             "keep": limit.extends,
             "billing_date": _billing_date(limit.entity) or "",
             "counts_members": not uncounted_members(limit.entity).exists(),
+            "lifts_each": limit.lifts_each or not has_counted_members(limit.entity),
         }
         return initial | initial_rows(limit)
 

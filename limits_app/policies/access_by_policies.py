@@ -2,7 +2,8 @@
 
 For each identity the most specific policy over all resources decides, as for limits. A request is blocked if one of its
 identities is, else exempt if one of them is, else limited. A policy that blocks a resource decides where that resource
-is charged. The default of the system for each resource neither blocks nor exempts; a blocked total of the system
+is charged. A client whose own policy is unlimited is not exempt where it has a total of its own, which it is charged
+for. The default of the system for each resource neither blocks nor exempts; a blocked total of the system
 blocks everything.
 """
 
@@ -135,4 +136,8 @@ def _exemption(choice: PolicyChoice) -> AccessReason | None:
     first = next(iter(applied_policies(choice.verdicts)), None)
     if first is None or first.effect != PolicyEffect.UNLIMITED or first.level not in EXEMPTING:
         return None
+    if first.level == PolicyScope.ENTITY and any(
+        effective.policy.level == PolicyScope.ENTITY_TOTAL for effective in choice.totals
+    ):
+        return None  # a policy does not lift the total that the client itself has
     return AccessReason(choice.entity, first)

@@ -176,8 +176,9 @@ class SimpleLimit:
 
     With `until` it replaces the lasting limit of the same scope until then. A plan is made where it does not exist,
     `groups` are those of users to put on it, and `groups_off` those to take off it. For a team, `counts_members` has
-    the use of its members count for it, and `new_members` are clients that become members. `billing_from` is the
-    billing date of one client, where that is set. Broader limits that it replaces otherwise apply too where it
+    the use of its members count for it, `new_members` are clients that become members, and with `lifts_each` the
+    limits of each client do not apply to the team as a whole. `billing_from` is the billing date of one client, where
+    that is set. Broader limits that it replaces otherwise apply too where it
     `extends` them; `kept` are copies of those that cannot be extended.
     """
 
@@ -196,6 +197,7 @@ class SimpleLimit:
     groups_off: tuple[Any, ...] = ()
     counts_members: bool = True
     new_members: tuple[str, ...] = ()
+    lifts_each: bool = False
     billing_from: datetime | None = None
     extends: bool = False
     kept: tuple[Noted, ...] = ()
@@ -225,6 +227,8 @@ def sentence(limit: SimpleLimit) -> str:
     scope = gettext("on %s") % where if where else gettext("over all resources together")
     parts = gettext(" and ").join(map(_in_words, limit.noted))
     sentences = [f"{subject} {parts} {scope}.", *_of_groups(limit), *_conditions(limit)]
+    if limit.lifts_each:
+        sentences.append(gettext("The limits of each client do not apply to %s as a whole.") % limit.entity)
     if limit.shadow:
         sentences.append(gettext("Requests beyond that are reported and not rejected."))
     return " ".join(sentences)
@@ -273,6 +277,17 @@ def members(team: str) -> QuerySet[Entity]:
 def uncounted_members(team: str) -> QuerySet[Entity]:
     """The members of a team whose use does not count for it."""
     return members(team).filter(cascade=False)
+
+
+def lifting_policies(team: str) -> QuerySet[Policy]:
+    """The policy by which the limits of each client do not apply to a team as a whole: it is unlimited itself."""
+    return own_defaults(team).filter(effect=PolicyEffect.UNLIMITED)
+
+
+def own_defaults(team: str) -> QuerySet[Policy]:
+    """The policy of a client for each resource, which applies in place of the limits of each client."""
+    rows = Policy.objects.using(write_alias()).filter(entity__identifier=team, resource=None, counted=Counted.EACH)
+    return rows.filter(valid_from=None, weekly_hours="")
 
 
 def has_total(team: Entity) -> bool:
@@ -359,6 +374,7 @@ def _limit_of(row: Policy) -> SimpleLimit:
         until=row.valid_until,
         extends=row.extends,
         counts_members=who != Who.TEAM or not uncounted_members(entity).exists(),
+        lifts_each=who == Who.TEAM and row.counted == Counted.TOTAL and lifting_policies(entity).exists(),
     )
 
 

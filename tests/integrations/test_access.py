@@ -281,6 +281,32 @@ def test_exempt_client_takes_no_member_of_a_pool_and_no_total(send: Send, ann: U
     assert {send("/ruled/", user=ann, ip=INSIDE) for _ in range(3)} == {200}
 
 
+def test_a_client_whose_policy_is_unlimited_is_charged_for_its_own_total(send: Send, ann: User) -> None:
+    name = f"user:{ann.pk}"
+    limits.set_system_limits("1/min:fixed_window")
+    limits.set_entity_limits(name, [], effect="unlimited")
+    assert {send("/ruled/", user=ann) for _ in range(9)} == {200}
+    limits.set_entity_limits(name, "7/day", counted="total")
+    assert [send("/ruled/", user=ann) for _ in range(8)] == [200] * 7 + [429]
+    limits.set_entity(name, unlimited=True)
+    assert send("/ruled/", user=ann) == 200
+
+
+def test_an_exempt_member_counts_for_the_total_of_an_unlimited_team(send: Send, ann: User) -> None:
+    above = Entity.objects.create(identifier="tenant:a")
+    Entity.objects.create(identifier=f"user:{ann.pk}", parent=above, cascade=True, unlimited=True)
+    limits.set_entity_limits("tenant:a", [], effect="unlimited")
+    limits.set_entity_limits("tenant:a", "2/day", counted="total")
+    assert [send("/ruled/", user=ann) for _ in range(3)] == [200, 200, 429]
+
+
+def test_an_unlimited_client_is_charged_for_the_members_of_a_pool_with_its_total(send: Send, ann: User) -> None:
+    serve("ruled", make_pool({"m": [CallLimit(1, 60)]}))
+    limits.set_entity_limits(f"user:{ann.pk}", [], effect="unlimited")
+    limits.set_entity_limits(f"user:{ann.pk}", "7/day", counted="total")
+    assert [send("/ruled/", user=ann) for _ in range(2)] == [200, 429]
+
+
 def test_a_parent_of_an_exempt_client_keeps_its_limits(send: Send, ann: User) -> None:
     above = Entity.objects.create(identifier="tenant:a")
     Entity.objects.create(identifier=f"user:{ann.pk}", parent=above, cascade=True, unlimited=True)

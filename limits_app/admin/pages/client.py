@@ -199,7 +199,8 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "parent": None if parent is None else (parent.identifier, names.get(parent.identifier, "")),
         "members": [(member.identifier, names.get(member.identifier, "")) for member in members[:_MOST_MEMBERS]],
         "more_members": len(members) > _MOST_MEMBERS,
-        "unused": [] if recent.uses else never_used([identifier]),
+        "unused": [] if recent.uses or members else never_used([identifier]),
+        "is_unused_team": _is_unused_team(identifier, members),
         "ending": [_ends(part, urls) for part in boosted_together(now_ending)],
         "ended": [_ends(part, urls) for part in boosted_together(lately_ended)],
         "boost": boost,
@@ -227,6 +228,12 @@ def _reason_of_block(events: Iterable[AuditEvent]) -> str:
         if event.object_type == Entity._meta.model_name and after.get("blocked") and not before.get("blocked"):
             return event.reason
     return ""
+
+
+def _is_unused_team(identifier: str, members: Sequence[Entity]) -> bool:
+    """Whether neither a team nor a member has sent a request; large teams are not asked about."""
+    names = [identifier, *(member.identifier for member in members)]
+    return bool(members) and len(members) <= _MOST_MEMBERS and len(never_used(names)) == len(names)
 
 
 def _ends(policies: Sequence[Policy], urls: Mapping[str, str]) -> dict[str, Any]:

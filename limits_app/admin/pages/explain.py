@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
@@ -19,8 +19,8 @@ from limits_app.engine import BLOCK_LEVEL, UPSTREAM_LEVEL
 from limits_app.engine.errors import LimitsError
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus
-from limits_app.models import Plan, PolicyEffect, Resource
-from limits_app.policies import PolicyValue
+from limits_app.models import TOTALS, Plan, PolicyEffect, Resource
+from limits_app.policies import PolicyStatus, PolicyValue, Verdict
 from limits_app.services.display import amount, moment, percent
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
@@ -53,7 +53,7 @@ def explain_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     label = resource_labels([resource]).get(resource, resource)
     context: dict[str, Any] = {"resource": resource, "label": label, "entity": entity, "plan": plan}
     if resource:
-        context |= _explained(site, resource, entity, plan)
+        context |= _explained(site, resource, entity, plan, label=label)
     if "fragment" in request.GET:
         return page(site, request, "explanation", title="", context=context)
     names = [*Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST_RESOURCES]]
@@ -63,7 +63,7 @@ def explain_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     return page(site, request, "explain", title=gettext("Effective limits"), context=context)
 
 
-def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | None) -> dict[str, Any]:
+def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | None, *, label: str) -> dict[str, Any]:
     if problem := problem_with(resource, entity=entity, allows_patterns=False):
         return {"problem": problem}
     try:
@@ -76,14 +76,14 @@ def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | N
         "members": list(_members(explanation)),
         "shadowed": [_bar_of(status.key, status) for status in explanation.outcome.shadowed],
         "is_unlimited": not any(link.limits for link in explanation.chain),
-        "verdict": _verdict(explanation),
+        "verdict": _verdict(explanation, label),
         "dropped": ", ".join(map(limit_name, explanation.dropped)),
         "unused": never_used([entity] if entity else []),
         "changes_at": moment(explanation.changes_at),
     }
 
 
-def _verdict(explanation: Explanation) -> str:
+def _verdict(explanation: Explanation, label: str) -> str:
     """The decision about the next request, as a sentence."""
     binding = explanation.outcome.binding
     if binding is None:
@@ -101,17 +101,56 @@ def _verdict(explanation: Explanation) -> str:
     if binding.retry_after is None:
         return gettext("The next request is rejected until %(key)s is released.") % {"key": limit_name(binding.key)}
     values = {"key": limit_name(binding.key), "seconds": amount(round(binding.retry_after, 1))}
+    if (named := _rejecting(explanation, label)) is not None:
+        is_own, names = named
+        text = gettext("The next request is rejected by the limit of %(whose)s: %(limit)s; allowed in %(seconds)s s.")
+        if not is_own:
+            text = gettext(
+                "The next request is rejected by the limit of team %(whose)s: %(limit)s; allowed in %(seconds)s s."
+            )
+        return text % {**values, **names}
     return gettext("The next request is rejected by the limit of %(key)s; it is allowed in %(seconds)s s.") % values
+
+
+def _rejecting(explanation: Explanation, label: str) -> tuple[bool, dict[str, str]] | None:
+    """Whose limit rejects the next request, and whether it is that of the client itself; None for a shared one."""
+    for number, link in enumerate(explanation.chain):
+        for limit in link.limits:
+            effective = limit.effective
+            if limit.binds and link.entity and not (effective.shared or isinstance(effective.limit, Blocked)):
+                values = {"limit": limit_in_words(effective.limit), "resource": label}
+                where = gettext("%(limit)s on %(resource)s")
+                if effective.policy.level in TOTALS:
+                    where = gettext("%(limit)s over all resources together")
+                return number == 0, {"whose": link.entity, "limit": where % values}
+    return None
 
 
 def shown_link(site: AdminSite, link: ExplainedLink) -> dict[str, Any]:
     """The policies and limits of an entity as people read them."""
     considered = [
-        {**_source(site, verdict.policy, link.entity), "status": verdict.status, "standing": STANDINGS[verdict.status]}
-        for verdict in link.verdicts
+        {
+            **_source(site, verdict.policy, link.entity),
+            "status": verdict.status,
+            "standing": _standing(verdict, link.verdicts[:number]),
+        }
+        for number, verdict in enumerate(link.verdicts)
     ]
     limits = [_limit(site, limit, link.entity) for limit in link.limits]
     return {"entity": link.entity, "considered": considered, "limits": limits}
+
+
+def _standing(verdict: Verdict, before: Sequence[Verdict]) -> str:
+    """The status of a policy in a word; one that a boost extends is boosted."""
+    is_extended = verdict.status is PolicyStatus.EXTENDED and verdict.policy.level not in TOTALS
+    if is_extended and any(
+        other.status in {PolicyStatus.COUNTS, PolicyStatus.EXTENDED}
+        and other.policy.extends
+        and other.policy.valid_until is not None
+        for other in before
+    ):
+        return gettext("boosted")
+    return str(STANDINGS[verdict.status])
 
 
 def _limit(site: AdminSite, limit: ExplainedLimit, client: str | None) -> dict[str, Any]:

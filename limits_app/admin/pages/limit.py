@@ -37,6 +37,7 @@ from limits_app.services.limit_form.effects import (
     resource_names,
 )
 from limits_app.services.limit_form.proposed import with_kept
+from limits_app.services.limit_form.team_members import member_names
 from limits_app.services.limit_sentences import SimpleLimit, Who, read, rule_of, sentence, uncounted_members
 from limits_app.services.rights import (
     Action,
@@ -147,6 +148,7 @@ def _shown(
         "plans": Plan.objects.order_by("name").values_list("name", flat=True)[:MOST_SUGGESTED],
         "units": [gettext("requests"), "tokens", "connections", "bytes"],
         "may_try": may(request.user, Action.SET_CANDIDATE),
+        "members": member_names(str(form["entity"].value() or "")) if form["who"].value() == Who.TEAM else "",
         **_live(form),
     }
     title = gettext("Change a limit") if instance is not None else gettext("Limit something")

@@ -17,8 +17,10 @@ from limits_app.models import (
     Plan,
     Policy,
     PolicyEffect,
+    PolicyScope,
     Resource,
     UsageSnapshot,
+    in_scope,
 )
 from limits_app.models.patterns import is_pattern
 from limits_app.services.clients import client_names, find_clients, with_name
@@ -27,12 +29,14 @@ from limits_app.services.display import amount, moment
 from limits_app.services.limit_form.outlook import outlook
 from limits_app.services.limit_form.proposed import replaced_in_words, replaced_limits
 from limits_app.services.limit_form.saving import replaced
+from limits_app.services.limit_form.team_members import has_counted_members, member_names
 from limits_app.services.limit_sentences import (
     OF_ONE,
     SimpleLimit,
     What,
     Who,
     members,
+    own_defaults,
     read,
     sentence,
     uncounted_members,
@@ -44,8 +48,6 @@ from limits_app.usage.reading import never_used, used_resources
 
 MOST_SUGGESTED: Final = 200
 _MOST_USED: Final = 50
-_MOST_MEMBERS: Final = 10
-"""How many members of a team are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,20 @@ def _notes(limit: SimpleLimit) -> Iterator[str]:
         yield note % {"client": limit.entity}
     if limit.who == Who.TEAM and (limit.new_members or members(limit.entity).exists()):
         yield _members_in_words(limit)
+        yield from _limits_as_a_whole(limit)
+
+
+def _limits_as_a_whole(limit: SimpleLimit) -> Iterator[str]:
+    """Which limits of each client apply to a team as a whole, too."""
+    if limit.lifts_each:
+        if Policy.objects.filter(in_scope(PolicyScope.SYSTEM_TOTAL), limits__shared=False).exists():
+            note = gettext("Those over all resources together still apply to %(team)s as to one client.")
+            yield note % {"team": limit.entity}
+    elif limit.counts_members and not own_defaults(limit.entity).exists():
+        if limit.what == What.EVERYTHING and not limit.until and has_counted_members(limit.entity):
+            return  # it is as before
+        note = gettext("Other limits of each client apply to %(team)s as a whole, as to one client.")
+        yield note % {"team": limit.entity}
 
 
 def _has_billing_date(limit: SimpleLimit) -> bool:
@@ -161,13 +177,12 @@ def _has_billing_date(limit: SimpleLimit) -> bool:
 
 def _members_in_words(limit: SimpleLimit) -> str:
     new, count = limit.new_members, members(limit.entity).count()
-    some = members(limit.entity).order_by("identifier").values_list("identifier", flat=True)[:_MOST_MEMBERS]
-    names = client_names({*some, *new})
+    names = client_names(new)
     uncounted = uncounted_members(limit.entity).count()
     values = {
         "team": limit.entity,
         "count": amount(count),
-        "members": ", ".join([*(with_name(member, names) for member in some), *(["…"] if count > len(some) else [])]),
+        "members": member_names(limit.entity),
         "uncounted": amount(uncounted),
         "new": ", ".join(with_name(member, names) for member in new),
     }

@@ -38,7 +38,7 @@ from limits_app.models.policy_rules import not_ended
 from limits_app.models.rule_resources import LONGEST_STEM
 from limits_app.services import definitions
 from limits_app.services.candidates import set_candidate
-from limits_app.services.limit_form.team_members import add_members
+from limits_app.services.limit_form.team_members import add_members, lift_each
 from limits_app.services.limit_sentences import (
     ADVANCED,
     COUNTED_BY,
@@ -107,6 +107,7 @@ def save(limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, actor
                 add_members(limit.entity, limit.new_members, counts=limit.counts_members)
             if limit.who == Who.TEAM and limit.counts_members:
                 uncounted_members(limit.entity).update(cascade=True)
+            lift_each(limit, is_change=instance is not None, reason=reason)
         if isinstance(row, Endpoint):
             row.refresh_from_db()  # its policy was made at the end of the block
             with acting():

@@ -1,4 +1,4 @@
-"""Clients that become members of a team: reading them from a text, and saving them."""
+"""Members of a team, and whether the limits of each client apply to it as a whole."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ from typing import Any, Final
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext
 
-from limits_app.models import Entity, write_alias
+from limits_app.models import Entity, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern
 from limits_app.models.validators import validate_identifier
 from limits_app.services import definitions
-from limits_app.services.clients import client_to_change
+from limits_app.services.clients import client_names, client_to_change, with_name
+from limits_app.services.exempt_clients import policy_of_effect
+from limits_app.services.limit_sentences import (
+    SimpleLimit,
+    What,
+    Who,
+    lifting_policies,
+    members,
+    own_defaults,
+)
 
 _MOST_MEMBERS: Final = 100
 """How many members can be added at once."""
+_MOST_IN_SENTENCE: Final = 10
+"""How many members of a team are named."""
 _SEPARATORS: Final = re.compile(r"[\n\r,]+")
 
 
@@ -61,3 +72,43 @@ def add_members(team: str, names: Iterable[str], *, counts: bool) -> None:
         except definitions.InvalidDefinition as error:
             problems = [text for texts in error.errors.values() for text in texts]
             raise definitions.InvalidDefinition({("members",): problems}) from error
+
+
+def can_lift_each(limit: SimpleLimit, *, is_change: bool) -> bool:
+    """Whether saving a limit can decide that the limits of each client do not apply to a team as a whole.
+
+    The limit is a total without an end, which members count for. A team that they count for already is left as it is,
+    except by a change of its limit, and so are its own limits for each resource.
+    """
+    if limit.who != Who.TEAM or limit.what != What.EVERYTHING or limit.until or not limit.counts_members:
+        return False
+    if not (limit.new_members or members(limit.entity).exists()):
+        return False
+    if lifting_policies(limit.entity).exists():
+        return True
+    return not own_defaults(limit.entity).exists() and (is_change or not has_counted_members(limit.entity))
+
+
+def has_counted_members(team: str) -> bool:
+    """Whether the use of a client counts for a team."""
+    return members(team).filter(cascade=True).exists()
+
+
+def lift_each(limit: SimpleLimit, *, is_change: bool, reason: str) -> None:
+    """Make a team unlimited for each resource, so that only its own limits apply; or end that by a change."""
+    if limit.who != Who.TEAM or limit.what != What.EVERYTHING or limit.until:
+        return
+    policies = lifting_policies(limit.entity)
+    if limit.lifts_each and not policies.exists():
+        definitions.save(policy_of_effect(PolicyEffect.UNLIMITED, limit.entity, reason=reason))
+    elif is_change and not limit.lifts_each:
+        for policy in policies:
+            policy.delete()
+
+
+def member_names(team: str) -> str:
+    """The members of a team with their names, as far as they are few; empty without members."""
+    some = [*members(team).order_by("identifier").values_list("identifier", flat=True)[: _MOST_IN_SENTENCE + 1]]
+    names = client_names(some[:_MOST_IN_SENTENCE])
+    shown = [with_name(member, names) for member in some[:_MOST_IN_SENTENCE]]
+    return ", ".join([*shown, "…"] if len(some) > _MOST_IN_SENTENCE else shown)

@@ -60,7 +60,7 @@ def test_everything_about_a_client_is_on_one_page(
     for part in (
         "At its limit on mail",
         "Plan: gold",
-        "Parent: tenant:all , counted for it too",
+        "Member of team tenant:all ; its use counts for tenant:all too.",
         "mail: 8 requests per minute",
         "8 of 8 used, 0 left",
         "mail: 100 requests per minute of tenant:all",
@@ -69,6 +69,18 @@ def test_everything_about_a_client_is_on_one_page(
         "signed",
     ):
         assert part in text, f"{part!r} is not in: {text}"
+
+
+def test_a_team_whose_members_have_sent_no_request_is_no_misspelled_client(admin_client: Client) -> None:
+    limits.set_entity("acme")
+    limits.set_entity("key:7", parent="acme")
+    used("mail", "key:8", "call_count", 1)
+    text = shown(admin_client, who="acme")
+    assert "No member has sent a request so far." in text
+    assert "check the spelling" not in text
+    assert "its use does not count for acme." in shown(admin_client, who="key:7")
+    used("mail", "key:7", "call_count", 1)
+    assert "No member has sent" not in shown(admin_client, who="acme")
 
 
 def test_a_client_without_a_row_has_a_page_too(admin_client: Client) -> None:

@@ -37,7 +37,9 @@ def admin() -> Client:
 def post(client: Client, address: str = URL, **fields: Any) -> Any:
     """Send the form as a browser does, with the first row set to 100 requests per minute."""
     row = {"number_1": "100", "unit_1": "requests", "per_1": "min"}
-    return client.post(address, {"who": "user", "shadow": "", "counts_members": "on", **row, **fields})
+    return client.post(
+        address, {"who": "user", "shadow": "", "counts_members": "on", "lifts_each": "on", **row, **fields}
+    )
 
 
 def save(client: Client, address: str = URL, **fields: Any) -> Any:
@@ -113,14 +115,14 @@ def test_a_sentence_is_a_policy_and_is_read_back(admin: Client, fields: Any, pol
     Plan.objects.create(name="pro")
     Entity.objects.create(identifier="user:1", parent=Entity.objects.create(identifier="team:x"))
     page = save(admin, **fields).url
-    made = Policy.objects.get()
+    made = Policy.objects.get(effect="limits")
     assert str(made) == policy
     shown = admin.get(page)
     assert sentence in shown.content.decode()
     assert sentence in described(admin, f"{URL}?policy={made.pk}", **shown.context["form"].initial)
     before = [limit.notation() for limit in made.limits.all()]
     save(admin, f"{URL}?policy={made.pk}", **shown.context["form"].initial)
-    assert Policy.objects.get().pk == made.pk
+    assert Policy.objects.get(effect="limits").pk == made.pk
     assert [limit.notation() for limit in made.limits.all()] == before
 
 
@@ -388,6 +390,105 @@ def test_a_team_gets_its_members_with_its_limit(admin: Client) -> None:
     assert "All members of team:x together may use 1,000,000 tokens per day" in admin.get(page).content.decode()
     admin.post(page, {"_undo": admin.get(page).context["undo"]})
     assert [*Entity.objects.values_list("identifier", "name", "parent")] == [("key:ci", "CI", None)]
+
+
+def three_users() -> list[Client]:
+    """Three users who are logged in, and who the team `acme` is to have as members."""
+    clients = []
+    for name in ("amber", "basil", "cedar"):
+        clients.append(Client())
+        clients[-1].force_login(User.objects.create_user(name))
+    return clients
+
+
+TOTAL_OF_ACME = {"target": "", "who": "team", "entity": "acme", "members": "amber\nbasil\ncedar", "number_1": "5"}
+LIFTED = "The limits of each client do not apply to acme as a whole."
+
+
+def statuses(clients: list[Client], path: str = "/api/ping/") -> list[int]:
+    """The statuses of one request of each client."""
+    return [client.get(path).status_code for client in clients]
+
+
+@pytest.mark.urls(__name__)
+@pytest.mark.parametrize("who", ["user", "client"])
+def test_members_of_a_new_team_share_its_total_and_not_the_limits_of_each_client(admin: Client, who: str) -> None:
+    users = three_users()
+    save(admin, target="/api/ping/", who=who, number_1="2")
+    assert LIFTED in described(admin, **TOTAL_OF_ACME)
+    page = save(admin, **TOTAL_OF_ACME).url
+    assert LIFTED in shown(admin, page)
+    amber, basil, cedar = users
+    assert statuses([amber, basil, cedar, amber]) == [200] * 4  # as one client, they could make 2
+    assert statuses([amber]) == [429]  # each member keeps its own limit
+    assert statuses([basil, cedar]) == [200, 429]  # 5 for the team
+    link = limits.explain("api", entity="acme").chain[0]
+    assert (link.verdicts[0].policy.effect, link.verdicts[0].status) == ("unlimited", "counts")
+
+
+@pytest.mark.urls(__name__)
+def test_members_of_a_team_share_the_limits_of_each_client_where_that_is_chosen(admin: Client) -> None:
+    amber, basil, cedar = three_users()
+    save(admin, target="/api/ping/", number_1="2")
+    said = described(admin, **TOTAL_OF_ACME, lifts_each="")
+    assert LIFTED not in said
+    assert "Other limits of each client apply to acme as a whole, as to one client." in said
+    save(admin, **TOTAL_OF_ACME, lifts_each="")
+    assert not Policy.objects.filter(effect="unlimited").exists()
+    assert statuses([amber, basil, cedar]) == [200, 200, 429]
+
+
+def test_a_team_without_the_limits_of_each_client_is_undone_as_a_whole(admin: Client) -> None:
+    three_users()
+    page = save(admin, **TOTAL_OF_ACME, reason="one contract").url
+    lifting = Policy.objects.get(effect="unlimited")
+    assert (lifting.entity.identifier, lifting.resource, lifting.reason) == ("acme", None, "one contract")
+    assert AuditEvent.objects.filter(object_type="policy", object_id=lifting.pk).count() == 1
+    admin.post(page, {"_undo": admin.get(page).context["undo"]})
+    assert not Policy.objects.exists()
+    assert not Entity.objects.filter(identifier="acme").exists()
+
+
+def test_a_change_of_a_total_keeps_lifts_or_restores_the_limits_of_each_client(admin: Client) -> None:
+    three_users()
+    save(admin, **TOTAL_OF_ACME)
+    address = f"{URL}?policy={Policy.objects.get(effect='limits').pk}"
+    assert admin.get(address).context["form"]["lifts_each"].value() is True
+    fields = {**TOTAL_OF_ACME, "members": ""}
+    for ticked, count in (("on", 1), ("", 0), ("on", 1)):
+        save(admin, address, **fields, lifts_each=ticked)
+        assert Policy.objects.filter(effect="unlimited").count() == count
+        assert admin.get(address).context["form"]["lifts_each"].value() is bool(count)
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_a_team_that_exists_keeps_the_limits_that_it_has(admin: Client, *, has_own: bool) -> None:
+    team = Entity.objects.create(identifier="acme")
+    Entity.objects.create(identifier="user:70", parent=team, cascade=not has_own)
+    if has_own:
+        limits.set_entity_limits("acme", ["calls=60/min"])
+    fields = {**TOTAL_OF_ACME, "members": ""}
+    assert LIFTED not in described(admin, **fields)
+    save(admin, **fields)
+    assert not Policy.objects.filter(effect="unlimited").exists()
+
+
+def test_the_page_of_a_limit_of_a_team_shows_its_members(admin: Client) -> None:
+    three_users()
+    page = save(admin, **TOTAL_OF_ACME).url
+    users = User.objects.in_bulk(["amber", "basil", "cedar"], field_name="username")
+    names = ", ".join(f"user:{users[name].pk} ({name})" for name in ("amber", "basil", "cedar"))
+    assert f'<span class="limits-note">Members: {names}</span>' in shown(admin, page)
+    assert "Members:" not in shown(admin, URL)
+    assert "A name of your choice, such as “tenant:acme”; a new one is created." in shown(admin, URL)
+
+
+def test_the_form_names_totals_of_each_client_that_still_apply_to_a_team(admin: Client) -> None:
+    three_users()
+    still = "Those over all resources together still apply to acme as to one client."
+    assert still not in described(admin, **TOTAL_OF_ACME)
+    limits.set_system_limits(["calls=500/min"], counted="total")
+    assert still in described(admin, **TOTAL_OF_ACME)
 
 
 @pytest.mark.parametrize("team", ["team:x", "acme"])

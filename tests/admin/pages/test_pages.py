@@ -97,9 +97,34 @@ def test_an_explanation_names_the_binding_limit(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(1)])
     limits.acquire("api", entity="user:1").release()
     page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
-    assert "The next request is rejected" in page
+    assert "The next request is rejected by the limit of user:1: 1 request per minute on api;" in page
     assert "at its limit" in page
     assert "available in 60 s" in page
+
+
+@pytest.mark.parametrize(
+    ("resource", "counted", "limit"),
+    [("api", "each", "1 request per hour on api"), (None, "total", "1 request per hour over all resources together")],
+)
+def test_an_explanation_names_the_team_whose_limit_rejects(
+    admin_client: Client, resource: str | None, counted: str, limit: str
+) -> None:
+    limits.set_entity("acme")
+    for number in (1, 2):
+        limits.set_entity(f"user:{number}", parent="acme", cascade=True)
+    limits.set_entity_limits("acme", [CallLimit.per_hour(1)], resource=resource, counted=counted)
+    limits.acquire("api", entity="user:1").release()
+    page = words(get(admin_client, EXPLAIN, resource="api", entity="user:2"))
+    assert f"The next request is rejected by the limit of team acme: {limit};" in page
+
+
+def test_an_explanation_calls_what_a_boost_raises_boosted(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(1)])
+    limits.set_entity_limits("user:2", [CallLimit.per_minute(3)], resource="api", extends=True)
+    limits.grant_boost("user:1", "api", [CallLimit.per_minute(2)], timezone.now() + timedelta(hours=1), "fair")
+    boosted, joined = [words(get(admin_client, EXPLAIN, resource="api", entity=f"user:{number}")) for number in (1, 2)]
+    assert ("boosted" in boosted, "applies too" in boosted) == (True, False)
+    assert ("boosted" in joined, "applies too" in joined) == (False, True)
 
 
 def test_an_explanation_shows_the_chain_and_blocks(admin_client: Client) -> None:
