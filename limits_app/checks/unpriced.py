@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC
 from typing import Final
 
 from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's name
@@ -13,7 +14,7 @@ from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Limit
 from limits_app.models.limit_rules import stored_definition
 from limits_app.models.price import hour_us
-from limits_app.policies import price_lists
+from limits_app.policies import price_lists, prices_to_come
 
 _FREE: Final = "LIMITS['UNPRICED'] = 'free' allows them without a charge."
 
@@ -33,8 +34,8 @@ def unpriced_resources(limits: Iterable[Limit]) -> Iterator[CheckMessage]:
         )
 
 
-def unpriced_totals(currencies: Iterable[str], units: Iterable[Limit]) -> Iterator[CheckMessage]:
-    """Report the resources with limits of `units` that have no price in one of the `currencies` of totals.
+def unpriced_totals(currencies: Collection[str], units: Iterable[Limit]) -> Iterator[CheckMessage]:
+    """Report the resources with limits of `units`, or with future prices, without a price in a currency of totals.
 
     Of these, requests that name amounts of units are an error. Resources that are limited in the currency themselves
     are left to `unpriced_resources`.
@@ -55,6 +56,15 @@ def unpriced_totals(currencies: Iterable[str], units: Iterable[Limit]) -> Iterat
             f"{currency!r} are an error for clients with the total. {_FREE}",
             id="limits_app.W079",
         )
+    for (name, currency), begins in prices_to_come(currencies).items():
+        if (name, currency) not in own and name not in pools:
+            hour = f"{begins.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+            yield Warning(
+                f"{name} has no price in {currency} before {hour}, and a total is limited in {currency}",
+                hint=f"Until then, requests that name units and not {currency!r} are an error for clients with the "
+                f"total. {_FREE}",
+                id="limits_app.W079",
+            )
 
 
 def _without_price(pools: Mapping[tuple[str, str], str | None]) -> Iterator[tuple[str, str]]:

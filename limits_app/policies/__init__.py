@@ -28,7 +28,7 @@ from limits_app.policies.precedence import (
     Verdict,
     group_of,
 )
-from limits_app.policies.prices import PriceLists, price_lists, stored_prices
+from limits_app.policies.prices import PriceLists, price_lists, prices_to_come, stored_prices
 from limits_app.policies.proposed import ProposedLimits, ProposedPolicy, ProposedRows, dropped_by_proposed
 from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (
@@ -107,6 +107,7 @@ __all__ = [
     "policy_source",
     "pool_resolver",
     "price_lists",
+    "prices_to_come",
     "read_in_background",
     "resolve",
     "resolve_each",

@@ -7,8 +7,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from django.db.models import Min
+from django.utils import timezone
+
 from limits_app.engine import PricedFor, PriceList, StoredPrice, UnitPrice
 from limits_app.models import Price, write_alias
+from limits_app.models.fields import aware
 from limits_app.models.own_queries import read
 from limits_app.models.patterns import prefixes_of
 from limits_app.models.price import hour_us
@@ -48,6 +52,23 @@ def price_lists(resources: Collection[tuple[str, str | None]]) -> PriceLists:
             [*of_members.get(pool or "", ()), *[price for name in of_resource for price in of_all.get(name, ())]]
         )
         for (resource, pool), of_resource in places.items()
+    }
+
+
+def prices_to_come(currencies: Collection[str]) -> dict[tuple[str, str], datetime]:
+    """The resources and patterns without a price in one of the currencies now, and the hour from which they have one.
+
+    Each is with its currency. Prices of members of pools are left out.
+    """
+    rows = Price.objects.using(write_alias()).filter(currency__in=currencies, member="").order_by()
+    now = timezone.now()
+    firsts = rows.values_list("resource", "currency").annotate(first=Min("valid_from")).filter(first__gt=now)
+    columns: list[Any] = read(write_alias(), lambda: [*firsts.order_by("resource", "currency")], [])
+    lists = price_lists({(resource, None) for resource, _, _ in columns})
+    return {
+        (resource, currency): aware(begins)
+        for resource, currency, begins in columns
+        if currency not in lists[resource, None].currencies(hour_us(now))
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Final
 
 from django.utils.translation import gettext
 
+from limits_app import conf
 from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
-from limits_app.policies import applied_without, dropped_keys
+from limits_app.policies import applied_without, dropped_keys, prices_to_come
 
 MOST_NAMED: Final = 10
 """How many rows a warning names."""
@@ -21,6 +23,26 @@ def overriding_block(policy: Policy) -> list[str]:
     others = others.exclude(in_scope(PolicyScope.SYSTEM)).exclude(effect=PolicyEffect.BLOCKED)
     labels = [str(policy_row) for policy_row in others.select_related("resource", "entity", "plan")[: MOST_NAMED + 1]]
     return labels if len(labels) <= MOST_NAMED else [*labels[:MOST_NAMED], "…"]
+
+
+def warnings_of(policy: Policy) -> list[str]:
+    """Return the sentences about a saved policy: the limits that it drops, and prices that its budgets need."""
+    return dropped_messages(policy) + unpriced_messages(policy)
+
+
+def unpriced_messages(policy: Policy) -> list[str]:
+    """Return a sentence for each resource of which a budget of a saved policy makes requests an error for now."""
+    keys = policy.limits.filter(key__in=conf.get(conf.CURRENCIES)).values_list("key", flat=True)
+    if conf.get(conf.UNPRICED) is not conf.Unpriced.ERROR or not (currencies := frozenset(keys)):
+        return []
+    which = "name units and not" if policy.counted == Counted.TOTAL else "do not name"
+    messages = [
+        f"{name} has no price in {currency} before {begins.astimezone(UTC):%Y-%m-%d %H:%M} UTC: until then, its "
+        f"requests that {which} {currency!r} are an error"
+        for (name, currency), begins in prices_to_come(currencies).items()
+        if policy.resource is None or policy.resource.name == name
+    ]
+    return messages if len(messages) <= MOST_NAMED else [*messages[:MOST_NAMED], "…"]
 
 
 def dropped_messages(policy: Policy) -> list[str]:

@@ -21,7 +21,7 @@ from limits_app.models.users import entity_name
 from limits_app.services import definitions
 from limits_app.services.field_values import moment
 from limits_app.services.listing import NamedScope
-from limits_app.services.policy_warnings import dropped_messages
+from limits_app.services.policy_warnings import warnings_of
 
 logger = logging.getLogger("limits_app")
 
@@ -169,7 +169,7 @@ def set_policy(scope: NamedScope, limits: LimitsInput, options: PolicyOptions) -
     policy: Policy = definition.row
     if why := weakened(before, vars(policy)):
         logger.warning("%s: %s", policy, why)
-    for message in dropped_messages(policy):
+    for message in warnings_of(policy):
         logger.warning(message)
     return policy
 

@@ -19,7 +19,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.management.limits import state
-from limits_app.models import AuditEvent, Denial, Endpoint, Price, Resource, UsagePeriod, UsageSnapshot
+from limits_app.models import AuditEvent, BucketKind, Denial, Endpoint, Price, Resource, UsagePeriod, UsageSnapshot
 from limits_app.models.audit_log import CONTENT, digest_of
 from tests.commands.conftest import Store
 from tests.commands.running import run
@@ -47,6 +47,17 @@ def test_check_rejects_with_its_exit_code_and_charges_and_counts_nothing() -> No
         unknown = run(line)
         assert unknown.code == 1
         assert "warning: the resource 'other' does not exist: check the spelling" in unknown.err
+
+
+def test_a_resource_with_prices_or_usage_exists() -> None:
+    run("prices set maps call_count=0.01 --per 1 --yes")
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    about = {"bucket": BucketKind.ENTITY, "key": "rpm", "period": UsagePeriod.HOUR, "start": now}
+    UsageSnapshot.objects.create(resource="search", entity="user:7", **about)
+    for resource, code in (("maps", 0), ("search", 0), ("mapz", 1)):
+        for command in ("check", "explain"):
+            ran = run(f"{command} {resource}")
+            assert (ran.code, "does not exist" in ran.err) == (code, bool(code))
 
 
 def test_a_rate_that_is_used_up_is_refused_as_views_refuse_it() -> None:

@@ -92,6 +92,24 @@ def test_setting_warns_of_the_broader_limits_that_are_dropped_and_of_policies_th
     assert "warning" not in run("system set blocked").err
 
 
+def test_setting_a_budget_warns_of_prices_that_begin_later(settings: Settings) -> None:
+    run("prices set maps call_count=0.01 --per 1 --from 2101-01-01T13:00Z --yes")
+    run("prices set search call_count=0.01 --per 1 --from 2101-01-01T14:00Z --yes")
+    of_maps = "warning: maps has no price in usd before 2101-01-01 13:00 UTC: until then, its requests that "
+    of_search = "warning: search has no price in usd before 2101-01-01 14:00 UTC"
+    total = run("system set usd=10/month --total")
+    assert (total.code, f"{of_maps}name units and not 'usd' are an error" in total.err, of_search in total.err) == (
+        0,
+        True,
+        True,
+    )
+    own = run("resource set maps usd=10/month")
+    assert (own.code, f"{of_maps}do not name 'usd' are an error" in own.err, of_search in own.err) == (0, True, False)
+    assert "no price" not in run("resource set maps calls=10/min --yes").err
+    settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
+    assert "no price" not in run("system set usd=11/month --total --yes").err
+
+
 def test_an_entity_without_recorded_usage_may_be_misspelled() -> None:
     hint = "note: no usage of the entity 'gina' before the last roll-up: check the spelling"
     lines = ("entity set gina rpm=5/min --on api", "check api --entity gina", "explain api --entity gina")

@@ -360,6 +360,27 @@ def test_checks_report_resources_without_a_price_under_a_total(settings: Setting
     assert reported() == []
 
 
+def test_checks_report_prices_that_begin_later_under_a_total(settings: Settings) -> None:
+    def reported() -> list[str]:
+        return [message.msg for message in check_stores(["default"]) if message.id == "limits_app.W079"]
+
+    begins = datetime.now(UTC).replace(year=2101, month=1, day=1, hour=13, minute=0, second=0, microsecond=0)
+    price("maps", "call_count", "1", valid_from=begins)
+    price("maps", "tiles", "1", valid_from=begins.replace(hour=14))
+    price("llm", "images", "1", valid_from=begins)
+    price("files/*", "call_count", "1")
+    price("files/upload", "call_count", "2", valid_from=begins)
+    assert reported() == []
+    limits.set_entity_limits(USER, ["usd=1/month"], counted="total")
+    of_maps = "maps has no price in usd before 2101-01-01 13:00 UTC, and a total is limited in usd"
+    assert reported() == [of_maps]
+    with pytest.raises(InvalidRequest, match="maps has no price in usd"):
+        limits.acquire("maps", entity=USER, requested={"tiles": 1})
+    assert use(entity=USER)
+    settings.LIMITS = {**settings.LIMITS, "UNPRICED": "free"}
+    assert reported() == []
+
+
 def test_a_limit_of_a_parent_that_shares_have_in_common_is_charged_as_the_first_one_requests_it() -> None:
     team = Entity.objects.create(identifier="team:1")
     for number in (1, 2):

@@ -38,7 +38,7 @@ from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
 from limits_app.services import block_confirmation, definitions
 from limits_app.services.listing import NamedScope
-from limits_app.services.policy_warnings import dropped_messages, left_without
+from limits_app.services.policy_warnings import left_without, warnings_of
 from limits_app.services.writing import EntityFields, PolicyOptions, delete_policy, set_policy
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
@@ -67,7 +67,7 @@ def _set(options: Namespace, out: Output) -> None:
         if fields:
             limits.set_entity(options.entity, reason=options.reason, **fields)
         policy = set_policy(_scope_of(options), texts, values | {"effect": effect})
-        warnings = dropped_messages(policy)
+        warnings = warnings_of(policy)
     for warning in warnings:
         out.note(f"warning: {warning}")
     note_unused(getattr(options, "entity", None), out)

@@ -27,7 +27,7 @@ from limits_app.management.limits.arguments import (
 )
 from limits_app.management.limits.output import Format, Output, Table
 from limits_app.management.limits.subcommand import ExitCode, fail, note_unused, subcommand
-from limits_app.models import Enforcement, Entity, Policy, Resource
+from limits_app.models import Enforcement, Entity, Policy, Price, Resource, UsageSnapshot
 from limits_app.policies import Pair, latest_code_limits
 from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
@@ -85,10 +85,17 @@ def check(options: Namespace, out: Output) -> ExitCode:
 def _unknown_resource(options: Namespace, out: Output) -> ExitCode:
     """Warn about a resource that does not exist; returns ERROR in that case, otherwise OK."""
     note_unused(options.entity, out)
-    if Resource.objects.filter(name=options.resource).exists() or latest_code_limits(options.resource):
+    if _exists(options.resource):
         return ExitCode.OK
     out.note(f"warning: the resource {options.resource!r} does not exist: check the spelling")
     return ExitCode.ERROR
+
+
+def _exists(resource: str) -> bool:
+    """Whether a resource has a row, limits in code, a price of its own, or usage."""
+    if Resource.objects.filter(name=resource).exists() or latest_code_limits(resource):
+        return True
+    return any(model.objects.filter(resource=resource).exists() for model in (Price, UsageSnapshot))
 
 
 def _outcome(options: Namespace) -> Outcome:
