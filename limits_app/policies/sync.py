@@ -1,7 +1,7 @@
 """The order in which changes of the configuration are applied, so that no request uses limits that were replaced.
 
 A request reads `seen` first, then looks up the kept limits, and sends the version that it has seen with its claim; the
-store rejects another version than its own (`MemoryStore._check_version`, and alike in each store). On that rejection
+store rejects another version than its own (`MemoryStore.acquire`, and alike in each store). On that rejection
 one thread (`BaseResolver.catch_up`) reads the changes since, adds identifiers, drops the limits that were read from
 them, and publishes the new version last: a request that looked up something older sends an older version. Rows that a
 request has read from the database are kept only if `seen` is still the same as before the query.

@@ -1,6 +1,6 @@
 """Permits of a resource: held by leases, which the record keeps; this rule counts them and numbers the grants.
 
-`engine.reclaim` removes leases that have run out, before each decision, which returns their permits;
+`engine.reclaim` removes leases that have run out, before a request is rejected, which returns their permits;
 `engine.renew` extends them, up to the longest hold.
 State: (permits held, holders, fence, earliest time at which a lease may run out).
 A fence only grows from grant to grant, so that a system elsewhere can reject a holder that is late.
