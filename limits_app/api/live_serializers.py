@@ -109,16 +109,20 @@ class SpendSerializer(StrictSerializer):
 
 
 class DenialSerializer(StrictSerializer):
-    """Rejections by a limit within a minute, with the first and last time; an empty entity is the site itself."""
+    """Rejections by a limit within a minute, with the first and last time; an empty entity is the site itself.
 
-    minute = DateTimeField()
-    resource = _text()
-    bucket = serializers.ChoiceField(BucketKind.choices)
-    entity = serializers.CharField(allow_blank=True)
-    key = _text()
-    count = serializers.IntegerField()
-    first = DateTimeField()
-    last = DateTimeField()
+    `why` is the reason as a sentence, with the limit as it was then.
+    """
+
+    minute = DateTimeField(source="count.minute")
+    resource = serializers.CharField(source="count.resource")
+    bucket = serializers.ChoiceField(BucketKind.choices, source="count.bucket")
+    entity = serializers.CharField(allow_blank=True, source="count.entity")
+    key = serializers.CharField(source="count.key")
+    count = serializers.IntegerField(source="count.count")
+    first = DateTimeField(source="count.first")
+    last = DateTimeField(source="count.last")
+    why = _text()
 
 
 class MineSerializer(StrictSerializer):

@@ -31,11 +31,12 @@ from limits_app.services import definitions
 from limits_app.services.amounts import known_amounts
 from limits_app.services.candidates import policy_of_id
 from limits_app.services.costs import Spend
+from limits_app.services.rejections import explained
 from limits_app.services.rights import Action, may, to_create_entity, to_replace_candidate
 from limits_app.services.usage import spend, uses
 from limits_app.usage.reading import Use, denied
 
-_DENIAL_FILTERS: Final = ("resource", "entity", "key", "since", "until")
+_DENIAL_FILTERS: Final = ("resource", "entity", "key", "since", "until", "request_id")
 
 
 class StatusView(ApiView):
@@ -206,8 +207,9 @@ class DenialView(_LiveListView):
     def get(self, request: Request) -> Response:
         """Read rejections by minute, entity and limit; latest minute first, then the highest count."""
         parameters = queries.read(self.query, request.query_params)
-        rejections = denied(**{name: parameters.get(name) for name in _DENIAL_FILTERS})
-        return self.paginated(rejections, self.get_serializer().to_representation)
+        denials = denied(**{name: parameters.get(name) for name in _DENIAL_FILTERS})
+        page = explained(self.paginate_queryset(denials) or ())
+        return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
 
 class MeView(_LiveListView):

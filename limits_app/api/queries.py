@@ -264,6 +264,9 @@ class DenialQuery(CountedQuery):
 
     since = DateTimeField(required=False, help_text="Start of the range. Default: 48 hours ago.")
     until = DateTimeField(required=False)
+    request_id = serializers.CharField(
+        required=False, help_text="The id of a rejected request, as its response has it; from any time."
+    )
 
 
 class SpendQuery(CountedForQuery, TimeQuery):

@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 
 from limits_app.engine import EntityName
 from limits_app.engine.limits import Blocked, LimitDefinition
-from limits_app.models import BucketKind, CodeLimits, Entity
+from limits_app.models import BucketKind, CodeLimits, Denial, Entity
 from limits_app.services.clients import user_names, with_name
 from limits_app.services.limit_words import limit_in_words, limit_name
 from limits_app.services.policy_history import PolicyVersion, policy_history, subjects_of
@@ -79,6 +79,11 @@ def rejections(
     Raises InvalidRequest (a ValueError) for an invalid time.
     """
     denials = denied(resource, entity, key, since=since, until=until, request_id=request_id)[offset : offset + most]
+    return explained(denials)
+
+
+def explained(denials: Iterable[Denial]) -> list[Rejection]:
+    """Return rows of rejections with their reasons, in their order; the number of queries does not depend on them."""
     counts = [DenialCount.of(denial) for denial in denials]
     subjects = subjects_of(counts)
     rows = Entity.objects.filter(identifier__in=subjects).select_related("plan") if subjects else ()

@@ -228,6 +228,11 @@ def test_refusals_are_reported_minute_by_minute(root: APIClient) -> None:
     assert [(one["entity"], one["count"]) for one in told.data["results"]] == [("user:2", 2), ("user:3", 3)]
     [one] = root.get(f"{ROOT}denials/?entity=user:1&resource=api&key=call_count").data["results"]
     assert (one["bucket"], one["count"]) == ("entity", 1)
+    assert one["why"] == "user:1 reached the limit of requests on api."
+    Denial.objects.filter(entity="user:3").update(request_ids="r-2 r-1", minute=now - timedelta(days=5))
+    [of_request] = root.get(f"{ROOT}denials/?request_id=r-1").data["results"]
+    assert of_request["entity"] == "user:3"
+    assert root.get(f"{ROOT}denials/?request_id=r-9").data["results"] == []
     assert root.get(f"{ROOT}denials/?until=2001-01-01T00:00:00Z").data["results"] == []
     assert root.get(f"{ROOT}denials/?until=0001-01-02T00:00:00Z").status_code == 400
     assert root.get(f"{ROOT}denials/?by=entity").status_code == 400
