@@ -15,6 +15,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request
 
 from django.core.mail import EmailMessage, get_connection
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import localtime
 from django.utils.translation import gettext
 
 from limits_app.alerts.targets import Deadline, PrivateTarget, opener
@@ -45,7 +47,7 @@ def deliver(rule: AlertRule, payload: Mapping[str, Any], *, now: datetime) -> No
     """Send an alert to the target of a rule, in 10 seconds; raises NotDelivered."""
     try:
         if rule.channel == AlertChannel.EMAIL:
-            _send_mail(rule.addresses, str(payload["text"]))
+            _send_mail(rule.addresses, payload)
         elif rule.channel == AlertChannel.SLACK:
             _post(rule.target, {"text": _without_markup(str(payload["text"]))}, {})
         else:
@@ -71,10 +73,14 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
     return "sha256=" + hmac.digest(secret.encode(), f"{timestamp}.".encode() + body, "sha256").hex()
 
 
-def _send_mail(addresses: list[str], text: str) -> None:
+def _send_mail(addresses: list[str], payload: Mapping[str, Any]) -> None:
+    text = str(payload["text"])
     subject = gettext("Limits: %(text)s") % {"text": text}
+    sentences = [f"{text.rstrip('.')}."]
+    if at := parse_datetime(str(payload.get("at", ""))):
+        sentences.append(gettext("Time: %(time)s") % {"time": f"{localtime(at):%Y-%m-%d %H:%M (%Z)}"})
     connection = get_connection(timeout=TIMEOUT_SECONDS)
-    message = EmailMessage(" ".join(subject.split()), text, None, addresses, connection=connection)
+    message = EmailMessage(" ".join(subject.split()), "\n\n".join(sentences), None, addresses, connection=connection)
     Deadline(TIMEOUT_SECONDS).run(lambda _: message.send())
 
 

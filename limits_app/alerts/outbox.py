@@ -96,8 +96,8 @@ def _add_rejections(now: datetime) -> None:
 
 
 def _rejections(denial: Denial) -> AlertEvent:
-    limit = limit_in_text(denial.key, denial.resource, denial.entity)
-    text = f"{denial.count} requests were rejected within a minute by {limit}"
+    limit = limit_in_text(denial.key, denial.resource)
+    text = f"{denial.count} requests of {denial.entity} were rejected within a minute, by {limit}"
     at = denial.last.timestamp()
     window = str(int(at // HOUR))
     return AlertEvent(AlertKind.REJECTIONS, denial.whose, text, at, window, denial.resource, denial.entity)

@@ -18,9 +18,10 @@ from django.db import router, transaction
 from django.dispatch import Signal
 
 from limits_app import conf, signals
-from limits_app.engine import KEYS_OF_REQUESTS, Clock
+from limits_app.engine import KEYS_OF_REQUESTS, Clock, is_currency
 from limits_app.engine.outcome import LimitStatus, plain_text
-from limits_app.models import Alert, AlertKind, AlertRule, Emergency
+from limits_app.engine.periods import NAMES
+from limits_app.models import Alert, AlertKind, AlertRule, Emergency, Enforcement
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import Patterns
 from limits_app.usage.reading import counted_for, storable
@@ -150,20 +151,35 @@ def _outage(rule: AlertRule, event: AlertEvent, using: str) -> str | None:
     return f"after {last.pk if last else 0}"
 
 
-def limit_in_text(key: str, resource: str, client: str) -> str:
-    """A limit in the text of an alert, such as “the limit of requests on api for user:7”."""
-    unit = "requests" if key in KEYS_OF_REQUESTS else key
-    scope = f"on {resource}" if resource else "over all resources"
-    return f"the limit of {unit} {scope}" + (f" for {client}" if client else "")
+def limit_in_text(key: str, resource: str) -> str:
+    """A limit in the text of an alert, such as “the limit of requests on api”."""
+    return f"the limit of {_unit(key)} {_scope(resource)}"
+
+
+def _use_in_text(status: LimitStatus, client: str) -> str:
+    """How much of a limit is used, such as “user:7 has used 16 of 20 requests per minute on api (80 %)”."""
+    capacity, used = status.capacity, status.capacity - status.remaining
+    is_whole = not is_currency(status.key) and capacity == int(capacity)
+    period = NAMES.get(status.window_seconds or 0, "") if status.limit == capacity else ""
+    limit = f"{plain_text(capacity)} {_unit(status.key)}{period and f' per {period}'} {_scope(status.resource or '')}"
+    share = int(100 * used / capacity) if capacity else 100
+    shown = plain_text(int(used) if is_whole else used)
+    return f"{client or 'the site'} has used {shown} of {limit} ({share} %)"
+
+
+def _unit(key: str) -> str:
+    return "requests" if key in KEYS_OF_REQUESTS else key
+
+
+def _scope(resource: str) -> str:
+    return f"on {resource}" if resource else "over all resources"
 
 
 def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object) -> None:
     who, percent = storable(counted_for(entity=status.entity, member=status.member)), round(threshold * 100)
     scope = f"of {status.resource}" if status.resource else "over all resources"
     name = f"{status.key} {scope}" + (f" for {who}" if who else "")
-    left = f"{plain_text(status.remaining)} of {plain_text(status.capacity)} left"
-    limit = limit_in_text(status.key, status.resource or "", who)
-    text = f"at least {percent} % of {limit} is used: {left}"
+    text = _use_in_text(status, who)
     event = AlertEvent(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)
     recorder.note(event)
 
@@ -178,8 +194,16 @@ def _store_restored(alias: str, **_: object) -> None:
     recorder.note(AlertEvent(AlertKind.STORE, f"store {alias} available", text, recorder.now(), None))
 
 
+_SWITCHED: Final[Mapping[Enforcement, str]] = {
+    Enforcement.OFF: "all limits are switched off",
+    Enforcement.SHADOW: "all limits are only reported and reject nothing",
+    Enforcement.ENFORCE: "all limits are enforced again",
+}
+
+
 def _emergency_switched(emergency: Emergency, **_: object) -> None:
-    text = f"the emergency switch is set to {emergency.mode.value}" + (emergency.reason and f": {emergency.reason}")
+    until = f" until {emergency.until.isoformat(' ', 'minutes')}" if emergency.until else ""
+    text = _SWITCHED[emergency.mode] + until + (emergency.reason and f": {emergency.reason}")
     now = recorder.now()
     recorder.note(AlertEvent(AlertKind.EMERGENCY, "emergency switch", text, now, str(now)))
 

@@ -204,7 +204,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'alert',
-                'verbose_name_plural': 'alerts',
+                'verbose_name_plural': 'alert log',
                 'ordering': ['-created_at', '-pk'],
                 'default_permissions': ('view',),
             },

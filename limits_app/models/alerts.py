@@ -163,7 +163,7 @@ class Alert(models.Model):
     class Meta:
         default_permissions = ("view",)
         verbose_name = _("alert")
-        verbose_name_plural = _("alerts")
+        verbose_name_plural = _("alert log")
         ordering = ["-created_at", "-pk"]
 
     def __str__(self) -> str:

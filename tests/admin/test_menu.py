@@ -42,7 +42,7 @@ ENTRIES = ["Overview", "Limits", "Clients", "Activity", "Alerts", "Settings"]
         ("limitsentry", "policy_changelist", ["Policies", "URL rules", "Plans", "Resources", "Prices", "Trials"]),
         ("clientsentry", "entity_changelist", ["All clients", "Effective limits"]),
         ("activityentry", "denial_changelist", ["Rejections", "Usage", "Live", "Audit log"]),
-        ("alertsentry", "alertrule_changelist", ["Alert rules", "Alerts"]),
+        ("alertsentry", "alertrule_changelist", ["Alert rules", "Alert log"]),
         ("settingsentry", "emergencyswitch_changelist", ["Emergency switch", "Exemptions", "Pools"]),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.core import mail
 from django.core.exceptions import ValidationError
 from django.db import connection
 from django.test import Client
@@ -26,6 +27,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, RateLimitAlgorithm, alerts, limits, signals, tasks
 from limits_app.alerts import recorder
 from limits_app.alerts.recording import AlertEvent, AlertRecorder
+from limits_app.engine.outcome import LimitStatus
 from limits_app.models import Alert, AlertKind, AlertRule, AuditEvent, BucketKind, Denial, EmergencySwitch
 from limits_app.services.near_limits import thresholds
 from limits_app.testing import FakeClock, freeze_limits
@@ -90,10 +92,9 @@ def test_total_is_named_by_its_subject(site: FakeClock, receiver: Receiver) -> N
     limits.set_entity_limits("user:7", "8/h", counted="total")
     use(5, "user:7")
     assert about() == ["call_count over all resources for user:7", "call_count of api for user:7"]
-    assert {alert.payload["text"].partition(" is used: ")[0] for alert in Alert.objects.all()} == {
-        "at least 50 % of the limit of requests over all resources for user:7",
-        "at least 50 % of the limit of requests on api for user:7",
-    }
+    texts = [alert.payload["text"] for alert in Alert.objects.order_by("pk")]
+    assert texts[0] == "user:7 has used 4 of 8 requests per hour over all resources (50 %)"
+    assert re.fullmatch(r"user:7 has used \d of \d+ requests per \w+ on api \(5\d %\)", texts[1])
     assert Denial(key="call_count", entity="user:7").whose == "call_count over all resources for user:7"
 
 
@@ -127,8 +128,12 @@ def test_without_the_setting_no_thresholds_are_checked(settings: Settings, is_on
 # Each kind of event that one call makes happen alone, how it happens, and a part of its text. Others, such as those
 # about limits, have tests of their own in this module, and the next test names them.
 EVENTS: list[tuple[str, Callable[[], object], str]] = [
-    ("emergency", lambda: limits.set_emergency("off", reason="incident"), "set to off: incident"),
-    ("emergency", lambda: EmergencySwitch.objects.create(mode="shadow", reason="incident"), "set to shadow: incident"),
+    ("emergency", lambda: limits.set_emergency("off", reason="incident"), "all limits are switched off: incident"),
+    (
+        "emergency",
+        lambda: EmergencySwitch.objects.create(mode="shadow", reason="incident"),
+        "all limits are only reported and reject nothing: incident",
+    ),
     (
         "candidate",
         lambda: signals.candidate_reverted.send(None, policy="api", reason="5 % were rejected"),
@@ -250,7 +255,7 @@ def test_rejections_above_a_rate_alert_once_an_hour(
     assert alerts.send(now=NOON + timedelta(minutes=6)).sent == 0
     for alert in Alert.objects.all():
         assert (
-            f"{count} requests were rejected within a minute by the limit of rpm on api for user:1"
+            f"{count} requests of user:1 were rejected within a minute, by the limit of rpm on api"
             in alert.payload["text"]
         )
 
@@ -302,6 +307,40 @@ def test_a_mail_is_sent_and_a_refused_one_again(receiver: Receiver, settings: Se
         assert alerts.send(now=NOON + timedelta(minutes=1)).sent == 1
     [message] = server.messages
     assert (message["subject"], message["to"]) == ("Limits: a limit", "a@example.com, b@example.com")
+    assert message.get_payload().strip() == "a limit."
+
+
+def test_mail_is_a_sentence_with_the_time_of_its_event(receiver: Receiver, settings: Settings) -> None:
+    settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+    text = "user:4 has used 16 of 20 requests per minute on api (80 %)"
+    waiting(
+        rule=rule("store", receiver, channel="email", target="a@example.com"),
+        payload={"text": text, "at": NOON.isoformat()},
+    )
+    assert alerts.send(now=NOON).sent == 1
+    [message] = mail.outbox
+    assert message.subject == f"Limits: {text}"
+    assert message.body == f"{text}.\n\nTime: {NOON:%Y-%m-%d %H:%M} (UTC)"
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        ({"remaining": 3.111, "limit": 10}, "user:1 has used 16 of 20 requests on api (84 %)"),
+        ({"remaining": 3.111, "limit": 20}, "user:1 has used 16 of 20 requests per minute on api (84 %)"),
+        ({"remaining": 4, "limit": 20, "window_seconds": 90}, "user:1 has used 16 of 20 requests on api (80 %)"),
+        ({"key": "usd", "remaining": 3.5, "limit": 20}, "user:1 has used 16.5 of 20 usd per minute on api (82 %)"),
+        ({"key": "tokens", "entity": None, "remaining": 0, "resource": None}, "the site has used 20 of 20 tokens over"),
+    ],
+)
+@pytest.mark.usefixtures("site")
+def test_text_says_how_much_is_used_in_whole_units(status: dict[str, Any], text: str, receiver: Receiver) -> None:
+    rule("threshold", receiver, percent=50)
+    fields = {"key": "call_count", "resource": "api", "entity": "user:1", "level": "resource", "capacity": 20}
+    amounts = {"requested": 1, "retry_after": 0, "reset_after": 60, "window_seconds": 60}
+    signals.limit_near.send(None, status=LimitStatus(**{**fields, **amounts, **status}), threshold=0.8, window="1")
+    recorder.flush()
+    assert Alert.objects.get().payload["text"].startswith(text)
 
 
 def test_failed_attempts_are_repeated_with_back_off_and_given_up(
