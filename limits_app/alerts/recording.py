@@ -18,9 +18,8 @@ from django.db import router, transaction
 from django.dispatch import Signal
 
 from limits_app import conf, signals
-from limits_app.engine import KEYS_OF_REQUESTS, Clock, is_currency
+from limits_app.engine import KEYS_OF_REQUESTS, NAMES, Clock, is_currency
 from limits_app.engine.outcome import LimitStatus, plain_text
-from limits_app.engine.periods import NAMES
 from limits_app.models import Alert, AlertKind, AlertRule, Emergency, Enforcement
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import Patterns

@@ -221,7 +221,7 @@ def sentence(limit: SimpleLimit) -> str:
     elif limit.who == Who.TEAM and limit.counts_members:
         subject = gettext("All members of %s together may") % limit.entity
     else:
-        whose = gettext("Each member of the plan %s") % limit.plan if limit.who == Who.PLAN else limit.entity
+        whose = gettext("Each member of “%s”") % limit.plan if limit.who == Who.PLAN else limit.entity
         subject = gettext("%s may") % whose
     where = {What.URL: limit.path, What.RESOURCE: limit.resource}.get(limit.what)
     scope = gettext("on %s") % where if where else gettext("over all resources together")

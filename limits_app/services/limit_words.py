@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from math import ceil, floor
-from typing import Final
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.dates import WEEKDAYS
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from limits_app.engine import (
     CALLS,
@@ -76,7 +78,7 @@ def limits_in_words(text: str) -> str:
 
 
 def burst_in_words(limit: LimitDefinition) -> str:
-    """How much a limit allows at once, and within one of its times where that is more than its amount; else empty."""
+    """How much a limit allows within one of its periods where that is more than its amount; else empty."""
     if not isinstance(limit, RateLimit | CallLimit):
         return ""
     most = limit.algorithm.most_per_window(limit.capacity, limit.burst)
@@ -84,15 +86,14 @@ def burst_in_words(limit: LimitDefinition) -> str:
         return ""
     period = _period(None, limit.window_seconds)
     values = {
-        "amount": amount(limit.ceiling),
         "most": amount(most),
         "period": gettext("one %(period)s") % {"period": period} if limit.window_seconds in NAMES else period,
     }
-    return gettext("up to %(amount)s at once, and %(most)s within %(period)s") % values
+    return gettext("on average, up to %(most)s within %(period)s") % values
 
 
 def period_in_words(limit: LimitDefinition) -> str:
-    """When a limit starts again, such as “per minute” or “per 90s”; “at a time” for one that never does."""
+    """When a limit starts again, such as “per minute” or “per 90 seconds”; “at a time” for one that never does."""
     match limit:
         case ResourceLimit():
             return gettext("at a time")
@@ -152,10 +153,25 @@ def _start_in_words(quota: QuotaLimit) -> str:
 
 
 def _period(period: str | None, seconds: float | None) -> str:
-    """A calendar period or a number of seconds, such as “month”, “minute” or “90s”; empty without both."""
+    """A calendar period or a number of seconds, such as “month”, “minute” or “90 seconds”; empty without both."""
     if period or not seconds:
         return gettext(period) if period else ""
-    return gettext(NAMES[seconds]) if seconds in NAMES else seconds_text(seconds)
+    return gettext(NAMES[seconds]) if seconds in NAMES else _length(seconds)
+
+
+def _length(seconds: float) -> str:
+    """A number of seconds in the largest unit that divides it, such as “90 seconds”."""
+    number, unit = _LENGTH.fullmatch(seconds_text(seconds)).groups()  # type: ignore[union-attr]  # always matches
+    return str(_UNITS[unit]) % {"count": number} if unit in _UNITS else f"{number}{unit}"
+
+
+_LENGTH: Final = re.compile(r"(\d+)(\D+)")
+_UNITS: Final[Mapping[str, Any]] = {
+    "s": _("%(count)s seconds"),
+    "min": _("%(count)s minutes"),
+    "h": _("%(count)s hours"),
+    "d": _("%(count)s days"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +179,7 @@ class OwnLimit:
     """A limit of an entity on a resource.
 
     `name` is the resource as users know it: the path of a URL rule for one that was made for it.
-    `unit` is “requests”, or the key of the limit in words; `period` is “minute”, “90s” or “month”, and empty for
+    `unit` is “requests”, or the key of the limit in words; `period` is “minute”, “90 seconds” or “month”, and empty for
     concurrent use. `percent` is the used share, at most 100. `resets_at` is when nothing is used any more if no further
     request is allowed; None where nothing is used. A resource that `is_blocked` has no numbers.
     """

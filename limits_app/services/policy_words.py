@@ -100,7 +100,7 @@ def _whom(subject: PolicySubject, names: Mapping[str, str], rule: Endpoint | Non
         is_each_of = is_each and subject.entity in _EACH_OF
         return str(_EACH_OF[subject.entity]) if is_each_of else with_name(subject.entity, names)
     if subject.plan is not None:
-        text = gettext("Each member of the plan %(plan)s") if is_each else gettext("Plan %(plan)s")
+        text = gettext("Each member of “%(plan)s”") if is_each else gettext("Plan “%(plan)s”")
         return text % {"plan": subject.plan}
     if is_each and rule is not None and rule.counted_by in _COUNTED:
         return str(_COUNTED[rule.counted_by])

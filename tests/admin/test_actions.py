@@ -116,7 +116,7 @@ def test_totals_are_reset_and_topped_up_for_entities_and_the_system(admin_client
     act(admin_client, "reset_state", Entity.objects.get(identifier="user:1"), **why)
     assert used_in_total() == [0, 0]
     done = act(admin_client, "reset_state", plan, **why)
-    plan_words = "“Each member of the plan pro, over all resources together”"
+    plan_words = "“Each member of “pro”, over all resources together”"
     assert f"{plan_words}: each entity has its own usage: choose entities" in said(done)
 
 

@@ -101,7 +101,7 @@ def test_an_event_is_a_sentence(db: None) -> None:
     Plan.objects.create(name="gold")
     assert last_sentence() == "Added plan gold"
     limits.set_plan_limits("gold", "9/min", resource="api")
-    assert last_sentence() == "Each member of the plan gold on api: added 9 requests per minute"
+    assert last_sentence() == "Each member of “gold” on api: added 9 requests per minute"
     limits.reset("api", reason="our mistake")
     assert last_sentence().startswith("reset: usage api")
 
@@ -156,7 +156,7 @@ def test_the_filter_by_object_names_objects_as_the_sentences_do(admin_client: Cl
             if isinstance(spec, ObjectFilter)
         ]
         offered = {choice for _value, choice in object_filter.lookup_choices}
-        expected = {"tenant:a on /api/mail/", "Each client on api", "Each member of the plan gold, on each resource"}
+        expected = {"tenant:a on /api/mail/", "Each client on api", "Each member of “gold”, on each resource"}
         assert offered >= expected
         assert not [choice for choice in offered if choice.startswith("policy") or rule.limits_resource in choice]
 

@@ -170,7 +170,7 @@ def test_a_group_gets_a_plan(window: Browser, place: Place) -> None:
     clicks.reads("The plan free is new")
     window.take("task-plan")
     clicks.press("input[name=_save]")
-    assert "each member of the plan free may make 1,000 requests per day" in clicks.done()
+    assert "each member of “free” may make 1,000 requests per day" in clicks.done()
     assert clicks.count <= 4
     assert run(place, "from limits_app.models import PlanGroup; print(*PlanGroup.objects.all())") == "free"
 

@@ -45,7 +45,7 @@ def request_of(user: User) -> HttpRequest:
     ("limit", "text"),
     [
         (CallLimit.per_minute(1_000), "1 of 1,000 requests per minute used"),
-        (CallLimit(5, window_seconds=90), "1 of 5 requests per 90s used"),
+        (CallLimit(5, window_seconds=90), "1 of 5 requests per 90 seconds used"),
         (RateLimit.per_day("input_tokens", 2_000), "500 of 2,000 input tokens per day used"),
         (QuotaLimit.per_month("credits", 1_000), "500 of 1,000 credits per month used"),
         (CallLimit.per_hour(1), "1 of 1 request per hour used"),

@@ -76,7 +76,7 @@ class ExemptForm(forms.Form):
         required=False,
         strip=False,
         widget=ClientInput(
-            attrs={"placeholder": _("such as user:7, or a name"), "autocomplete": "off", "spellcheck": "false"}
+            attrs={"placeholder": _("203.0.113.0/24, user:7 or a name"), "autocomplete": "off", "spellcheck": "false"}
         ),
     )
     plan = forms.ModelChoiceField(label=_("Or a plan"), queryset=Plan.objects.all(), required=False)

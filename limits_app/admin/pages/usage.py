@@ -129,8 +129,9 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
 
 
 _TIME: Final = ("from", "to")
-_AMOUNTS: Final = ("client", "name", "plan", "resource", "limit", "allowed", "rejections", "below", "cost", "currency")
-_SPENDS: Final = ("client", "name", "below", "cost", "currency")
+_LIMIT: Final = ("client", "name", "plan", "resource", "limit")
+_AMOUNTS: Final = (*_LIMIT, "allowed", "rejections", "by_members", "cost", "currency")
+_SPENDS: Final = ("client", "name", "by_members", "cost", "currency")
 _CSV_BATCH: Final = 1000
 _BELOW: Final = "yes"
 """Of amounts that clients below this one used: they are among the rows of these too."""
@@ -142,7 +143,7 @@ def _csv(resource: str | None, entity: str | None, key: str, *, time: Time) -> H
     by = ("entity", "resource", "plan", "below")
     chosen: dict[str, Any] = {"period": period, "since": since, "until": until}
     uses = usage_by_unit(resource, entity=entity, unit=key or None, by=by, cost=True, **chosen)
-    return _file("usage.csv", (*_TIME, *_AMOUNTS), _csv_rows(_with_rejections(uses)), time)
+    return _file("usage", (*_TIME, *_AMOUNTS), _csv_rows(_with_rejections(uses)), time)
 
 
 def _with_rejections(uses: Iterable[Use]) -> list[Use]:
@@ -177,7 +178,7 @@ def _spend_csv(resource: str | None, entity: str | None, _key: str, *, time: Tim
     """What the usage of every client cost in this time, as a file."""
     period, since, until = time
     spends = spend(resource, entity=entity, period=period, since=since, until=until, by=("entity", "below"))
-    return _file("spend.csv", (*_TIME, *_SPENDS), _spend_rows(spends), time)
+    return _file("spend", (*_TIME, *_SPENDS), _spend_rows(spends), time)
 
 
 def _spend_rows(spends: list[Spend]) -> Iterator[list[object]]:
@@ -189,6 +190,13 @@ def _spend_rows(spends: list[Spend]) -> Iterator[list[object]]:
             yield [who, names.get(who, ""), _BELOW if spending.below else "", spending.amount, spending.currency]
 
 
+def _days_in_name(since: datetime, until: datetime) -> str:
+    """The time of a file for its name: “2026-10” for a month, else its first and its last day."""
+    last = until - timedelta(microseconds=1)
+    is_month = since.day == 1 and until.day == 1 and (since.year, since.month) == (last.year, last.month)
+    return f"{since:%Y-%m}" if is_month else f"{since:%Y-%m-%d}-to-{last:%Y-%m-%d}"
+
+
 _FILES: Final = {"csv": _csv, "spend": _spend_csv}
 
 
@@ -197,7 +205,7 @@ def _file(name: str, columns: tuple[str, ...], rows: Iterable[list[object]], tim
     begin_and_end = (f"{since:%Y-%m-%dT%H:%MZ}", f"{until:%Y-%m-%dT%H:%MZ}")
     file = HttpResponse(csv_text(columns, ([*begin_and_end, *row] for row in rows)))
     file["Content-Type"] = "text/csv; charset=utf-8"
-    file["Content-Disposition"] = f'attachment; filename="{name}"'
+    file["Content-Disposition"] = f'attachment; filename="{name}-{_days_in_name(since, until)}.csv"'
     return file
 
 

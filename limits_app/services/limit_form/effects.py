@@ -148,7 +148,7 @@ def _notes(limit: SimpleLimit) -> Iterator[str]:
     if limit.until:
         yield gettext("It ends on %(date)s.") % {"date": moment(limit.until)}
     if limit.who == Who.PLAN and not Plan.objects.filter(name=limit.plan).exists():
-        yield gettext("The plan %(plan)s is new: it is made.") % {"plan": limit.plan}
+        yield gettext("The plan “%(plan)s” will be created.") % {"plan": limit.plan}
     if starts_with_client(limit) and limit.who in OF_ONE and not _has_billing_date(limit):
         note = gettext("%(client)s has no billing date of its own: that of its parent counts, or calendar months.")
         yield note % {"client": limit.entity}

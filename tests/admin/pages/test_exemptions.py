@@ -283,8 +283,10 @@ def test_users_with_view_and_add_permission_may_open_the_page(visitor: Visitor, 
 def test_the_forms_explain_unlimited(admin_client: Client) -> None:
     shared = "limits that all clients share, totals and members of pools"
     pages = {"limits_app_policy_add": "limits that the client has on a resource", "limits_app_entity_add": "not for"}
-    pages |= {PAGE: "their own limits on a resource"}
     for name, own in pages.items():
         page = words(admin_client.get(reverse(f"admin:{name}")))
         assert shared in page
         assert own in page
+    page = words(admin_client.get(reverse(f"admin:{PAGE}")))
+    assert "exempt clients are neither counted nor rejected, unless the client or the resource is blocked" in page
+    assert "To end the exemption" in page

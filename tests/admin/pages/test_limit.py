@@ -79,7 +79,7 @@ TOGETHER = DB | {"who": "together", "unit_1": "connections"}
         (
             EVERYTHING | {"who": "plan", "plan": "pro"},
             "plan pro in total",
-            "Each member of the plan pro may make 100 requests per minute over all resources together.",
+            "Each member of “pro” may make 100 requests per minute over all resources together.",
         ),
         (
             EVERYTHING | {"who": "client"},
@@ -95,8 +95,7 @@ TOGETHER = DB | {"who": "together", "unit_1": "connections"}
         (
             API | {"who": "user", "number_1": "400k", "unit_1": "tokens"},
             "pattern user:* on api",
-            "Each user may use 400,000 tokens per minute "
-            "(up to 400,000 at once, and 800,000 within one minute) on api.",
+            "Each user may use 400,000 tokens per minute (on average, up to 800,000 within one minute) on api.",
         ),
         (
             EVERYTHING | {"who": "team", "entity": "team:x", "number_1": "1M", "unit_1": "tokens", "per_1": "day"},
@@ -147,12 +146,12 @@ def test_days_weeks_and_months_are_those_of_the_calendar(admin: Client, settings
     ("text", "label", "after"),
     [
         ("calls=10/min", "per minute, with bursts", "calls=20/min"),
-        ("calls=10/5min:fixed_window", "per 5min, with bursts", "calls=20/5min:fixed_window"),
+        ("calls=10/5min:fixed_window", "per 5 minutes, with bursts", "calls=20/5min:fixed_window"),
         ("tokens=10/min:sliding_window", "per minute, without bursts", "tokens=20/min:sliding_window"),
         ("calls=10/min:burst=40", "per minute, with bursts", "calls=20/min:burst=40"),
         ("tokens=10/day@Asia/Tokyo", "per day, Asia/Tokyo", "tokens=20/day@Asia/Tokyo"),
         ("tokens=10/week@UTC:from=sun", "per week from Sunday", "tokens=20/week@UTC:from=sun"),
-        ("tokens=10/30min:session", "per 30min", "tokens=20/30min:session"),
+        ("tokens=10/30min:session", "per 30 minutes", "tokens=20/30min:session"),
         ("slots=10:hold=5min", "at a time", "slots=20:hold=5min"),
     ],
 )
@@ -602,7 +601,7 @@ def test_a_plan_is_made_with_its_groups(admin: Client) -> None:
     group, other = Group.objects.create(name="free"), Group.objects.create(name="gold")
     PlanGroup.objects.create(plan=Plan.objects.create(name="gold"), group=other)
     fields = {**EVERYTHING, "who": "plan", "plan": "free", "number_1": "1,000", "per_1": "day"}
-    assert "The plan free is new: it is made." in described(admin, **fields)
+    assert "The plan “free” will be created." in described(admin, **fields)
     response = post(admin, **fields, groups=[group.pk, other.pk])
     assert "The group “gold” is on the plan “gold”" in str(response.context["form"].errors["groups"])
     page = save(admin, **fields, groups=[group.pk]).url

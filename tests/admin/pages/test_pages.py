@@ -283,6 +283,23 @@ def test_usage_of_days(
     assert sum(drawn["admitted"]) == admitted
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "days"),
+    [
+        ("2026-10-01", "2026-10-31", "2026-10"),
+        ("2026-10-01", "2026-10-30", "2026-10-01-to-2026-10-30"),
+        ("2026-10-01", "2026-11-30", "2026-10-01-to-2026-11-30"),
+        ("2025-10-02", "2025-11-01", "2025-10-02-to-2025-11-01"),
+    ],
+)
+@pytest.mark.parametrize(("file", "name"), [("csv", "usage"), ("spend", "spend")])
+def test_file_of_usage_is_named_by_its_time(
+    file: str, name: str, first: str, last: str, days: str, admin_client: Client
+) -> None:
+    response = get(admin_client, USAGE, format=file, **{"from": first, "to": last})
+    assert response["Content-Disposition"] == f'attachment; filename="{name}-{days}.csv"'
+
+
 def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_client: Client) -> None:
     Entity.objects.create(identifier="user:1", name="Gina")
     used("api", "user:1", "call_count", 6, refused=1)
@@ -306,7 +323,7 @@ def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_c
             "limit",
             "allowed",
             "rejections",
-            "below",
+            "by_members",
             "cost",
             "currency",
         ]
@@ -341,7 +358,7 @@ def test_files_and_pages_have_the_cost_of_usage(admin_client: Client) -> None:
         ["user:1", "Gina", "pro", "llm/large", "output_tokens", "0.3", "0", "", "0.000003", "usd"],
     ]
     assert csv_of(admin_client, span="last_month", format="spend") == [
-        ["from", "to", "client", "name", "below", "cost", "currency"],
+        ["from", "to", "client", "name", "by_members", "cost", "currency"],
         [f"{last_month:%Y-%m-%dT%H:%MZ}", f"{month:%Y-%m-%dT%H:%MZ}", "user:1", "Gina", "", "0.750003", "usd"],
     ]
     page = get(admin_client, USAGE, span="last_month")
