@@ -12,10 +12,10 @@ from limits_app import audit
 from limits_app.admin.audit_words import clients_of, end_of, in_sentences
 from limits_app.audit import MODELS
 from limits_app.engine.errors import InvalidLimit
-from limits_app.models import AuditEvent, Policy, Verb
+from limits_app.models import AuditEvent, Policy, Verb, write_alias
 from limits_app.models.limit_rules import noted_in
 from limits_app.models.snapshots import Snapshot
-from limits_app.services.clients import client_names, with_name
+from limits_app.services.clients import client_names, events_of, with_name
 from limits_app.services.limit_words import limit_in_words
 from limits_app.services.rule_labels import resource_labels
 
@@ -55,9 +55,14 @@ def lines(events: Iterable[AuditEvent], names: Mapping[str, str] | None = None) 
     return [AuditLine(tuple(unit), _sentence(unit, sentences, names)) for unit in units]
 
 
-def line_of(event: AuditEvent) -> AuditLine:
-    """The line of the save that an event belongs to."""
-    return lines(audit.unit_of(event))[0]
+def line_of(event: AuditEvent, client: str = "") -> AuditLine:
+    """The line of the save that an event belongs to, or of what that changed of a client."""
+    unit = audit.unit_of(event)
+    if client:
+        about = AuditEvent.objects.filter(events_of([client], write_alias()), pk__in=[part.pk for part in unit])
+        of_client = {*about.values_list("pk", flat=True)}
+        unit = [part for part in unit if part.pk in of_client] or [event]
+    return lines(unit)[0]
 
 
 def _sentence(unit: Sequence[AuditEvent], sentences: Mapping[int, str], names: Mapping[str, str]) -> str:

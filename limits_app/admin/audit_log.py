@@ -45,15 +45,16 @@ _MOST_CHOICES: Final = 15
 
 
 def events_in_words(
-    site: AdminSite, events: Sequence[AuditEvent], names: Mapping[str, str] | None
+    site: AdminSite, events: Sequence[AuditEvent], names: Mapping[str, str] | None, *, client: str = ""
 ) -> Iterator[dict[str, str]]:
     """Who changed what, when and why, save by save, and where that can be seen in full and undone.
 
-    The names of clients are read at once, unless they were.
+    The names of clients are read at once, unless they were. For the events of a `client`, only these are undone.
     """
+    query = {"client": client} if client else None
     for line in lines(events, names):
         event = line.event
-        revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk])
+        revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk], query=query)
         yield {
             "when": moment(event.when),
             "who": event.actor or source_in_words(event.source),
@@ -206,7 +207,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             raise Http404(gettext("The event does not exist."))
         if not self._may_revert(request, event):
             raise PermissionDenied
-        line = lines([event])[0] if "alone" in request.GET else line_of(event)
+        line = lines([event])[0] if "alone" in request.GET else line_of(event, request.GET.get("client", ""))
         form = RevertForm(request.POST if request.method == "POST" else None)
         if not form.is_valid():
             return self._confirmation(request, line, form)
@@ -324,7 +325,12 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
 
     def _confirmation(self, request: HttpRequest, line: AuditLine, form: RevertForm) -> HttpResponse:
         title = gettext("Undo “%(what)s”?") % {"what": line.sentence}
-        context = {"event": line.event, "parts": [*map(self._part, reversed(line.events))]}
+        more = 0 if "alone" in request.GET or "client" not in request.GET else len(line_of(line.event).events)
+        context = {
+            "event": line.event,
+            "more": more if more > len(line.events) else 0,
+            "parts": [*map(self._part, reversed(line.events))],
+        }
         return confirmation(self, request, form, title=title, template="auditevent/revert", **context)
 
     def _part(self, event: AuditEvent) -> dict[str, Any]:

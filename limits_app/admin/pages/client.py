@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from limits_app import audit, services
 from limits_app.admin.action_forms import QuickBoostForm
 from limits_app.admin.audit_log import events_in_words
-from limits_app.admin.pages.client_limits import limits_of_client
+from limits_app.admin.pages.client_limits import kept_by_teams, limits_of_client
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.engine.errors import LimitsError
 from limits_app.models import AuditEvent, BucketKind, CodeLimits, Entity, Plan, Policy, PolicyEffect, write_alias
@@ -103,6 +103,11 @@ def _changed(site: AdminSite, request: HttpRequest, identifier: str) -> HttpResp
     if not message:
         return _shown(site, request, identifier, boost)
     messages.success(request, message)
+    if act is _boost:
+        resources = resources_of(RecentUsage(identifier).uses, own_policies(identifier))
+        limits = limits_of_client(site, identifier, resources, None).get("limits", ())
+        for kept in kept_by_teams(site, identifier, limits):
+            messages.warning(request, kept)
     return HttpResponseRedirect(client_address(site, identifier))
 
 
@@ -204,6 +209,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         "ending": [_ends(part, urls) for part in boosted_together(now_ending)],
         "ended": [_ends(part, urls) for part in boosted_together(lately_ended)],
         "boost": boost,
+        "kept_by_teams": [*kept_by_teams(site, identifier, limited.get("limits", ()))],
         "plans": _plans(request, row),
         "may_view_row": may_change_rows(request.user, "view", Entity),
         **limited,
@@ -215,7 +221,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
         context["spent"] = [money(number, currency) for currency, number in spent_on(uses).items()]
     if may(request.user, Action.VIEW_HISTORY):
         events = changes_of(identifier, row, [policy.pk for policy in policies])
-        context["changes"] = [*events_in_words(site, events, names)]
+        context["changes"] = [*events_in_words(site, events, names, client=identifier)]
         context["why_blocked"] = _reason_of_block(events) if row is not None and row.blocked else ""
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context, switch=limited.get("switch"))

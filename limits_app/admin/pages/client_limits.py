@@ -7,7 +7,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -75,6 +78,19 @@ def _limits(
                 "is_total": explained.effective.policy.level in TOTALS,
                 "used_up": moment(used_up),
             }
+
+
+def kept_by_teams(site: AdminSite, identifier: str, limits: Iterable[Mapping[str, Any]]) -> Iterator[SafeString]:
+    """Which limits of teams a boost of a client leaves as they are, each team with a link to boost it."""
+    by_team: dict[str, list[str]] = {}
+    for limit in limits:
+        if limit["whose"] != identifier and not (limit.get("blocked") or limit["shared"]):
+            by_team.setdefault(limit["whose"], []).append(f"{limit['words']} ({limit['name']})")
+    for team, words in by_team.items():
+        text = gettext("Team %(team)s, for which the use of this client counts, keeps its limits: %(limits)s.")
+        text %= {"team": team, "limits": ", ".join(words)}
+        link = reverse(f"{site.name}:limits_app_client", query={"entity": team, "boost": "1"})
+        yield format_html('{} <a href="{}">{}</a>', text, link, gettext("Boost %(client)s") % {"client": team})
 
 
 def _once_and_sorted(limits: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

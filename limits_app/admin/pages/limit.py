@@ -25,7 +25,7 @@ from limits_app.admin.limit_links import full_form_address, limit_address
 from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
 from limits_app.engine.errors import InvalidLimit
-from limits_app.models import AlertKind, AlertRule, Endpoint, Entity, Plan, Policy
+from limits_app.models import AlertKind, AlertRule, AuditEvent, Endpoint, Entity, Plan, Policy
 from limits_app.services.clients import find_clients, lately_used, with_names
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_form import saving
@@ -35,10 +35,18 @@ from limits_app.services.limit_form.effects import (
     effect_of,
     matches_in_words,
     resource_names,
+    unmatched_in_words,
 )
 from limits_app.services.limit_form.proposed import with_kept
 from limits_app.services.limit_form.team_members import member_names
-from limits_app.services.limit_sentences import SimpleLimit, Who, read, rule_of, sentence, uncounted_members
+from limits_app.services.limit_sentences import (
+    SimpleLimit,
+    Who,
+    read,
+    rule_of,
+    sentence,
+    uncounted_members,
+)
 from limits_app.services.rights import (
     Action,
     may,
@@ -148,6 +156,7 @@ def _shown(
         "plans": Plan.objects.order_by("name").values_list("name", flat=True)[:MOST_SUGGESTED],
         "units": [gettext("requests"), "tokens", "connections", "bytes"],
         "may_try": may(request.user, Action.SET_CANDIDATE),
+        "reason_now": _reason_now(request, instance),
         "members": member_names(str(form["entity"].value() or "")) if form["who"].value() == Who.TEAM else "",
         **_live(form),
     }
@@ -175,6 +184,16 @@ def _alert_address(site: AdminSite, request: HttpRequest, instance: RuleOrPolicy
     return reverse(f"{site.name}:limits_app_alertrule_add", query=query)
 
 
+def _reason_now(request: HttpRequest, instance: RuleOrPolicy | None) -> str:
+    """The reason that was given last: policies have it, and that of a rule is in the audit log."""
+    if not isinstance(instance, Endpoint):
+        return "" if instance is None else instance.reason
+    if not may(request.user, Action.VIEW_HISTORY):
+        return ""
+    events = AuditEvent.objects.filter(object_type=Endpoint._meta.model_name, object_id=instance.pk)
+    return events.exclude(reason="").order_by("-number").values_list("reason", flat=True).first() or ""
+
+
 def _live(form: SimpleLimitForm) -> dict[str, Any]:
     """What follows while one types, also where the form has errors."""
     text = str(form["entity"].value() or "")
@@ -183,7 +202,8 @@ def _live(form: SimpleLimitForm) -> dict[str, Any]:
     else:
         rows = Entity.objects.order_by("identifier").values_list("identifier", flat=True)[:MOST_SUGGESTED]
         clients = with_names(dict.fromkeys([*rows, *lately_used(most=MOST_SUGGESTED)]))
-    return {"matches": matches_in_words(*form.chosen_target), "clients": clients}
+    target = form.chosen_target
+    return {"matches": matches_in_words(*target), "unmatched": unmatched_in_words(*target), "clients": clients}
 
 
 def _is_outdated(request: HttpRequest, form: SimpleLimitForm, instance: RuleOrPolicy | None) -> bool:

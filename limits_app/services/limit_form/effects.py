@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from limits_app.models import (
     in_scope,
 )
 from limits_app.models.patterns import is_pattern
+from limits_app.models.validators import WILDCARD
 from limits_app.services.clients import client_names, find_clients, with_name
 from limits_app.services.code_names import names_in_code
 from limits_app.services.display import amount, moment
@@ -47,6 +49,8 @@ from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used, used_resources
 
 MOST_SUGGESTED: Final = 200
+_ALIKE: Final = 0.75
+"""How alike a URL of the site has to be, from 0 to 1, to be suggested."""
 _MOST_USED: Final = 50
 
 
@@ -104,11 +108,23 @@ def effect_of(limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, 
 
 
 def matches_in_words(what: What, path: str) -> str:
-    """How many URLs of the site a path matches; empty where that is unknown, and for what is not a URL."""
+    """How many URLs of the site a path matches; empty where none does or that is unknown, and for what is not a URL."""
     matching = SiteUrls().matching(path) if what == What.URL else None
-    if matching is None:
+    if not matching:
         return ""
     return ngettext("matches %(count)s URL", "matches %(count)s URLs", matching) % {"count": amount(matching)}
+
+
+def unmatched_in_words(what: What, path: str) -> str:
+    """Say that no URL of the site matches a path, with one that is spelled alike; empty where one matches."""
+    urls = SiteUrls()
+    if what != What.URL or urls.matching(path) != 0:
+        return ""
+    routes = {f"{route.rsplit('/', 2)[0]}/*" if WILDCARD in path else route for route in urls.routes}
+    similar = get_close_matches(path, sorted(routes), n=1, cutoff=_ALIKE)
+    if not similar:
+        return gettext("No URL of this site matches.")
+    return gettext("No URL of this site matches. Did you mean: %(url)s?") % {"url": similar[0]}
 
 
 def resource_names() -> list[str]:
@@ -205,7 +221,7 @@ def _members_in_words(limit: SimpleLimit) -> str:
 def _warnings(limit: SimpleLimit) -> Iterator[str]:
     """What may be misspelled: a URL, a resource or a client that nothing knows."""
     if limit.what == What.URL and SiteUrls().matching(limit.path) == 0:
-        warning = gettext("No URL pattern matches “%(where)s”. Names and paths are case-sensitive.")
+        warning = gettext("No URL of this site matches “%(where)s”. Names and paths are case-sensitive.")
         yield warning % {"where": limit.path}
     if limit.what == What.RESOURCE and _is_unused(limit.resource):
         warning = gettext("Nothing has used the resource “%(name)s” so far: check the spelling.")

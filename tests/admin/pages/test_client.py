@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from django.utils import timezone
 from freezegun import freeze_time
 from pytest_django import DjangoAssertNumQueries
 
-from limits_app import CallLimit, limits
+from limits_app import CallLimit, audit, limits
 from limits_app.engine import limit_text
 from limits_app.models import Endpoint, Entity, Plan, Policy
 from tests.admin.browsing import address, said
@@ -411,3 +412,30 @@ def test_the_list_of_clients_has_a_search_before_the_first_row(admin_client: Cli
     text = words(admin_client.get(address("entity_changelist")))
     assert "Every other client is found by its identifier too." in text
     assert "used something last" not in text
+
+
+def test_a_boost_of_a_member_names_the_limits_that_its_team_keeps(admin_client: Client) -> None:
+    limits.set_entity("acme")
+    limits.set_entity(WHO, parent="acme", cascade=True)
+    limits.set_resource_limits("mail", "calls=8/min")
+    limits.set_entity_limits("acme", "calls=9/min", resource="mail")
+    used("mail", WHO, "call_count", 1)
+    kept = "Team acme, for which the use of this client counts, keeps its limits: 9 requests per minute (mail)."
+    assert shown(admin_client).count(f"{kept} Boost acme") == 1
+    response = admin_client.post(page(), {"_boost": "1", "factor": "2", "ends": "hour", "reason": "fair"}, follow=True)
+    assert words(response).count(f"{kept} Boost acme") == 2
+    limits.set_entity(WHO, cascade=False)
+    assert "keeps its limits" not in shown(admin_client)
+
+
+def test_undo_on_the_page_of_a_client_is_about_that_client_first(admin_client: Client) -> None:
+    with audit.acting(actor="code", source="app"):
+        for name in ("user:7", "user:8", "user:9"):
+            limits.set_entity(name)
+    response = admin_client.get(page("user:8"))
+    [address] = re.findall(r'href="([^"]+/revert/[^"]*)"', response.content.decode())
+    asked = words(admin_client.get(address))
+    assert "Undo “Added user:8”?" in asked
+    assert "Undo the whole save" in asked
+    admin_client.post(address, {"reason": ""})
+    assert {*Entity.objects.values_list("identifier", flat=True)} == {"user:7", "user:9"}

@@ -271,7 +271,7 @@ def test_a_limit_does_not_become_another_one_that_exists(admin: Client) -> None:
     ("fields", "warning"),
     [
         ({"target": "admin/"}, "Nothing has used the resource “admin/” so far"),
-        ({"target": "/api/pong/"}, "No URL pattern matches “/api/pong/”."),
+        ({"target": "/api/pong/"}, "No URL of this site matches “/api/pong/”."),
         ({"target": "api", "who": "entity", "entity": "ann"}, "No request has used the identifier “ann” so far"),
         ({"target": "api", "who": "entity", "entity": "Acm"}, "Did you mean: tenant:acme (Acme Inc.)?"),
     ],
@@ -869,3 +869,26 @@ def test_conditions_are_for_limits_of_urls(admin: Client, fields: dict[str, str]
     assert response.status_code == 200
     assert {"responses", "block_for"} & response.context["form"].errors.keys()
     assert not Endpoint.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("/api/ping/", ""),
+        ("/api/pnig/", "No URL of this site matches. Did you mean: /api/ping/?"),
+        ("/nothing/like/this/", "No URL of this site matches."),
+        ("api", ""),
+    ],
+)
+def test_a_url_that_nothing_matches_is_named_at_its_field(admin: Client, target: str, said: str) -> None:
+    text = described(admin, target=target)
+    assert f'<span id="limits-unmatched">{said}' in text
+    assert "matches 0 URLs" not in text
+    if not said:
+        assert '<span id="limits-unmatched"></span>' in text
+
+
+@pytest.mark.parametrize("fields", [API, {"target": "/api/ping/"}])
+def test_the_reason_of_a_limit_is_shown_when_it_is_changed(admin: Client, fields: Any) -> None:
+    page = save(admin, **fields, reason="a fair share").url
+    assert "Reason now: a fair share" in shown(admin, page)
