@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ from limits_app.engine import (
     limit_text,
     of_class,
 )
-from limits_app.engine.errors import NeverAdmissible, StaleConfiguration
+from limits_app.engine.errors import NeverAdmissible, StaleConfiguration, StoreUnavailable
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import ENFORCED, CandidateValue, CodeLimits, Emergency
@@ -63,7 +63,8 @@ class ExplainedLimit:
 
     `status` is its state for the request, None where the request takes nothing of it. `binds` is True for the limit
     that rejects the request for the longest time. A limit that an entity and its parent share is in both links.
-    `in_slices` is what this process has charged in advance and not spent.
+    `in_slices` is what this process has charged in advance and not spent. `idle` is the state of a limit of which the
+    request takes nothing, None where it was not read.
     """
 
     effective: EffectiveLimit
@@ -71,11 +72,13 @@ class ExplainedLimit:
     status: LimitStatus | None
     binds: bool
     in_slices: Amount = 0
+    idle: LimitStatus | None = None
 
     @property
     def used(self) -> Amount | None:
-        """The used amount, including the overdrawn amount of a soft limit; None where `status` is."""
-        return None if self.status is None else self.status.used
+        """The used amount, including the overdrawn amount of a soft limit; None where it was not read."""
+        status = self.status or self.idle
+        return None if status is None else status.used
 
     def as_dict(self) -> dict[str, object]:
         """The limit as plain data, for JSON."""
@@ -188,6 +191,7 @@ def explain(
         try:
             resolution = resolve(resource, entity_name(entity), default_limits, plan, now=resolver.clock())
             explained = _explained(resolution, requested, tuple([row.limits for row in noted[1:]]), priority)
+            explained = _with_idle(explained, resolution)
             return replace(explained, access=verdict_on(resolution.entity, plan, resolution.emergency))
         except StaleConfiguration:
             continue
@@ -246,12 +250,7 @@ def _explained(
         except NeverAdmissible as error:
             outcome = error.outcome
     outcome = with_shadow(outcome, shadow, {} if asked is None else asked)
-    all_limits = (*outcome.violations, *outcome.passed)
-    statuses = {
-        (group_of(status.level), status.entity, status.key): status
-        for status in all_limits
-        if status.level not in {BLOCK_LEVEL, MEMBER_LEVEL}
-    }
+    statuses = _by_place((*outcome.violations, *outcome.passed))
     in_slice = {
         (group_of(scoped.level_of(index)), scoped.scope.entity, scoped.schema.rules[index].key): amount
         for scoped, index, amount in in_slices(resolution.resolved.alias, limit_set.scoped)
@@ -275,6 +274,43 @@ def _explained(
     )
 
 
+def _with_idle(explanation: Explanation, resolution: Resolution) -> Explanation:
+    """Add the states of the limits of which the request takes nothing."""
+    limit_set = resolution.resolved.in_store()
+    has_idle = any(limit.status is None for link in explanation.chain for limit in link.limits)
+    if not has_idle or explanation.outcome.degraded or isinstance(limit_set, PooledSet):
+        return explanation
+    try:
+        outcome = limit_set.peek(dict.fromkeys(limit_set.keys, 0))
+    except StoreUnavailable:
+        return explanation
+    if outcome.degraded:
+        return explanation
+    statuses = _by_place((*outcome.violations, *outcome.passed))
+    return replace(explanation, chain=tuple([_link_with_idle(link, statuses) for link in explanation.chain]))
+
+
+def _link_with_idle(link: ExplainedLink, statuses: dict[_Place, LimitStatus]) -> ExplainedLink:
+    limits = [
+        limit if limit.status is not None else replace(limit, idle=statuses.get(_place(link.entity, limit.effective)))
+        for limit in link.limits
+    ]
+    return replace(link, limits=tuple(limits))
+
+
+def _by_place(all_limits: Iterable[LimitStatus]) -> dict[_Place, LimitStatus]:
+    """The states of limits without those of blocks and members of pools."""
+    return {
+        (group_of(status.level), status.entity, status.key): status
+        for status in all_limits
+        if status.level not in {BLOCK_LEVEL, MEMBER_LEVEL}
+    }
+
+
+def _place(entity: str | None, effective: EffectiveLimit) -> _Place:
+    return group_of(effective.policy.level), None if effective.shared else entity, effective.limit.key
+
+
 def _moment(seconds: float) -> datetime:
     """A time in UTC; the last microseconds of the calendar are rounded beyond its end as a number."""
     return LAST_MOMENT if seconds >= LAST_MOMENT.timestamp() else datetime.fromtimestamp(seconds, UTC)
@@ -288,8 +324,7 @@ def _link(
 ) -> ExplainedLink:
     limits = []
     for effective in (*choice.limits, *choice.totals):
-        total = group_of(effective.policy.level)
-        bucket = total, None if effective.shared else choice.entity, effective.limit.key
+        bucket = _place(choice.entity, effective)
         status = statuses.get(bucket)
         binds = status is not None and status is binding
         limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds, in_slice.get(bucket, 0)))

@@ -187,7 +187,10 @@ def _limits(limits: Iterable[ExplainedLimit]) -> Iterator[str]:
 def _limit(limit: ExplainedLimit) -> str:
     key = _name(limit)
     if limit.status is None:
-        return f"{key}: nothing requested."
+        if limit.idle is None or _is_blocked(limit.idle):
+            return f"{key}: nothing requested."
+        used = f"{plain_text(limit.idle.used)} of {plain_text(limit.idle.capacity)} used"
+        return f"{key}: {used}, nothing requested."
     text = _status(limit.status, key)
     if limit.in_slices:
         text = f"{text}, {limit.in_slices} in slices of this process"

@@ -84,6 +84,20 @@ def test_an_explanation_warns_of_limits_that_admit_more_than_their_capacity(algo
     assert limits.explain("api").text().splitlines()[2:] == ["requests: 10 of 10 left, 1 requested.", *line]
 
 
+def test_an_explanation_shows_what_is_used_of_limits_of_which_nothing_is_requested() -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60)])
+    limits.set_entity_limits("tenant:fox", ["usd=10/month"], counted="total")
+    limits.acquire("api", requested={"usd": "7.8"}, entity="tenant:fox")
+    explanation = limits.explain("api", entity="tenant:fox")
+    assert "usd, over all resources: 7.8 of 10 used, nothing requested." in explanation.text().splitlines()
+    [usd] = [limit for limit in explanation.chain[0].limits if limit.effective.limit.key == "usd"]
+    assert (usd.status, str(usd.used)) == (None, "7.8")
+    limits.acquire("api", requested={"usd": "2.2"}, entity="tenant:fox")
+    used_up = limits.explain("api", entity="tenant:fox", requested={"call_count": 1})
+    assert used_up.outcome.allowed
+    assert "usd, over all resources: 10 of 10 used, nothing requested." in used_up.text()
+
+
 def test_an_explanation_while_permits_are_held_is_that_of_a_nested_acquire() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("db", 1)])
     with limits.acquire("api"):
@@ -174,7 +188,7 @@ def test_a_chain_is_reported_link_by_link(wall: Wall) -> None:
         "It extends the policy of the system (limits).",
         "tenant:acme, requests: 0 of 1 left, 1 requested; it rejects: retry in 60 s.",
         "tenant:acme, total, shared by all: 9 of 9 left, 5 requested.",
-        "tenant:acme, tpm: nothing requested.",
+        "tenant:acme, tpm: 0 of 50 used, nothing requested.",
         "requests: a token bucket, up to 14 can pass within 60 s.",
         "The limits may change at 2026-03-05 00:00:00 UTC.",
     ]
@@ -184,7 +198,7 @@ def test_a_chain_is_reported_link_by_link(wall: Wall) -> None:
     assert (calls["level"], calls["used"], calls["binds"]) == ("entity", 1, True)
     assert [one["level"] for one in calls["replaced"]] == ["system"]
     assert (total["shared"], total["level"], total["used"]) == (True, "resource", 0)
-    assert (tpm["status"], tpm["used"]) == (None, None)
+    assert (tpm["status"], tpm["used"]) == (None, 0)
     assert told["changes_at"] == "2026-03-05T00:00:00+00:00"
     assert [one["standing"] for one in told["considered"]] == [
         "counts",
