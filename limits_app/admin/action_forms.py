@@ -94,9 +94,7 @@ class EraseForm(ReasonForm):
 class RevertForm(BlockReasonForm):
     """The reason of a revert, and whether it also undoes later changes."""
 
-    force = forms.BooleanField(
-        label=_("Undo it even if it has been changed since; the later changes are undone too"), required=False
-    )
+    force = forms.BooleanField(label=_("It has been changed since: undo the later changes too"), required=False)
     field_order = ["reason", "force", "confirm_block"]
 
 

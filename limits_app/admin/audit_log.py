@@ -52,6 +52,7 @@ def events_in_words(
     The names of clients are read at once, unless they were. For the events of a `client`, only these are undone.
     """
     query = {"client": client} if client else None
+    undone = audit.undone(events)
     for line in lines(events, names):
         event = line.event
         revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk], query=query)
@@ -61,8 +62,12 @@ def events_in_words(
             "what": line.sentence,
             "reason": line.reason,
             "url": reverse(f"{site.name}:limits_app_auditevent_change", args=[event.pk]),
-            "undo": revert if line.can_be_undone else "",
+            "undo": revert if line.can_be_undone and not _is_undone(line, undone) else "",
         }
+
+
+def _is_undone(line: AuditLine, undone: set[int]) -> bool:
+    return all(event.number in undone for event in line.events)
 
 
 class ClientFilter(admin.SimpleListFilter):
@@ -177,6 +182,10 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             row: Any = line.event
             row.line = line
             rows.append(row)
+        is_latest = not changelist.params and changelist.page_num == 1
+        undone = audit.undone(row.line.event for row in rows) if is_latest else set()
+        for row in rows:
+            row.is_undone = _is_undone(row.line, undone)
         changelist.result_list = rows
         return changelist
 
@@ -223,7 +232,8 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
                 for part in reversed(line.events):
                     if not self._may_revert(request, part):  # depends on whether the object exists now
                         raise PermissionDenied
-                    audit.revert(part, force=form.cleaned_data["force"])
+                    undo = gettext("undo of %(change)s") % {"change": self._change(part)}
+                    audit.revert(part, force=form.cleaned_data["force"], reason=form.cleaned_data["reason"] or undo)
         except audit.CannotRevert as error:
             self.message_user(request, str(error), messages.ERROR)
             return self._confirmation(request, line, form)
@@ -253,6 +263,8 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     @admin.display(description=_("undo"))
     def undo(self, event: Any) -> SafeString | str:
         """Lead to the page that reverts."""
+        if event.is_undone:
+            return gettext("undone")
         if not event.line.can_be_undone:
             return "-"
         url = reverse(f"{self.admin_site.name}:limits_app_auditevent_revert", args=[event.pk])
@@ -277,6 +289,10 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     @admin.display(description=_("differences"))
     def differences(self, event: AuditEvent) -> SafeString:
         """Show each changed field."""
+        return self._differences(event, gettext("before"), gettext("after"))
+
+    def _differences(self, event: AuditEvent, before: str, after: str) -> SafeString:
+        """A table of the changed fields, with the heads of the values."""
         differences = audit.differences(event.before, event.after)
         kind = event.object_type
         rows = [
@@ -288,7 +304,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             )
             for difference in differences
         ]
-        heads = gettext("field"), gettext("change"), gettext("before"), gettext("after")
+        heads = gettext("field"), gettext("change"), before, after
         return _table(gettext("differences"), heads, rows)
 
     @admin.display(description=_("all fields"))
@@ -330,6 +346,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             "event": line.event,
             "more": more if more > len(line.events) else 0,
             "parts": [*map(self._part, reversed(line.events))],
+            "needs_force": bool(form.data.get("force")) or any(map(audit.changed_since, line.events)),
         }
         return confirmation(self, request, form, title=title, template="auditevent/revert", **context)
 
@@ -340,5 +357,10 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             "event": event,
             "label": self.label(event),
             "what": in_sentences([event])[0],
-            "differences": self.differences(reverting),
+            "change": self._change(event),
+            "differences": self._differences(reverting, gettext("now"), gettext("after the undo")),
         }
+
+    def _change(self, event: AuditEvent) -> str:
+        """A change by who made it and when, such as “carol's change of 2026-11-28 12:17 (UTC)”."""
+        return gettext("%(who)s's change of %(when)s") % {"who": self.who(event), "when": moment(event.when)}

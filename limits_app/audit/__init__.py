@@ -9,9 +9,11 @@ from limits_app.audit.reverting import (
     Difference,
     FieldChange,
     changed_by_revert,
+    changed_since,
     differences,
     revert,
     state_now,
+    undone,
 )
 from limits_app.audit.units import is_made, made_for_rules, main_events, unit_of, units
 from limits_app.audit.verifying import AuditReport, BrokenLink, Fault, Unrecorded, prune, sign, unrecorded, verify

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -123,6 +123,25 @@ def state_now(event: AuditEvent) -> Snapshot | None:
     model = model_of(event)
     snapshot = snapshots(model, [_key(event, model)], event._state.db).get(_key(event, model))
     return None if snapshot is None else snapshot.state
+
+
+def changed_since(event: AuditEvent) -> bool:
+    """Whether the object of an event has been changed after it; CannotRevert if the event is not about an object."""
+    return not _same(state_now(event), event.after)
+
+
+def undone(events: Iterable[AuditEvent]) -> set[int]:
+    """The numbers of events whose objects are again as before, by the latest of these events about each object."""
+    by_object: dict[tuple[str, str], list[AuditEvent]] = {}
+    for event in events:
+        by_object.setdefault((event.object_type, event.object_id), []).append(event)
+    return {
+        event.number
+        for changes in by_object.values()
+        for last in [max(changes, key=lambda event: event.number)]
+        for event in changes
+        if event is not last and _same(last.after, event.before)
+    }
 
 
 def changed_by_revert(event: AuditEvent) -> tuple[str, Model]:

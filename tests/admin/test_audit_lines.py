@@ -11,6 +11,7 @@ from pytest_django import Settings
 
 from limits_app import audit, limits
 from limits_app.admin.audit_lines import lines
+from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from tests.admin.browsing import address, changelist, said
 
@@ -170,3 +171,30 @@ def test_a_trial_is_reported_in_words() -> None:
         "Each client on api: tried 20 requests per minute",
         "Each client on api: discarded the trial of 20 requests per minute",
     ]
+
+
+def test_undo_names_the_change_and_asks_for_force_only_where_it_was_changed_since(admin_client: Client) -> None:
+    for number in (4, 5, 6):
+        with audit.acting(actor="carol"):
+            limits.set_resource_limits("api", [CallLimit.per_minute(number)])
+    last, middle = AuditEvent.objects.filter(object_type="policy", verb="update").order_by("-number")[:2]
+    page = admin_client.get(address("auditevent_revert", last.pk)).content.decode()
+    assert "carol&#x27;s change of" in page
+    assert "<th>now</th><th>after the undo</th>" in page
+    assert 'name="force"' not in page
+    assert 'name="force"' in admin_client.get(address("auditevent_revert", middle.pk)).content.decode()
+    admin_client.post(address("auditevent_revert", last.pk), {"reason": ""})
+    assert AuditEvent.objects.latest("number").reason.startswith("undo of carol's change of 20")
+
+
+def test_change_that_was_undone_has_no_undo(admin_client: Client) -> None:
+    for number in (4, 5):
+        limits.set_resource_limits("api", [CallLimit.per_minute(number)])
+    changed = AuditEvent.objects.filter(object_type="policy", verb="update").latest("number")
+    undo, pages = address("auditevent_revert", changed.pk), ("auditevent_changelist", "overview_changelist")
+    assert all(f'href="{undo}"' in admin_client.get(address(page)).content.decode() for page in pages)
+    admin_client.post(undo, {"reason": ""})
+    assert not any(f'href="{undo}"' in admin_client.get(address(page)).content.decode() for page in pages)
+    undone = AuditEvent.objects.latest("number")
+    again = address("auditevent_revert", undone.pk)
+    assert all(f'href="{again}"' in admin_client.get(address(page)).content.decode() for page in pages)
