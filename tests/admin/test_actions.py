@@ -282,6 +282,16 @@ def test_a_boost_beyond_the_largest_amount_is_listed_as_impossible(admin_client:
     assert "capacity must not be more than 10^12" in listed
 
 
+def test_a_granted_boost_of_a_member_names_the_limits_that_its_team_keeps(admin_client: Client) -> None:
+    limits.set_entity("acme")
+    limits.set_entity("user:1", parent="acme", cascade=True)
+    limits.set_resource_limits("api", [CallLimit(8, 60)])
+    limits.set_entity_limits("acme", [CallLimit(9, 60)], resource="api")
+    _granted, kept = said(grant(admin_client))
+    text = "Team acme, for which the use of this client counts, keeps its limits: 9 requests per minute (api)."
+    assert kept.startswith(text)
+
+
 @pytest.mark.parametrize(
     ("whom", "problem"), [("entity", "entity"), ("resource", "resource"), ("plan", "plan"), ("everybody", "__all__")]
 )
