@@ -329,10 +329,8 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
         }
         message = gettext("Boosted %(when)s: %(policies)s.") % values
         self.message_user(request, message, messages.SUCCESS)
-        from limits_app.admin.pages.client_limits import (  # noqa: PLC0415 - pages are imported when they are opened
-            kept_by_teams,
-            limits_of_client,
-        )
+        # Pages are imported when they are opened.
+        from limits_app.admin.pages.client_limits import kept_by_teams, limits_of_client
 
         names = {policy.resource.name for policy in boosted if policy.resource is not None}
         limits = limits_of_client(self.admin_site, data["entity"], names, None).get("limits", ())
