@@ -167,7 +167,7 @@ def test_a_group_gets_a_plan(window: Browser, place: Place) -> None:
     clicks.follow("plan/")
     clicks.follow("limitsentry/limit/?who=plan")
     clicks.type(plan="free", groups="free", number_1="1,000", per_1="per calendar day")
-    clicks.reads("The plan free is new")
+    clicks.reads("The plan “free” will be created")
     window.take("task-plan")
     clicks.press("input[name=_save]")
     assert "each member of “free” may make 1,000 requests per day" in clicks.done()
