@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Final
 
 from django.utils.formats import number_format
 from django.utils.timezone import is_naive, localtime
@@ -56,6 +57,10 @@ def day(at: date | datetime | None) -> str:
 def clock(at: datetime) -> str:
     """A time of day by the site's clock, such as “13:00”."""
     return f"{at if is_naive(at) else _local(at):%H:%M}"
+
+
+LEAST_MINUTES_SECONDS: Final = 2 * MINUTE
+"""Shorter durations are said in seconds."""
 
 
 def in_largest_unit(seconds: float) -> tuple[float, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC
 from typing import Final
 
@@ -25,15 +26,16 @@ def overriding_block(policy: Policy) -> list[str]:
     return labels if len(labels) <= MOST_NAMED else [*labels[:MOST_NAMED], "…"]
 
 
-def warnings_of(policy: Policy) -> list[str]:
-    """Return the sentences about a saved policy: the limits that it drops, and prices that its budgets need."""
-    return dropped_messages(policy) + unpriced_messages(policy)
+def warnings_of(policy: Policy, keys: Iterable[str]) -> list[str]:
+    """Return the sentences about a saved policy with limits of these keys: what it drops, and prices that it needs."""
+    return dropped_messages(policy) + unpriced_messages(policy, keys)
 
 
-def unpriced_messages(policy: Policy) -> list[str]:
+def unpriced_messages(policy: Policy, keys: Iterable[str]) -> list[str]:
     """Return a sentence for each resource of which a budget of a saved policy makes requests an error for now."""
-    keys = policy.limits.filter(key__in=conf.get(conf.CURRENCIES)).values_list("key", flat=True)
-    if conf.get(conf.UNPRICED) is not conf.Unpriced.ERROR or not (currencies := frozenset(keys)):
+    money: tuple[str, ...] = conf.get(conf.CURRENCIES)
+    currencies = frozenset(money).intersection(keys)
+    if conf.get(conf.UNPRICED) is not conf.Unpriced.ERROR or not currencies:
         return []
     which = "name units and not" if policy.counted == Counted.TOTAL else "do not name"
     messages = [

@@ -169,7 +169,7 @@ def set_policy(scope: NamedScope, limits: LimitsInput, options: PolicyOptions) -
     policy: Policy = definition.row
     if why := weakened(before, vars(policy)):
         logger.warning("%s: %s", policy, why)
-    for message in warnings_of(policy):
+    for message in warnings_of(policy, [limit.row.key for limit in definition.parts or ()]):
         logger.warning(message)
     return policy
 

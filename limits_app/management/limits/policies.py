@@ -67,7 +67,7 @@ def _set(options: Namespace, out: Output) -> None:
         if fields:
             limits.set_entity(options.entity, reason=options.reason, **fields)
         policy = set_policy(_scope_of(options), texts, values | {"effect": effect})
-        warnings = warnings_of(policy)
+        warnings = warnings_of(policy, policy.limits.values_list("key", flat=True))
     for warning in warnings:
         out.note(f"warning: {warning}")
     note_unused(getattr(options, "entity", None), out)
