@@ -30,7 +30,7 @@ from limits_app.engine.outcome import Outcome
 from limits_app.integrations.headers import name_of, retry_after_seconds, set_headers
 from limits_app.integrations.releasing import REFUNDS
 from limits_app.integrations.request import RequestLimits, limits_of
-from limits_app.services.display import LEAST_MINUTES_SECONDS, in_largest_unit
+from limits_app.services.display import in_largest_unit
 from limits_app.services.integration import BLOCK_LEVEL
 from limits_app.services.limit_words import limit_name
 from limits_app.services.url_rules import UrlRule
@@ -167,8 +167,6 @@ def seconds_of(error: StoreUnavailable) -> int:
 
 def _about(seconds: int) -> str:
     """Say when to try again, in the largest unit of which there are at least two, rounded up."""
-    if seconds < LEAST_MINUTES_SECONDS:
-        return _IN_SECONDS % {"seconds": seconds}
     number, unit = in_largest_unit(seconds)
     days = hours = minutes = ceil(number)
     if unit == "d":
@@ -176,8 +174,10 @@ def _about(seconds: int) -> str:
     if unit == "h":
         text = ngettext("Try again in about %(hours)d hour.", "Try again in about %(hours)d hours.", hours)
         return text % {"hours": hours}
-    text = ngettext("Try again in about %(minutes)d minute.", "Try again in about %(minutes)d minutes.", minutes)
-    return text % {"minutes": minutes}
+    if unit == "min":
+        text = ngettext("Try again in about %(minutes)d minute.", "Try again in about %(minutes)d minutes.", minutes)
+        return text % {"minutes": minutes}
+    return _IN_SECONDS % {"seconds": seconds}
 
 
 def _own(handler: RefusalHandler, request: HttpRequest, error: Exception) -> HttpResponseBase | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Final
 
 from django.utils.formats import number_format
 from django.utils.timezone import is_naive, localtime
@@ -59,14 +58,12 @@ def clock(at: datetime) -> str:
     return f"{at if is_naive(at) else _local(at):%H:%M}"
 
 
-LEAST_MINUTES_SECONDS: Final = 2 * MINUTE
-"""Shorter durations are said in seconds."""
-
-
 def in_largest_unit(seconds: float) -> tuple[float, str]:
     """A duration in the largest of the units `d`, `h` and `min` of which it has at least two, or else in `s`."""
-    least = ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"))
-    return next(((seconds / unit, symbol) for unit, symbol in least if seconds >= 2 * unit), (seconds, "s"))
+    for unit, symbol in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
+        if seconds >= 2 * unit:
+            return seconds / unit, symbol
+    return seconds, "s"
 
 
 def duration(seconds: float) -> str:

@@ -46,7 +46,7 @@ def profiled() -> Iterator[list[tuple[str, str]]]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("earlier", "status", "calls", "files"),
-    [pytest.param(2, 200, 40, 23, id="admitted"), pytest.param(9, 429, 68, 32, id="rejected")],
+    [pytest.param(2, 200, 40, 23, id="admitted"), pytest.param(9, 429, 69, 32, id="rejected")],
 )
 def test_a_request_makes_few_calls(
     client: Client, serve: Any, earlier: int, status: int, calls: int, files: int
