@@ -21,6 +21,7 @@ from limits_app.services.writing import LimitsInput, checked_datetime, set_entit
 
 _DAYLIGHT_SAVING_SECONDS: Final = HOUR
 """By how much a day may be shorter or longer."""
+_MOST_BOOSTS: Final = 100
 
 
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
@@ -83,6 +84,26 @@ def boosted_together(policies: Iterable[Policy]) -> list[list[Policy]]:
 def is_boost(policy: Policy) -> bool:
     """Whether a policy was made by a boost: it raises limits for a time."""
     return policy.extends and policy.valid_until is not None
+
+
+def boosts_below(resource: str | None, limits: Iterable[EnforcedLimit]) -> list[Policy]:
+    """The boosts of clients on a resource (None: on all) that now hold a client below one of these limits.
+
+    A boost has the numbers of the time when it was granted: limits that are raised later may be higher.
+    """
+    now, by_key = timezone.now(), {limit.key: limit for limit in limits}
+    boosts = Policy.objects.using(write_alias()).filter(extends=True, entity__isnull=False, valid_until__gt=now)
+    boosts = boosts.filter(resource__name=resource) if resource else boosts.filter(resource=None)
+    begun = boosts.filter(valid_from__lte=now, limits__key__in=by_key).distinct().order_by("valid_until", "pk")
+    return [
+        policy
+        for policy in begun.select_related("entity").prefetch_related("limits")[:_MOST_BOOSTS]
+        if any(
+            _is_lower(boosted.definition(), by_key[boosted.key])
+            for boosted in policy.limits.all()
+            if boosted.key in by_key
+        )
+    ]
 
 
 def check_boost_end(until: object) -> None:

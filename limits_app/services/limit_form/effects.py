@@ -22,15 +22,17 @@ from limits_app.models import (
     Resource,
     UsageSnapshot,
     in_scope,
+    prefixes,
 )
 from limits_app.models.patterns import is_pattern
 from limits_app.models.validators import WILDCARD
+from limits_app.services.boosts import boosts_below
 from limits_app.services.clients import client_names, find_clients, with_name
 from limits_app.services.code_names import names_in_code
 from limits_app.services.display import amount, moment
 from limits_app.services.limit_form.outlook import outlook
 from limits_app.services.limit_form.proposed import replaced_in_words, replaced_limits
-from limits_app.services.limit_form.saving import replaced
+from limits_app.services.limit_form.saving import replaced, resource_of
 from limits_app.services.limit_form.team_members import has_counted_members, member_names
 from limits_app.services.limit_sentences import (
     OF_ONE,
@@ -52,6 +54,7 @@ MOST_SUGGESTED: Final = 200
 _ALIKE: Final = 0.75
 """How alike a URL of the site has to be, from 0 to 1, to be suggested."""
 _MOST_USED: Final = 50
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +168,28 @@ def _notes(limit: SimpleLimit) -> Iterator[str]:
         yield gettext("It ends on %(date)s.") % {"date": moment(limit.until)}
     if limit.who == Who.PLAN and not Plan.objects.filter(name=limit.plan).exists():
         yield gettext("The plan “%(plan)s” will be created.") % {"plan": limit.plan}
+    if limit.who == Who.USER and limit.what == What.URL:
+        yield gettext("Requests without a log-in count by IP address.")
+    if limit.who in {Who.CLIENT, Who.USER} and not limit.until:
+        yield from _lower_boosts(limit)
     if starts_with_client(limit) and limit.who in OF_ONE and not _has_billing_date(limit):
         note = gettext("%(client)s has no billing date of its own: that of its parent counts, or calendar months.")
         yield note % {"client": limit.entity}
     if limit.who == Who.TEAM and (limit.new_members or members(limit.entity).exists()):
         yield _members_in_words(limit)
         yield from _limits_as_a_whole(limit)
+
+
+def _lower_boosts(limit: SimpleLimit) -> Iterator[str]:
+    """Which boosts are lower than a limit of many clients: they hold their clients below it until they end."""
+    boosts = boosts_below(resource_of(limit), [noted.limit for noted in limit.noted])
+    prefix = prefixes.USER if limit.who == Who.USER else ""
+    clients = dict.fromkeys(str(policy.entity) for policy in boosts if str(policy.entity).startswith(prefix))
+    if clients:
+        names = client_names(clients)
+        shown = ", ".join(with_name(client, names) for client in [*clients][:_MOST_NAMED])
+        note = gettext("These clients have a boost that is lower than this limit, until it ends: %(clients)s.")
+        yield note % {"clients": shown + (", …" if len(clients) > _MOST_NAMED else "")}
 
 
 def _limits_as_a_whole(limit: SimpleLimit) -> Iterator[str]:

@@ -325,6 +325,25 @@ def test_the_effect_on_recorded_usage_is_shown(admin: Client) -> None:
     assert unknown in described(admin, target="mail", who="together")
 
 
+def test_boosts_that_are_lower_than_a_limit_are_named(admin: Client) -> None:
+    limits.set_resource_limits("api", ["calls=10/min"])
+    tomorrow = timezone.now() + timedelta(days=1)
+    limits.boost("user:7", "api", 2, tomorrow, "help")
+    limits.boost("key:8", "api", 9, tomorrow, "help")
+    lower = "These clients have a boost that is lower than this limit, until it ends: user:7."
+    assert lower in described(admin, **API, who="client", number_1="30", unit_1="calls")
+    assert "user:7, key:8." in described(admin, **API, who="client", number_1="99", unit_1="calls")
+    assert lower in described(admin, **API, who="user", number_1="99", unit_1="calls")
+    for fields in ({"number_1": "19"}, {"number_1": "30", "who": "together"}, {"number_1": "19", "per_1": "h"}):
+        assert "lower than this limit" not in described(admin, **API | {"who": "client", "unit_1": "calls"} | fields)
+
+
+@pytest.mark.parametrize(("who", "is_said"), [("user", True), ("client", False), ("address", False)])
+def test_a_limit_of_each_user_says_how_others_count(admin: Client, who: str, *, is_said: bool) -> None:
+    said = described(admin, target="/api/ping/", who=who)
+    assert ("Requests without a log-in count by IP address." in said) == is_said
+
+
 def test_code_only_resources_and_names_of_clients_are_suggested(admin: Client) -> None:
     Entity.objects.create(identifier="tenant:acme", name="Acme Inc.")
     used("reports.export", "user:7", "call_count", 1)
