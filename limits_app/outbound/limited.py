@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -27,9 +27,9 @@ def as_requested(request: Request, response: Response) -> Mapping[str, GivenAmou
 class Limits(Protocol):
     """A limit set or a limit pool."""
 
-    async def aacquire(
+    def aacquire(
         self, requested: Mapping[str, GivenAmount] | None = None, timeout: float | None = None
-    ) -> Acquisition:
+    ) -> Coroutine[object, object, Acquisition]:
         """Acquire, and wait up to `timeout` seconds."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -22,12 +22,14 @@ class Acquirable(Protocol):
     def try_acquire(self, requested: Mapping[str, GivenAmount] | None = None) -> Acquisition:
         """See `LimitSet.try_acquire`."""
 
-    async def aacquire(
+    def aacquire(
         self, requested: Mapping[str, GivenAmount] | None = None, timeout: float | None = None
-    ) -> Acquisition:
+    ) -> Coroutine[object, object, Acquisition]:
         """See `LimitSet.aacquire`."""
 
-    async def atry_acquire(self, requested: Mapping[str, GivenAmount] | None = None) -> Acquisition:
+    def atry_acquire(
+        self, requested: Mapping[str, GivenAmount] | None = None
+    ) -> Coroutine[object, object, Acquisition]:
         """See `LimitSet.atry_acquire`."""
 
     def get_stats(self) -> Any:
