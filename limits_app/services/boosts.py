@@ -22,6 +22,7 @@ from limits_app.services.writing import LimitsInput, checked_datetime, set_entit
 _DAYLIGHT_SAVING_SECONDS: Final = HOUR
 """By how much a day may be shorter or longer."""
 _MOST_BOOSTS: Final = 100
+"""How many boosts are compared with a limit."""
 
 
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
@@ -87,8 +88,9 @@ def is_boost(policy: Policy) -> bool:
 
 
 def boosts_below(resource: str | None, limits: Iterable[EnforcedLimit]) -> list[Policy]:
-    """The boosts of clients on a resource (None: on all) that now hold a client below one of these limits.
+    """The boosts of clients on a resource (None: on each) that now hold a client below one of these limits.
 
+    Only the boosts that end first are looked at.
     A boost has the numbers of the time when it was granted: limits that are raised later may be higher.
     """
     now, by_key = timezone.now(), {limit.key: limit for limit in limits}

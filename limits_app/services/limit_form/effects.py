@@ -170,7 +170,7 @@ def _notes(limit: SimpleLimit) -> Iterator[str]:
         yield gettext("The plan “%(plan)s” will be created.") % {"plan": limit.plan}
     if limit.who == Who.USER and limit.what == What.URL:
         yield gettext("Requests without a log-in count by IP address.")
-    if limit.who in {Who.CLIENT, Who.USER} and not limit.until:
+    if limit.who in {Who.CLIENT, Who.USER} and limit.what != What.EVERYTHING and not limit.until:
         yield from _lower_boosts(limit)
     if starts_with_client(limit) and limit.who in OF_ONE and not _has_billing_date(limit):
         note = gettext("%(client)s has no billing date of its own: that of its parent counts, or calendar months.")

@@ -338,6 +338,13 @@ def test_boosts_that_are_lower_than_a_limit_are_named(admin: Client) -> None:
         assert "lower than this limit" not in described(admin, **API | {"who": "client", "unit_1": "calls"} | fields)
 
 
+def test_boosts_of_resources_are_not_compared_with_a_total(admin: Client) -> None:
+    limits.set_system_limits(["calls=10/min"])
+    limits.boost("user:7", None, 2, timezone.now() + timedelta(days=1), "help")
+    assert "lower than this limit" in described(admin, target="/api/ping/", number_1="30", unit_1="calls")
+    assert "lower than this limit" not in described(admin, **EVERYTHING, number_1="30", unit_1="calls")
+
+
 @pytest.mark.parametrize(("who", "is_said"), [("user", True), ("client", False), ("address", False)])
 def test_a_limit_of_each_user_says_how_others_count(admin: Client, who: str, *, is_said: bool) -> None:
     said = described(admin, target="/api/ping/", who=who)
